@@ -4,7 +4,7 @@ import dagster as dg
 
 
 def why_failed(event: dg.DagsterEvent) -> str:
-    """Return the message of a step's `dg.Failure`, or else of the first cause of its error."""
+    """Return the message of a step's `dg.Failure`, or of the first cause of its error."""
     failure = event.step_failure_data
     if failure.user_failure_data and failure.user_failure_data.description:
         return failure.user_failure_data.description

@@ -1,7 +1,7 @@
-"""A place whose raw objects lie in several files: each is seen as one object, its files one behind the other.
+"""Raw objects of several files, each read as one object: its files one after the other.
 
-Size, change token and SHA-256 of such an object are of all of its files, so that a file which is replaced makes another
-object. Its key is that of its first file; the format's metadata name the others (`names_in`).
+Size, change token and SHA-256 cover all files, so a replaced file makes another object. The key is the first file's;
+the format's metadata name the others (`names_in`).
 """
 
 import logging
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from loader.errors import Changed, ObjectNotFound
 from loader.storage import Blob, ObjectInfo, Store
-from loader.storage.refusals import Refuse, list_place, log_refusals
+from loader.storage.store import Refuse, list_place, log_refusals
 
 from .source_formats import JOINED, companions
 
@@ -25,32 +25,32 @@ _log = logging.getLogger(__name__)
 
 
 def raw_objects_in(place: Store, source: "Source") -> Store:
-    """Return a place as the raw objects of its source are seen: itself, unless they lie in several files."""
+    """Return the store as raw objects of the source: itself, unless they have several files."""
     if source.format not in JOINED:
         return place
     return cast(Store, JoinedObjects(place, source.format, source.choices))
 
 
 class _Listed(NamedTuple):
-    """The files of a place, as they were listed."""
+    """A listing of the files."""
 
     infos: Sequence[ObjectInfo]
     """All files."""
     files: Mapping[str, Sequence[ObjectInfo]]
-    """Key of an object -> its files, that of the object first."""
+    """Key of an object -> its files, its own first."""
     waiting: Mapping[str, str]
-    """Key of an object that is not whole -> a file of it that is not there."""
+    """Key of an incomplete object -> a missing file."""
 
 
 class JoinedObjects:
-    """Reads a place of raw objects that lie in several files; used by many threads.
+    """Store of raw objects with several files. Thread-safe.
 
-    A listing costs one of the whole place, and metadata that this process has not read yet. Other reads go by the
+    A listing always lists the whole source, and reads metadata that this process has not read yet. Other reads use the
     newest listing.
     """
 
     def __init__(self, place: Store, format: str, options: "Options") -> None:
-        """place: of the files. options: the choices of the source."""
+        """Open the store over the files. options: the source's choices."""
         self.place = place
         self._format, self._options = format, options
         self._lock = threading.Lock()
@@ -62,22 +62,19 @@ class JoinedObjects:
 
     @property
     def url(self) -> str:
-        """Place of the files, without secrets."""
+        """URL of the files, without secrets."""
         return self.place.url
 
     @property
     def variables(self) -> Sequence[str]:
-        """Environment variables that another process needs to open the place."""
+        """Environment variables that another process needs to open the store."""
         return tuple(getattr(self.place, "variables", ()))
 
     def readable(self) -> "Readable":
-        """Return the reader of the objects, as they were listed last.
-
-        Costs a read of the metadata. Raises: InvalidStore; StoreError.
-        """
+        """Return the reader of the listed objects. Reads metadata. Raises: InvalidStore; StoreError."""
         from penstock.formats import joining_importer
 
-        listed = self._now()
+        listed = self._newest_listing()
         with self._lock:
             if self._readable is None:
                 find = joining_importer(self._format).find_complete_objects
@@ -85,50 +82,47 @@ class JoinedObjects:
             return self._readable
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield the objects as `Store.list`, but for those of which a file is not there yet.
-
-        Raises: InvalidStore for metadata that cannot be read; StoreError.
-        """
+        """Yield complete objects as `Store.list`. Raises: InvalidStore for unreadable metadata; StoreError."""
         return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`: the whole place is always listed."""
+        """List as `refusals.list_place`, always the whole source."""
         from penstock.formats.importing.importer import joined
 
         files = list_place(self.place, refuse=refuse, outside=outside)
-        infos, beside = tuple(files), companions(self._format)
-        if beside and all(beside.search(info.key) for info in infos):
-            return  # nothing landed yet, or metadata alone
-        found = self._look(infos)
-        if found.waiting:
-            key, file = min(found.waiting.items())
-            why = "%s: %d objects wait for files of theirs, the first is %s, without %s"
-            _log.warning(why, self.url, len(found.waiting), key, file)
+        infos, companion = tuple(files), companions(self._format)
+        if companion and all(companion.search(info.key) for info in infos):
+            return  # nothing landed yet, or only metadata
+        listed = self._read_names(infos)
+        if listed.waiting:
+            key, file = min(listed.waiting.items())
+            why = "%s: %d objects wait for missing files, the first is %s, without %s"
+            _log.warning(why, self.url, len(listed.waiting), key, file)
         for info in infos:
-            wanted = info.key > start_after and info.key.startswith(prefix) and info.key not in found.waiting
-            if wanted and (parts := found.files.get(info.key, [info])):
+            is_listed = info.key > start_after and info.key.startswith(prefix)
+            if is_listed and info.key not in listed.waiting and (parts := listed.files.get(info.key, [info])):
                 yield joined(parts)
 
     list_from = list
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and change token of an object, all of its files as they are now. Raises: ObjectNotFound."""
+        """Return size and change token of an object's files as they are now. Raises: ObjectNotFound."""
         from penstock.formats.importing.importer import joined
 
         return joined(self._heads(key))
 
     def written_last(self, key: str) -> str:
-        """Return the key of the file of an object that was written last, as they are now. Raises: ObjectNotFound."""
-        return max(self._heads(key), key=lambda one: one.modified_us or 0).key
+        """Return the key of the object's newest file. Raises: ObjectNotFound."""
+        return max(self._heads(key), key=lambda info: info.modified_us or 0).key
 
     def files(self, key: str) -> tuple[str, ...]:
-        """Return the keys of the further files of an object, as it was listed; none where it is one file."""
+        """Return the keys of the object's further files, as listed."""
         return tuple(one.key for one in self._files(key)[1:])
 
     def get(self, key: str) -> Blob:
-        """Return a file of the place. Raises: ObjectNotFound."""
+        """Return a file. Raises: ObjectNotFound."""
         return self.place.get(key)
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
@@ -140,7 +134,7 @@ class JoinedObjects:
             return self.place.get_range(key, offset, nbytes, etag)
         if etag not in (None, joined(files).etag):
             raise Changed(
-                f"{self.url}/{key}: a file of it was replaced since it was discovered, and it lands again; "
+                f"{self.url}/{key}: a file of it was replaced after its discovery, and it lands again; "
                 f"{self.written_last(key)} was written last"
             )
         parts, at = [], 0
@@ -156,31 +150,27 @@ class JoinedObjects:
         self.place.close()
 
     def _files(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the files of an object as they were listed; none for a key that is no such object.
-
-        Raises: ObjectNotFound, with the file that was not there.
-        """
-        listed = self._now()
+        """Return the object's files as listed; none for another key. Raises: ObjectNotFound for a missing file."""
+        listed = self._newest_listing()
         if file := listed.waiting.get(key):
-            raise ObjectNotFound(f"{self.url}/{key} is not whole: {file} is not there")
+            raise ObjectNotFound(f"{self.url}/{key} is incomplete: {file} is missing")
         return listed.files.get(key, ())
 
     def _heads(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the files of an object as they are now. Raises: ObjectNotFound."""
+        """Return the object's files as they are now. Raises: ObjectNotFound."""
         return [self.place.head(name) for name in (key, *self.files(key))]
 
-    def _now(self) -> _Listed:
-        """Return the newest listing."""
+    def _newest_listing(self) -> _Listed:
         with self._lock:
-            found = self._listed
-        return found or self._look(tuple(list_place(self.place)))
+            listed = self._listed
+        return listed or self._read_names(tuple(list_place(self.place)))
 
-    def _look(self, infos: Sequence[ObjectInfo]) -> _Listed:
+    def _read_names(self, infos: Sequence[ObjectInfo]) -> _Listed:
         from penstock.formats import joining_importer
         from penstock.formats.importing.importer import files_of
 
         names = joining_importer(self._format).names_in(self.place, infos, self._options)
-        found = _Listed(infos, *files_of(names, {info.key: info for info in infos}))
+        listed = _Listed(infos, *files_of(names, {info.key: info for info in infos}))
         with self._lock:
-            self._listed, self._readable = found, None
-        return found
+            self._listed, self._readable = listed, None
+        return listed

@@ -1,4 +1,4 @@
-"""Sources of a dataset's raw objects: their places, the objects taken, and the size of a batch.
+"""Sources of a dataset's raw objects: locations, selection, and batch sizes.
 
     DatasetSpec(..., sources=(
         Source(prefix="photos/", exclude=("*.tmp", "/photos/test/**")),            # of the landing resource
@@ -6,8 +6,8 @@
                options={"key": dg.EnvVar("PARTNER_KEY"), "secret": dg.EnvVar("PARTNER_SECRET")}),
     ))
 
-Patterns are those of .gitignore (through pathspec), against keys. Without a '/' they name files in any folder.
-`**` spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
+Patterns are .gitignore's (through pathspec), against keys. Without a '/' they match files in any folder. `**` spans
+folders, a leading '/' anchors to the source, `!` negates, and case counts (`*.[jJ][pP][gG]`).
 """
 
 import math
@@ -18,41 +18,36 @@ from typing import TYPE_CHECKING, Literal
 
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo
-from loader.storage.patterns import key_filter
-from loader.storage.store import key_fault
+from loader.storage.store import key_fault, key_filter
 from resources.storage import check_options
 
-from .media.segments.read import TABLES
+from .media.segments import TABLES
 from .source_formats import JOINED, check_format, companions, strangers
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
 
 ORIGINS = "_origins.json"
-"""Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
+"""Beside the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
-"""Function that returns why an object is not taken, "" for one that is."""
+"""Object -> why it is not selected, "" if it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Largest size of a batch, and how long its objects wait for it to become full.
-
-    Raises: ValueError.
-    """
+    """Largest size of a batch, and how long its objects wait until it is full. Raises: ValueError."""
 
     max_objects: int = 4096
-    """Most objects of a batch."""
+    """Objects."""
     max_bytes: int = 64 * 2**30
-    """Most bytes of a batch. A larger object is a batch by itself."""
+    """Bytes. A larger object is a batch of its own."""
     max_wait_s: float = 3600.0
-    """Age of the oldest object, in seconds by the store's clock, at which a batch that is not full is made. 0 makes
-    it at once, whatever its size. An hour is at most 8,760 batches a year from a source that never fills one;
-    versions are made less often than that."""
+    """Age of the oldest object, in seconds by the store's clock, at which a smaller batch is made. 0 makes it at once.
+    At an hour, a slow source makes at most 8,760 batches a year; versions are fewer."""
     max_batches: int | None = None
-    """About the most batches from one call, the rest comes with the next; None for no limit."""
+    """About the most batches per call; None for no limit."""
 
     def __post_init__(self) -> None:
         counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
@@ -65,16 +60,15 @@ DEFAULT_LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Origin of notices of arrivals: files of JSON lines, or a queue. See `arrivals`."""
+    """Notices of new objects: files of JSON lines, or a queue. See `arrivals`."""
 
     url: str
-    """Folder or URL whose objects are notices, or `sqs://<region>/<name>`. `sqs://<name>` takes the environment's
-    region."""
+    """Folder or URL of notice files, or `sqs://<region>/<name>`; `sqs://<name>` uses the environment's region."""
     prefix: str = ""
-    """Beginning of the keys of the files; "" for all."""
+    """Prefix of the files' keys; "" for all."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`,
-    `aws_access_key_id` ...). Secrets only as `dg.EnvVar`."""
+    """Options of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`, `aws_access_key_id`
+    ...). Secrets only as `dg.EnvVar`."""
 
     def __post_init__(self) -> None:
         check_options("a feed", self.options)
@@ -82,49 +76,49 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One place that raw objects of a dataset land in, and a choice of its objects.
+    """A location of a dataset's raw objects, and a selection of them.
 
-    Raises: ValueError for a name, pattern or limit that cannot be; InvalidStore for a secret in plain text.
+    Raises: ValueError for an invalid name, pattern or limit; InvalidStore for a secret in plain text.
     """
 
     name: str = "landing"
-    """Name on Dagster's pages, and of the source's state in the root."""
+    """Name in Dagster and of the source's state in the root."""
     url: str = ""
     """Folder or URL, may be a `dg.EnvVar`; "" for the landing resource's."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the store; secrets only as `dg.EnvVar`."""
     prefix: str = ""
-    """Beginning of the keys that are listed; "" for all."""
+    """Prefix of the listed keys; "" for all."""
     include: tuple[str, ...] = ()
-    """Patterns; only objects that match one are taken, all when empty."""
+    """Patterns; only matching objects, or all if empty."""
     exclude: tuple[str, ...] = ()
-    """Patterns; no object that matches one is taken."""
+    """Patterns; no matching objects."""
     min_bytes: int = 0
-    """Size of the smallest object that is taken."""
+    """Size of the smallest object."""
     max_bytes: int | None = None
-    """Size of the largest object that is taken; None for no limit."""
+    """Size of the largest object; None for no limit."""
     objects_per_tick: int | None = None
-    """Most objects that become batches in one tick; None for no limit."""
+    """Most new objects per tick; None for no limit."""
     objects_per_hour: int | None = None
-    """Most objects that become batches in an hour; None for no limit."""
+    """Most new objects per hour; None for no limit."""
     listed: bool = True
-    """True lets the sensor list the source. False is for a source that a feed and the reconcile job look after."""
+    """True lets the sensor list the source. False leaves it to a feed and the reconcile job."""
     feed: Feed | None = None
-    """Notices of arrivals; None for none."""
+    """Notices of new objects; None for none."""
     format: str = ""
-    """Format of the objects, such as "webdataset" or "parquet" (`source_formats`): their samples are taken as they are.
-    "" for media, which are cut. All sources of a dataset have the same format, keep, key, fields and without."""
+    """Format of the objects, such as "webdataset" or "parquet" (`source_formats`), whose samples are ingested
+    unchanged; "" for media, which are cut. All sources of a dataset share format, keep, key, fields and without."""
     keep: Literal["copy", "in place"] = "copy"
-    """"copy" writes the samples of a format into the dataset; "in place" leaves the bytes where they landed, and a
-    version is an index of them."""
+    """"copy" copies a format's samples into the dataset; "in place" leaves the bytes in the source, indexed by the
+    version."""
     key: str | None = None
-    """Column of a table that holds the keys; None for the number of the row."""
+    """Column of a table with the keys; None for the row number."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Column of a table that becomes a field -> extension of the field, "" for the format's choice."""
+    """Column of a table that becomes a field -> extension, "" for the format's choice."""
     without: tuple[str, ...] = ()
-    """Fields and columns of a format that are left out."""
+    """Fields and columns of a format to leave out."""
     paused: bool = False
-    """True takes nothing until the next deploy; `pausing` does it at run time."""
+    """True admits nothing until the next deploy; the pause job does it at run time."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -132,11 +126,11 @@ class Source:
         check_options(f"source {self.name!r}", self.options)
         if self.options and not self.url:
             raise ValueError(
-                f"source {self.name!r} has options and no url: options of the landing resource are its own"
+                f"source {self.name!r} has options but no url: set the landing resource's options there"
             )
         for name in ("objects_per_tick", "objects_per_hour", "max_bytes"):
-            if (given := getattr(self, name)) is not None and not 1 <= given < math.inf:
-                raise ValueError(f"source {self.name!r}: {name}={given}; accepted: 1 or more, or None")
+            if (limit := getattr(self, name)) is not None and not 1 <= limit < math.inf:
+                raise ValueError(f"source {self.name!r}: {name}={limit}; accepted: 1 or more, or None")
         if not 0 <= self.min_bytes <= (self.min_bytes if self.max_bytes is None else self.max_bytes):
             raise ValueError(
                 f"source {self.name!r}: min_bytes={self.min_bytes}, max_bytes={self.max_bytes}; accepted: "
@@ -148,13 +142,12 @@ class Source:
             check_format(f"source {self.name!r}", self.format, self.keep == "in place", self.choices)
         elif self.keep == "in place" or self.is_choosy:
             raise ValueError(
-                f"source {self.name!r}: keep='in place', key, fields and without are for a format; media are cut by "
-                "the policy"
+                f"source {self.name!r}: keep='in place', key, fields and without need a format; the policy cuts media"
             )
         if not self.listed and self.format in JOINED:
             raise ValueError(
-                f"source {self.name!r}: listed=False of {self.format}, whose raw objects lie in several files: no "
-                "notice tells when the last one is there; let it be listed"
+                f"source {self.name!r}: listed=False of {self.format}, whose raw objects have several files: no "
+                "notice shows that the last one arrived; use listed=True"
             )
         if not self.listed and self.feed is None:
             raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")
@@ -162,28 +155,26 @@ class Source:
 
     @property
     def is_choosy(self) -> bool:
-        """True where something was chosen of a format."""
+        """True if key, fields or without are set."""
         return bool(self.key is not None or self.fields or self.without)
 
     @property
     def choices(self) -> "Options":
-        """Choices that a reader of the format takes."""
-        from loader.dataset.columnar.choices import Options  # which media do without
+        """Options of the format's reader."""
+        from loader.dataset.columnar.choices import Options  # media do without it
 
         return Options(self.key, self.fields, frozenset(self.without))
 
     def sieve(self) -> Sieve:
-        """Return the function that says why an object is not taken; "" for one that is taken.
+        """Return the function that gives the reason not to select an object, or "".
 
-        It raises InvalidStore for an object of a table's log: which files count changes with each commit.
-
-        "not_media" (hidden, a folder marker, a table about the media, another tool's own file). "elsewhere" (not below
-        prefix). "not_included" or "excluded". "not_listed" (its key is none that a store takes). "too_small" or
-        "too_large".
+        "not_media" (hidden, a folder marker, a table about the media, another tool's file), "elsewhere" (not below
+        prefix), "not_included", "excluded", "not_listed" (an invalid key), "too_small" or "too_large". It raises
+        InvalidStore for an object of a table's log, since each commit changes which files count.
         """
         unwanted = key_filter(self.include, self.exclude, f"source {self.name!r}")
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
-        beside, (log_of, is_stranger) = companions(self.format), strangers(self.format)
+        companion, (log_of, is_stranger) = companions(self.format), strangers(self.format)
 
         def why(info: ObjectInfo) -> str:
             key = info.key
@@ -191,15 +182,15 @@ class Source:
                 if reason := unwanted(key):
                     return reason
                 raise InvalidStore(
-                    f"{key} is of the log of a {log} table, which says what files of it count, and a source takes "
-                    "files as they land: export its live rows as Parquet into a folder of their own, or leave the "
-                    "table out (exclude=) and import it (penstock import parquet)"
+                    f"{key} belongs to the log of a {log} table, which decides which files count, but a source takes "
+                    "every file: export the live rows as Parquet into a folder of their own, or exclude the table "
+                    "(exclude=) and import it (penstock import parquet)"
                 )
             if key_fault(key.removesuffix("/")):
                 return unwanted(key) or "not_listed"
             if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
                 return "not_media"
-            if (beside is not None and beside.search(key)) or is_stranger(key):
+            if (companion is not None and companion.search(key)) or is_stranger(key):
                 return "not_media"
             if not key.startswith(self.prefix):
                 return "elsewhere"
@@ -217,13 +208,13 @@ LANDING = Source()
 
 
 def check_sources(sources: tuple[Source, ...]) -> None:
-    """Check the names and formats of sources. Raises: ValueError for none, two of one name, and several formats."""
+    """Raise ValueError for no sources, a repeated name, or several formats."""
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")
-    told = [(one.format, one.keep, one.key, dict(one.fields), sorted(one.without)) for one in sources]
-    if others := [one for one in told if one != told[0]]:
+    settings = [(one.format, one.keep, one.key, dict(one.fields), sorted(one.without)) for one in sources]
+    if others := [one for one in settings if one != settings[0]]:
         raise ValueError(
-            f"sources with (format, keep, key, fields, without) of {told[0]} and {others[0]}; accepted: one of them, "
-            "else make two datasets"
+            f"sources with (format, keep, key, fields, without) of {settings[0]} and {others[0]}; accepted: one "
+            "of them, or make two datasets"
         )

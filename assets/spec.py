@@ -1,6 +1,6 @@
-"""The spec of a dataset: everything that the person who owns it decides, in one value.
+"""The spec of a dataset: all decisions of its owner in one value.
 
-A dataset is one file that defines `SPEC = DatasetSpec(...)`, in the folder that `PENSTOCK_DATASETS` names.
+A dataset is a file that defines `SPEC = DatasetSpec(...)`, in the folder `PENSTOCK_DATASETS`.
 """
 
 import math
@@ -15,61 +15,58 @@ from loader.dataset.splits import split_of
 
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
-from .featurizers.clashes import check_apart
-from .gate import GATE, Gate
+from .featurizers.featurizer import check_distinct_names
+from .gate_checks import GATE, Gate
 from .media.policy import CutPolicy
 from .source_formats import KEYED_BY_PLACE
 from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
-"""Longest time that a dataset that streams may let objects wait for a batch."""
+"""Longest wait for a batch in a streaming dataset."""
 
 
 def stage_name(featurizer: str) -> str:
-    """Return the stage, asset and table of the featurizer of that name (`Featurizer.name`)."""
+    """Return the stage, asset and table of a featurizer (`Featurizer.name`)."""
     return f"feature_{featurizer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A featurizer by its name and its parameters."""
+    """A featurizer by name and parameters."""
 
     name: str
     """Name in the registry of featurizers, or "module:Class"."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Parameter name -> value, as the featurizer is made with them."""
+    """Parameter -> value."""
 
-    def made(self) -> Featurizer:
-        """Return the featurizer. Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
+    def build(self) -> Featurizer:
+        """Return the featurizer. Raises: ValueError, TypeError, ImportError."""
         return make(self.name, **self.parameters)
 
     @property
     def stage(self) -> str:
-        """Stage of the featurizer, whatever it was named by."""
-        return stage_name(self.made().name)
+        """Stage of the featurizer."""
+        return stage_name(self.build().name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Drops samples whose `column` lies outside of the limits, with the reason.
+    """Drops samples whose `column` is outside of the limits, with the reason. NaN and infinity never pass.
 
-    A NaN or an infinity never passes, since no comparison says anything of it.
-
-    Raises: ValueError for limits that are no finite numbers or the wrong way round, and for `allowed` as one
-    string.
+    Raises: ValueError for limits that are not finite or out of order, and for `allowed` as one string.
     """
 
     column: str
     """Column of the samples table."""
     minimum: float | None = None
-    """Smallest value that passes; None for no limit."""
+    """Smallest accepted value; None for no limit."""
     maximum: float | None = None
-    """Largest value that passes; None for no limit."""
+    """Largest accepted value; None for no limit."""
     allowed: frozenset[str] | None = None
-    """Values that pass; None for any."""
+    """Accepted values; None for any."""
     required: bool = False
-    """True drops a sample whose value is null; otherwise a null passes."""
+    """True drops samples with a null."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -88,7 +85,7 @@ class Filter:
             )
 
     def identity(self) -> list[str]:
-        """Return plain words that are the same for the same filter, in every process."""
+        """Return words that identify the filter in every process."""
         allowed = ["any"] if self.allowed is None else sorted(map(repr, self.allowed))
         return [self.column, str(self.minimum), str(self.maximum), str(self.required), *allowed]
 
@@ -109,57 +106,54 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """One dataset: all that its owner decides.
+    """A dataset: all decisions of its owner.
 
-    Raises: InvalidName, also for two featurizers that share a name, a field or a column. ValueError for shares or
-    rates out of range. The errors of `Feature.made`.
+    Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or rates
+    out of range; the errors of `Feature.build`.
     """
 
     name: str
     """Name of the dataset."""
     policy: CutPolicy = field(default_factory=CutPolicy)
-    """Rules by which raw objects are cut."""
+    """Rules for cutting raw objects."""
     features: tuple[Feature, ...] = ()
-    """Featurizers that are computed for each sample."""
+    """Featurizers of each sample."""
     filters: tuple[Filter, ...] = ()
-    """Samples that are left out."""
+    """Rules that drop samples."""
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
-    """Split name -> share; the shares are above 0 and sum to 1."""
+    """Split -> share, above 0, summing to 1."""
     split_by: str = "raw_sha256"
-    """"raw_sha256" or "subject". All samples with one value are in one split, for ever."""
+    """"raw_sha256" or "subject": all samples with one value stay in one split."""
     max_reject_rate: float = 0.0
-    """Share of a batch's objects that may be damaged before the batch is stopped, 0 to 1; copies count."""
+    """Share of a batch's objects that may be damaged, 0 to 1; copies count. More stop the batch."""
     max_not_media_rate: float = 0.0
-    """Share of a batch's objects that may be no media, such as an error page named .jpg, 0 to 1."""
+    """Share of a batch's objects that may not be media, such as an error page named .jpg, 0 to 1."""
     max_unsupported_rate: float = 1.0
-    """Share of a batch's objects that may be of formats that are not supported, 0 to 1. Each is named."""
+    """Share of a batch's objects that may have an unsupported format, 0 to 1. Each is named."""
     max_untrue_rate: float = 0.01
-    """Share of a batch's objects whose cut may differ from their source before the batch is stopped, 0 to 1. Each
-    such object is left out, by name."""
+    """Share of a batch's objects whose cut may differ from their source, 0 to 1. Each is left out and named."""
     max_quarantine_rate: float = 0.001
-    """Share of the newest version's samples, 0 to 1, plus 8 samples, that reports of trainings may take out at
-    once."""
+    """Share of the newest version's samples, 0 to 1, plus 8 samples, that trainings' reports may exclude at once."""
     work_timeout_s: float = 600.0
-    """Longest time in seconds that one object may take in one stage. Media stages add the time that the length of a
-    sound or video asks for."""
+    """Seconds per object and stage. Media stages add time for the length of audio or video."""
     max_work_timeout_s: float = 21_600.0
-    """Longest time in seconds that one object may take in one stage, additions for its length included."""
+    """Seconds per object and stage, with added time."""
     near_duplicates: NearDuplicates | None = None
-    """Treatment of copies that are not the same bytes; None looks for none."""
+    """Treatment of near-duplicates; None for no search."""
     gate: Gate = GATE
-    """Checks that the samples table of a batch must pass to be published."""
+    """Checks of a batch before its publication."""
     alerts: Limits = LIMITS
-    """Delays after which a person is told that something takes too long."""
+    """Delays that alert a person."""
     sources: tuple[Source, ...] = (LANDING,)
-    """Places where raw objects land, see `sources`."""
+    """Locations of raw objects, see `sources`."""
     batch: BatchLimits = DEFAULT_LIMITS
-    """Size limits of batches, and how long objects wait for one."""
+    """Sizes of batches, and waits for them."""
     streaming: bool = False
-    """True publishes every batch by itself, as soon as it has passed, and looks for arrivals every few seconds."""
+    """True publishes every batch on its own as soon as it passes, and looks for new objects every few seconds."""
     upkeep: Upkeep = UPKEEP
     """Tenant and schedules."""
     rebuild_of: str = ""
-    """Dataset whose batches and splits this dataset has, see `rebuild`; "" for a dataset of its own."""
+    """Dataset whose batches and splits this one shares, see `rebuild_of`; "" for none."""
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
@@ -168,12 +162,12 @@ class DatasetSpec:
                 f"rebuild_of={self.rebuild_of!r} is the dataset itself; give the rebuild a name of its own"
             )
         check_sources(self.sources)
-        featurizers = [feature.made() for feature in self.features]
-        check_apart(self.name, featurizers)
+        featurizers = [feature.build() for feature in self.features]
+        check_distinct_names(self.name, featurizers)
         if self.near_duplicates is not None:
             _check_comparable(self.near_duplicates, featurizers)
         if not all(share > 0 for share in self.splits.values()) or not (
-            abs(sum(self.splits.values()) - 1) <= 1e-9  # as NaN is not
+            abs(sum(self.splits.values()) - 1) <= 1e-9  # excludes NaN
         ):
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
@@ -186,8 +180,8 @@ class DatasetSpec:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
         if self.streaming and not self.batch.max_wait_s <= MAX_STREAMING_WAIT_S:
             raise ValueError(
-                f"streaming, and objects wait for a full batch for max_wait_s={self.batch.max_wait_s}: give "
-                f"batch=BatchLimits(max_wait_s=0), accepted is up to {MAX_STREAMING_WAIT_S:g}"
+                f"streaming with max_wait_s={self.batch.max_wait_s}: set batch=BatchLimits(max_wait_s=0); "
+                f"accepted is up to {MAX_STREAMING_WAIT_S:g}"
             )
         for name in ("work_timeout_s", "max_work_timeout_s"):
             if not 0 < (seconds := getattr(self, name)) < math.inf:
@@ -200,32 +194,32 @@ class DatasetSpec:
 
     @property
     def taken_as(self) -> list[object]:
-        """Plain values of all that decides how objects of a format are taken; none for media."""
+        """Plain values that decide how samples of a format are ingested; empty for media."""
         source = self.sources[0]
         chosen = [source.choices.to_json()] if source.is_choosy else []
         return [self.format, str(self.in_place), *chosen] if self.format else []
 
     @property
     def in_place(self) -> bool:
-        """True where samples stay in the bytes that landed."""
+        """True if samples stay in their source."""
         return self.sources[0].keep == "in place"
 
     @property
     def keyed_by_place(self) -> bool:
-        """True where a key of a format names one sample in the whole place of its source."""
+        """True if a key identifies a sample in the whole source."""
         return self.format in KEYED_BY_PLACE and self.sources[0].key is not None
 
     def split_of(self, identity: str) -> str:
-        """Return the split of everything with this raw object or subject: by its hash, so it never changes.
+        r"""Return the split of a raw object or subject, by its hash, so it never changes.
 
-        blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order of the
-        split names. A rebuild has the splits of the dataset that it is of.
+        blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order of
+        split names. A rebuild has the splits of its dataset.
         """
         return split_of(identity, self.splits, self.rebuild_of or self.name)
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
-    """Check that featurizers make the columns and fields that near-duplicates are found by. Raises: ValueError."""
+    """Raise ValueError if no featurizer makes the columns and fields that find near-duplicates."""
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
     fields = {name for one in featurizers for names in one.outputs.values() for name in names}
     if "phash" not in columns:

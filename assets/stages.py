@@ -1,19 +1,21 @@
-"""The gate between stages: a stage reads only the published record of another one.
+"""Stages: names, published records, open transactions, and requests to cut a batch again.
 
-A stage writes its files, audits them and appends `published` or `failed` (`penstock.stages`). Data that failed an
-audit, or never had one, are not read by mistake: neither in the same run nor in a later one.
+A stage reads only published records. It writes its files, audits them, and appends `published` or `failed`
+(`penstock.stages`), so no run reads data that failed an audit or had none.
+
+    tables/<dataset>/cut_again/<batch>/<transaction>.json      request, until the batch is cut again
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 import loader
 from loader.dataset.shards.part import Part
-from loader.errors import Corrupt, StageNotPublished
+from loader.errors import AlreadyExists, Corrupt, StageNotPublished
 from loader.storage import RangeReader, Store
-from penstock.stages import StageRecord, current_record
+from penstock.stages import StageRecord, check_partition, current_record
 
 RAW_OBJECTS = "raw_objects"
 MEDIA = "media"
@@ -24,11 +26,11 @@ QUARANTINE = "quarantine"
 RECONCILIATION = "reconciliation"
 REFRESH = "refresh"
 GENERATIONS = "generations"
-"""Names of the stages, as records and asset keys have them."""
+"""Names of the stages, in records and asset keys."""
 
 
 def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:
-    """Return the current record, if it may be read. Raises: StageNotPublished, saying why and what to do."""
+    """Return the current record, if it is published. Raises: StageNotPublished with the remedy."""
     record = current_record(store, dataset, stage, partition)
     what = f"stage {stage} of {dataset}, partition {partition}"
     if record is None:
@@ -42,12 +44,10 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
 
 
 def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:
-    """Return the open transaction of this work, begun where there is none.
+    """Return the open transaction of this work, begun if needed.
 
-    Its name follows from the words, so whoever does the work again, or beside another one, finds it. One that was
-    published or given up is followed by the next: O(those that are over), no request for them.
-
-    Raises: as `Root.begin`.
+    Its name follows from the words, so repeated and concurrent runs share it. A published or aborted one is followed by
+    the next: O(finished ones), without requests. Raises: as `Root.begin`.
     """
     root.create()
     txns = root.log.refresh().txns
@@ -59,31 +59,31 @@ def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool
 
 
 def written_part(body: dict[str, Any], txn: str) -> Part:
-    """Return a part that a node says it wrote. Raises: as `check_written`; InvalidSample for what is no part."""
+    """Return a part that a node reports. Raises: as `check_written`; InvalidSample for an invalid part."""
     part = Part.from_json(body)
     check_written([part.to_json(), *body["shards"]], txn, part.id)
     return part
 
 
 def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> None:
-    """Check that what a node says it wrote lies where the transaction writes: its answer lies in a bucket.
+    """Raise Corrupt unless a node's files are below the transaction's folder; its answer may be forged.
 
-    facts: of a part and its shards, as JSON. Raises: Corrupt.
+    facts: a part and its shards, as JSON.
     """
-    for one in facts:
-        files = [one.get("path"), one.get("index_path"), (one.get("samples") or {}).get("path")]
+    for entry in facts:
+        files = [entry.get("path"), entry.get("index_path"), (entry.get("samples") or {}).get("path")]
         for path in filter(None, files):
             if not path.startswith(f"data/{txn}/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
                 raise Corrupt(
-                    f"a node says that it wrote {path!r} for part {part}; accepted are files below data/{txn}/. Find "
+                    f"a node reports the file {path!r} of part {part}; accepted are files below data/{txn}/. Find "
                     "out who may write to jobs/, then run penstock jobs clear, and the stage again"
                 )
-        if one.get("txn", txn) != txn or one.get("part", part) != part:
+        if entry.get("txn", txn) != txn or entry.get("part", part) != part:
             raise Corrupt(f"a node names another part or transaction than {part} of {txn}")
 
 
 def reader_of(store: Store, record: StageRecord) -> RangeReader:
-    """Return the reader of the shards of a record's parts: the root's store, or one that also finds those in place.
+    """Return the reader of a record's shards: the root's store, or one that also reads shards in place.
 
     Raises: as `shard_reader.shard_reader`.
     """
@@ -95,9 +95,37 @@ def reader_of(store: Store, record: StageRecord) -> RangeReader:
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:
-    """Check that the record was made of exactly that upstream record. Raises: StageNotPublished."""
+    """Raise StageNotPublished unless the record was made from that upstream record."""
     if not any((read.stage, read.r) == (upstream.stage, upstream.r) for read in record.upstream):
         raise StageNotPublished(
-            f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made of other "
-            f"{upstream.stage} than the current ones; materialize [{record.dataset}, {record.stage}] again"
+            f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made from an earlier "
+            f"record of {upstream.stage}; materialize [{record.dataset}, {record.stage}] again"
         )
+
+
+def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
+    """Request a recut of the batch with this transaction; repeated requests count once."""
+    try:
+        store.put_if_absent(_recut_key(dataset, batch, txn), b"{}\n")
+    except AlreadyExists:
+        return
+
+
+def recut_requests(store: Store, dataset: str) -> Iterator[tuple[str, str]]:
+    """Yield (batch, transaction) of every request. Costs one listing."""
+    for info in store.list(_recut_folder(dataset)):
+        batch, _, name = info.key.removeprefix(_recut_folder(dataset)).partition("/")
+        yield batch, name.removesuffix(".json")
+
+
+def clear_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
+    """Delete the request."""
+    store.delete_many([_recut_key(dataset, batch, txn)])
+
+
+def _recut_folder(dataset: str) -> str:
+    return f"tables/{dataset}/cut_again/"
+
+
+def _recut_key(dataset: str, batch: str, txn: str) -> str:
+    return f"{_recut_folder(dataset)}{check_partition(batch)}/{txn}.json"

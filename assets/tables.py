@@ -1,18 +1,19 @@
-"""Every lifecycle table: its columns, and the place of its files."""
+"""Lifecycle tables: their columns and files; and the facts of fields that versions keep."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.columns import column_of
 from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from loader.storage import Store
 from penstock.stages import check_partition
 
 from .media.media_table import MEDIA, MEDIA_TEXTS
-from .media.segments.read import SEGMENTS
+from .media.segments import SEGMENTS
 
 _RAW_OBJECTS = [
     ("uri", pa.string(), "address of the object where it landed"),
@@ -36,11 +37,11 @@ REFUSALS = pa.schema(
     [
         ("key", pa.string()),
         ("sha256", pa.string()),
-        ("outcome", pa.string()),  # rejected: damaged; not_supported; not_media; dropped: sound, not taken
+        ("outcome", pa.string()),  # rejected: damaged; not_supported; not_media; dropped: intact, not taken
         ("stage", pa.string()),
         ("code", pa.string()),
         ("reason", pa.string()),
-        ("decode_error_at_frame", pa.int64()),  # of a video, from 0: the first that could not be had whole
+        ("decode_error_at_frame", pa.int64()),  # of a video, from 0: the first damaged frame
     ]
 )
 _UNITS = [
@@ -60,7 +61,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     "media": MEDIA_TEXTS,
     "units": {name: text for name, _, text in _UNITS},
 }
-"""Table -> column -> what it holds, as Dagster's pages show it. The files' schemas have no descriptions."""
+"""Table -> column -> description for Dagster's pages."""
 OBJECTS = pa.schema(
     [
         ("key", pa.string()),
@@ -83,7 +84,7 @@ LINEAGE = pa.schema(
         ("code_version", pa.string()),
         ("config_hash", pa.string()),
         ("data_version", pa.string()),  # as Dagster has it: the fingerprint of the stage's record
-        ("record", pa.string()),  # of the stage; "" for that of the samples, which names this table
+        ("record", pa.string()),  # of the stage; "" for the samples' record, which names this table
     ]
 )
 QUARANTINE = pa.schema(
@@ -98,7 +99,7 @@ QUARANTINE = pa.schema(
         (
             "verdict",
             pa.string(),
-        ),  # corrupt, sound, gone; elsewhere: of another dataset; unreadable: no ledger
+        ),  # of the sample, or: elsewhere: of another dataset; unreadable: no ledger
         ("code", pa.string()),
         ("reason", pa.string()),
         ("version", pa.string()),  # that it was judged in, and where it lay there
@@ -122,13 +123,13 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 def write_table(
     store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
 ) -> TableFile:
-    """Write rows as a new file of a lifecycle table; a stage record then says that it is the current one."""
+    """Write rows as a new file of a lifecycle table; a stage record makes it the current one."""
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
     return put_table(store, path, pa.Table.from_pylist(list(rows), schema=SCHEMAS[table]), table)
 
 
 def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
-    """Return the rows of one file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    """Return the rows of a file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
     rows: list[dict[str, Any]] = get_table(store, file).to_pylist()
     return rows
 
@@ -136,14 +137,30 @@ def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
 def write_wide_table(
     store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
 ) -> TableFile:
-    """Write rows whose columns are not known beforehand, such as the scores of a featurizer.
+    """Write rows with any columns, such as a featurizer's scores. Missing values are null.
 
-    Types come from the values: int and float together are float. A column that a row does not have is null there.
-
-    Raises: FieldMismatch.
+    Types come from the values: int and float together are float. Raises: FieldMismatch.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
     columns = {name: column_of(name, [row.get(name) for row in rows], keys) for name in names}
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
     return put_table(store, path, pa.table(columns), table)
+
+
+CUT_FACTS: Mapping[str, Mapping[str, Any]] = {
+    "jpg": {"dims": ["row", "column", "channel"]},
+    "img": {"dims": ["row", "column", "channel"]},
+    "mp4": {"dims": ["frame", "row", "column", "channel"]},
+    "flac": {"dims": ["channel", "sample"], "unit": "full scale"},
+    "sound.flac": {"dims": ["channel", "sample"], "unit": "full scale"},
+}
+"""Field of a unit -> facts of its decoded values under every policy (docs/format.md)."""
+
+
+def facts_of_fields(
+    shards: Iterable[ShardFile], *known: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the facts of these shards' fields; a publish refuses facts of other fields."""
+    fields = {field for shard in shards for field in shard.field_nbytes}
+    return {field: dict(facts) for group in known for field, facts in group.items() if field in fields}

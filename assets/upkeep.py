@@ -1,4 +1,4 @@
-"""Upkeep of a dataset: owners, tenant, schedules, freshness, and delays after which it alerts a person (`alarms`)."""
+"""Upkeep of a dataset: owners, tenant, schedules, freshness, and delays that alert a person (`alarms`)."""
 
 import math
 import re
@@ -11,30 +11,26 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """Work for a dataset by the clock: its owners, tenant and schedules, and the age that its versions may have.
-
-    Raises: ValueError.
-    """
+    """Scheduled work for a dataset, its owners and tenant, and the accepted age of its versions. Raises: ValueError."""
 
     tenant: str = ""
-    """Tenant that the dataset is worked for, by which the run queue's limits count; "" for none."""
+    """Tenant for the run queue's limits; "" for none."""
     owners: tuple[str, ...] = ()
-    """Owners of the dataset's assets, as Dagster's catalog shows them: "name@lab.example" or "team:vision"."""
+    """Owners of the assets in Dagster's catalog: "name@lab.example" or "team:vision"."""
     timezone: str = "UTC"
-    """Time zone of the crons, a name of the IANA database."""
+    """Time zone of the crons, an IANA name."""
     release: str = "0 3 * * *"
-    """Cron of the release schedule; "" for none."""
+    """Cron; "" for none."""
     refresh: str = "0 1 * * *"
-    """Cron of the refresh schedule; "" for none."""
+    """Cron; "" for none."""
     reconcile: str = "0 5 * * 6"
-    """Cron of the reconcile schedule; "" for none."""
+    """Cron; "" for none."""
     refresh_partitions: int = 64
-    """Most batches that a tick of the refresh asks for."""
+    """Most batches per tick of the refresh."""
     fresh_within: timedelta | None = None
-    """Age that the newest version may reach; None for no policy. Without arrivals the newest version grows old as
-    well."""
+    """Accepted age of the newest version, also without arrivals; None for no policy."""
     warn_within: timedelta | None = None
-    """Age at which a warning comes, less than `fresh_within`; None for no warning."""
+    """Age that warns, less than `fresh_within`; None for no warning."""
 
     def __post_init__(self) -> None:
         if self.tenant and not _TENANT.fullmatch(self.tenant):
@@ -62,16 +58,13 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Delays in seconds after which a person is told; None never tells.
-
-    Raises: ValueError.
-    """
+    """Delays in seconds after which a person is alerted; None never alerts. Raises: ValueError."""
 
     backlog_s: float | None = 6 * _HOUR_S
-    """Longest wait of a landed object until it is trainable or stopped. Six hours is longer than the run of any
-    batch that is not stuck, and loses no night: 8 hours of media take one hour at the slowest rate measured."""
+    """Longest wait of a landed object until it is trainable or stopped. Six hours exceed any healthy run: 8 hours of
+    media take one hour at the slowest measured rate."""
     silence_s: float | None = None
-    """Longest time without arrivals. None, since nobody knows how often data come."""
+    """Longest time without arrivals; None, since it depends on the source."""
     version_s: float | None = None
     """Largest age of the newest version."""
 

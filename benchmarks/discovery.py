@@ -19,7 +19,7 @@ from typing import Any
 os.environ.setdefault("POLARS_MAX_THREADS", "2")
 
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.progress import DEFAULT_BUDGET, Dataset
+from assets.arrivals.progress import DEFAULT_BUDGET, TickDataset
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
@@ -89,7 +89,7 @@ def rows_of(n: int, store: Store) -> tuple[list[Row], int]:
     """The table, and the pages that the first pass listed."""
     place = Made(n)
     limits = BatchLimits()
-    work = Dataset(store=store, name="d", limits=limits, now_us=NOW_US)
+    work = TickDataset(store=store, name="d", limits=limits, now_us=NOW_US)
 
     @contextmanager
     def opened(source: Source) -> Iterator[Any]:

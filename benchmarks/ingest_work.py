@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from assets.media.known_facts import ClipStaging
+from assets.media.cutters import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
 from assets.media.policy import CutPolicy
 from loader.storage import open_store

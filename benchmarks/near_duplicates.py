@@ -20,8 +20,7 @@ import numpy as np
 import polars as pl
 
 from assets.dedup import hamming
-from assets.dedup.embeddings import Embeddings, near_embeddings
-from assets.dedup.pictures import file_pictures, find
+from assets.dedup.near_pairs import Embeddings, find, index_images, near_embeddings
 from assets.dedup.policy import NearDuplicates
 from assets.dedup.settle import settle
 from assets.dedup.table import candidates_of, looks, typed
@@ -80,8 +79,8 @@ def main() -> None:
         f"{given.batch} photos among {given.published}; {len(sink.getvalue()) / 2**20:.0f} MiB of samples tables"
     )
     read, _ = timed("read the published samples", lambda: typed(pl.read_parquet(io.BytesIO(sink.getvalue()))))
-    (published, _), _ = timed("sort them by look and quality", lambda: looks(read, alone=False))
-    filed, _ = timed("file their hashes", lambda: file_pictures(published.pictures, POLICY.max_distance))
+    (published, _), _ = timed("sort them by look and quality", lambda: looks(read, ungrouped=False))
+    filed, _ = timed("file their hashes", lambda: index_images(published.pictures, POLICY.max_distance))
     near, _ = timed("search, as they are and mirrored", lambda: find(filed, new.pictures, mirrored=True))
     settled, _ = timed("settle, the batch among itself too", lambda: settle(new, published, near, POLICY))
     print(f"{len(near)} pairs: {len(settled.copies)} copies, {len(settled.superseded)} superseded")

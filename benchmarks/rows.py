@@ -103,7 +103,7 @@ ROWS: dict[str, Row] = {
                 Aim(of=TORCH, at_least=2),
             ),
             limit="processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
-            bound="the decoder, then memory: a picture takes 195 us in one buffer that stays in the processor's cache, "
+            bound="the decoder, then memory: an image takes 195 us in one buffer that stays in the processor's cache, "
             "as the limit's, 213 in rows of batches, 245 in the Loader with checksum and Python.",
         ),
         Row(
@@ -161,7 +161,7 @@ ROWS: dict[str, Row] = {
         ),
         Row(
             name="mixture",
-            title="Mixture: raw images of 32 sources against those of one, 2 threads",
+            title="Mixture: raw images of 32 sources against one source, 2 threads",
             kind="images",
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=0.95),),

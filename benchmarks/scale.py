@@ -70,7 +70,7 @@ BOUNDS = """
 To reach were O(new shards) requests for a publish, 1 s and 300 MiB to open a million shards, and 60 s to plan over a
 million objects.
 
-- Requests are those of a publish and of the manifest's tables of key hashes, whose number grows with the logarithm of
+- Requests count a publish and the manifest's tables of key hashes, whose number grows with the logarithm of
   the data published; every eighth publish merges small tables.
 - The history of ten thousand publishes, 20,000 log entries and a hint of 6 MB, is a third of the time of the last row.
 - A version in 10,000 publishes made with an earlier penstock reads 10,000 tables until the next publish merges them.

@@ -30,10 +30,9 @@ import numpy as np
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt
-from loader.modalities.image.crop import Framing
-from loader.modalities.image.orientation import turned
+from loader.modalities.image.crop import Framing, turned
 from loader.modalities.video.decode import read_bare, read_clip
-from loader.modalities.video.display_matrix import turn_of_matrix
+from loader.modalities.video.frames import turn_of_matrix
 from loader.modalities.video.packet_decode import open_codec, packet_of
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
@@ -161,7 +160,7 @@ def speed(folder: Path, original: Path, rounds: int, n_reads: int) -> list[str]:
     lines += [
         f"The original: {original.name}, {width} x {height} px, {len(clocks[0])} frames, up to {gop} to a keyframe. "
         f"Original and clip: {sizes}.",
-        "The second row is FFmpeg's decoder alone; penstock's rest is resizing, mostly, tables, reads and checksums.",
+        "The second row is only FFmpeg's decoder; penstock's rest is resizing, mostly, tables, reads and checksums.",
         "",
     ]
     return lines

@@ -1,62 +1,82 @@
-"""Everything Dagster knows of this project, assembled in one place.
+"""The Dagster definitions of this project: `dagster dev -w workspace.yaml`, with PENSTOCK_ROOT and PENSTOCK_LANDING."""
 
-dagster dev -w workspace.yaml          with PENSTOCK_ROOT and PENSTOCK_LANDING set
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from assets.arrivals.reconciliation_asset import reconcile_job, reconciliation_asset
 from assets.features.feature_asset import feature_asset
-from assets.features.refresh_asset import refresh_asset
+from assets.features.refresh_release import refresh_asset
 from assets.feedback.quarantine import quarantine_asset
 from assets.feedback.training import training_asset
 from assets.ingest.media import media_asset
 from assets.ingest.raw_objects import raw_objects_asset
 from assets.ingest.units import units_asset
+from assets.pages.report import dagster_name
 from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.spec import DatasetSpec
-from dagster_project.asset_groups import in_groups
-from dagster_project.collecting import collect_job, collect_schedule
 from dagster_project.datasets import specs
-from dagster_project.jobs import REFRESH, jobs_of, publishing_tags, tags_of
+from dagster_project.jobs import REFRESH, jobs_of, pause_job, publishing_tags, tags_of, take_over_job
 from dagster_project.own_datasets import load_datasets, report
-from dagster_project.pausing import pause_job
-from dagster_project.rebuilding import take_over_job
 from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
-from dagster_project.sensors.jobs_left import jobs_sensor
-from dagster_project.sensors.quarantine import quarantine_job
+from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor
-from dagster_project.sensors.run_failure import run_failure_sensor
-from dagster_project.tidy import tidy_job, tidy_schedule
-from resources.alerts import AlertsResource
+from dagster_project.sensors.trainings import quarantine_job
+from dagster_project.tidy import collect_job, collect_schedule, tidy_job, tidy_schedule
+from resources.alerts import AlertsResource, viewer_url
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
-from resources.viewer import viewer_url
+
+Asset = dg.AssetsDefinition | dg.AssetSpec
+
+GROUPS = {
+    "raw_objects": "raw",
+    "reconciliation": "raw",
+    "media": "ingest",
+    "units": "ingest",
+    "samples": "ingest",
+    "version": "release",
+    "refresh": "release",
+    "quarantine": "release",
+    "training_run": "release",
+}
+"""Last part of an asset's key -> its group; features have the group "features"."""
+FEATURES = "features"
+_MAX_TAG = 63
+
+
+def in_groups(spec: DatasetSpec, assets: Iterable[Asset]) -> list[Asset]:
+    """Return the assets of a dataset with group, owners and tags. Select them by `tag:penstock/dataset=<name>`."""
+    tags = {"penstock/dataset": dagster_name(spec.name)[:_MAX_TAG]}
+    if spec.upkeep.tenant:
+        tags["penstock/tenant"] = spec.upkeep.tenant
+
+    def placed(asset: dg.AssetSpec) -> dg.AssetSpec:
+        group = GROUPS.get(asset.key.path[-1], FEATURES)
+        return asset.replace_attributes(
+            group_name=group, owners=list(spec.upkeep.owners), tags={**asset.tags, **tags}
+        )
+
+    return [mapped for asset in assets for mapped in dg.map_asset_specs(placed, [asset])]
 
 
 def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
-    """Return the batches of a dataset: raw objects that landed together.
-
-    Stage records and tables lie under their keys.
-    """
+    """Return the batches of a dataset, as partitions: raw objects that landed together."""
     return dg.DynamicPartitionsDefinition(name=f"{spec.name}_raw_batch")
 
 
 def build_defs(
     overrides: Mapping[str, Any] | None = None, datasets: Sequence[DatasetSpec] | None = None
 ) -> dg.Definitions:
-    """Return the definitions. overrides: resources by name, in place of those that the environment describes.
+    """Return the definitions.
 
-    datasets: in place of the registered ones and those of `PENSTOCK_DATASETS`.
-
-    Raises: as `viewer_url`.
+    overrides: resources by name, in place of the environment's. datasets: in place of the registered ones and
+    `PENSTOCK_DATASETS`.
     """
-    viewer_url()  # an address that cannot be shown is found here, not at the end of a run
+    viewer_url()  # an invalid address fails here, not at the end of a run
     resources: dict[str, Any] = {
         "root": RootResource(url=dg.EnvVar("PENSTOCK_ROOT")),
         "landing": LandingResource(url=dg.EnvVar("PENSTOCK_LANDING")),
@@ -76,7 +96,6 @@ def build_defs(
 
 
 def _own_defs(shared: dg.Definitions) -> list[dg.Definitions]:
-    """Return the definitions of the datasets outside of this repository, those that cannot be built as reports."""
     loaded, broken = load_datasets()
     parts = []
     for own in loaded:
@@ -84,13 +103,12 @@ def _own_defs(shared: dg.Definitions) -> list[dg.Definitions]:
             part = _dataset_defs(own.spec)
             dg.Definitions.validate_loadable(dg.Definitions.merge(part, shared))
             parts.append(part)
-        except Exception as error:  # noqa: BLE001 - whatever the spec makes Dagster raise, others load
+        except Exception as error:  # noqa: BLE001 - whatever this spec raises, the others load
             broken.append(own.broken(f"{type(error).__name__}: {error}"))
     return [*parts, report(broken)]
 
 
 def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
-    """Return assets, jobs and sensors of one dataset."""
     batches = batches_of(spec)
     features = [feature_asset(spec, feature, batches) for feature in spec.features]
     per_batch = [
@@ -106,14 +124,14 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         quarantine_job(spec),
         selection=dg.AssetSelection.assets(quarantine),
         tags=publishing_tags(spec),
-        description="Judge what trainings met as corrupt, and publish the version without what is.",
+        description="Check samples that trainings report as corrupt, and publish a version without corrupt ones.",
     )
     reconciliation = reconciliation_asset(spec)
     reconcile = dg.define_asset_job(
         reconcile_job(spec),
         selection=dg.AssetSelection.assets(reconciliation),
         tags=tags_of(spec, REFRESH),
-        description="Compare every source with all batches, and make batches of what discovery missed.",
+        description="Compare every source with all batches, and make batches of objects that discovery missed.",
     )
     taking = [take_over_job(spec, batches)] if spec.rebuild_of else []
     return dg.Definitions(

@@ -1,4 +1,4 @@
-"""The jobs of a dataset, with the tags that the run queue goes by: whose they are, and who goes first.
+"""The jobs of a dataset, and the tags that the run queue uses.
 
 - dagster/priority: ingest 10, release 5, runs by a person 0, refresh -10. Live ingestion goes before backfill.
 - penstock/dataset: of every job
@@ -11,23 +11,26 @@ from typing import Any
 
 import dagster as dg
 
+from assets.arrivals.make_batches import take_over
+from assets.arrivals.progress import pause, paused, resume
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
+from resources.storage import RootResource
 
 INGEST, RELEASE, REFRESH = 10, 5, -10
-"""Priorities. A run without one, as the pages start backfills, has 0."""
+"""Priorities. A run without one, such as a backfill from the pages, has 0."""
 
 Assets = Sequence[dg.AssetsDefinition]
 
 
 def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
     """Return the tags of a run for the dataset."""
-    whose = {"penstock/tenant": spec.upkeep.tenant} if spec.upkeep.tenant else {}
-    return {"dagster/priority": str(priority), "penstock/dataset": spec.name, **whose}
+    tenant = {"penstock/tenant": spec.upkeep.tenant} if spec.upkeep.tenant else {}
+    return {"dagster/priority": str(priority), "penstock/dataset": spec.name, **tenant}
 
 
 def publishing_tags(spec: DatasetSpec) -> Mapping[str, str]:
-    """Return the tags of a run that makes a version: one at a time of a dataset, where the queue's limits say so."""
+    """Return the tags of a run that publishes: the run queue can limit them to one per dataset."""
     return {**tags_of(spec, RELEASE), "penstock/release": spec.name}
 
 
@@ -39,30 +42,110 @@ def job_name(spec: DatasetSpec, what: str) -> str:
 def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
     """Return the jobs of a dataset.
 
-    per_batch: assets that one run materializes for a batch; features: those of them that a refresh computes again;
-    publishing: assets that a release materializes.
+    per_batch: assets of an ingest run; features: assets of a refresh; publishing: assets of a release.
     """
-    made = [
+    jobs = [
         dg.define_asset_job(
             job_name(spec, "ingest"),
             selection=dg.AssetSelection.assets(*per_batch),
             tags=tags_of(spec, INGEST),
-            description="One batch: what landed, checked, cut, featurized and put together. One run per batch.",
+            description="One run per batch: land, check, cut, compute features, assemble samples.",
         ),
         dg.define_asset_job(
             job_name(spec, "release"),
             selection=dg.AssetSelection.assets(*publishing),
             tags=publishing_tags(spec),
-            description="Check the batches that are ready, and publish those that pass; then features computed again.",
+            description="Check waiting batches and publish each that passes; then publish recomputed features.",
         ),
     ]
     if features:
-        made.append(
+        jobs.append(
             dg.define_asset_job(
                 job_name(spec, "refresh"),
                 selection=dg.AssetSelection.assets(*features),
                 tags=tags_of(spec, REFRESH),
-                description="Features of one published batch, computed again; the next release publishes them.",
+                description="Recompute features of one published batch; the next release publishes them.",
             )
         )
-    return made
+    return jobs
+
+
+class PauseConfig(dg.Config):
+    """Settings of a pause."""
+
+    source: str
+    """Name of the source."""
+    reason: str = ""
+    """Shown on every tick of the pause."""
+    by: str = ""
+    """Name of a person, shown on every tick of the pause."""
+    resume: bool = False
+    """True ends the pause."""
+
+
+def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
+    """Return the job `<dataset>_pause_source`, which pauses or resumes a source without a deploy.
+
+    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json, as any other tool may.
+    """
+    names = [source.name for source in spec.sources]
+
+    @dg.op(
+        name=f"{dagster_name(spec.name)}_pause",
+        description="Write or delete the file that the sensor looks for.",
+    )
+    def pause_source(context: dg.OpExecutionContext, config: PauseConfig, root: RootResource) -> None:
+        if config.source not in names:
+            why = f"{spec.name} has no source {config.source!r}; it has {', '.join(names)}"
+            raise dg.Failure(why, allow_retries=False)
+        if not config.resume and not (config.reason and config.by):
+            raise dg.Failure(
+                "a pause needs a reason and a name (by), for the next person on call", allow_retries=False
+            )
+        with root.opened() as opened:
+            if config.resume:
+                was_paused = resume(opened.store, spec.name, config.source)
+                context.log.info(f"{config.source} {'resumes' if was_paused else 'was not paused'}")
+            else:
+                pause(opened.store, spec.name, config.source, reason=config.reason, by=config.by)
+                pause_facts = paused(opened.store, spec.name, config.source)
+                context.log.info(
+                    f"{config.source} is paused: {pause_facts}; the next tick of the sensor skips it"
+                )
+
+    @dg.job(
+        name=f"{dagster_name(spec.name)}_pause_source",
+        description="Pause a source of the dataset, or resume it. Existing batches continue.",
+    )
+    def pausing() -> None:
+        pause_source()
+
+    return pausing
+
+
+def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.JobDefinition:
+    """Return the job `<dataset>_take_over`: a rebuild takes over its dataset's batches, manifests and partitions."""
+
+    @dg.op(name=job_name(spec, "take_over_batches"))
+    def take(context: dg.OpExecutionContext, root: RootResource) -> None:
+        with root.opened() as opened:
+            batch_keys = take_over(
+                opened.store,
+                spec.rebuild_of,
+                spec.name,
+                opened.state.denies,
+                by_subject=spec.split_by == "subject",
+            )
+        context.instance.add_dynamic_partitions(str(batches.name), batch_keys)
+        context.log.info(f"{len(batch_keys)} batches of {spec.rebuild_of} taken over")
+        context.add_output_metadata({"batches": dg.MetadataValue.int(len(batch_keys))})
+
+    @dg.job(
+        name=job_name(spec, "take_over"),
+        tags=dict(tags_of(spec, REFRESH)),
+        description=f"Make the batches of {spec.rebuild_of} batches of {spec.name}, once, without a listing.",
+    )
+    def job() -> None:
+        take()
+
+    return job

@@ -1,7 +1,7 @@
-"""Metrics of the pipeline for Prometheus, beside Dagster.
+"""Prometheus metrics of the pipeline.
 
-python -m dagster_project.metrics --listen 127.0.0.1:9464          for a scrape of /metrics
-python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
+python -m dagster_project.metrics --listen 127.0.0.1:9464          for a scrape of /metrics python -m
+dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
 """
 
 import argparse
@@ -13,7 +13,7 @@ import threading
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 
 import loader
-from assets.watch.metrics import PipelineCollector
+from assets.metrics import PipelineCollector
 from dagster_project.datasets import specs
 from dagster_project.own_datasets import load_datasets
 
@@ -21,14 +21,14 @@ _log = logging.getLogger("penstock.metrics")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until it is told to end; with --textfile, write once."""
+    """Serve until a signal; with --textfile, write once."""
     parser = argparse.ArgumentParser(
         prog="python -m dagster_project.metrics", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--root", help="path or URL (default: PENSTOCK_ROOT)")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--listen", type=_address, metavar="HOST:PORT")
-    where.add_argument("--textfile", metavar="FILE", help="write it whole, for node_exporter's collector")
+    where.add_argument("--textfile", metavar="FILE", help="write one file, for node_exporter's collector")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     registry, failed = CollectorRegistry(auto_describe=False), list[str]()
@@ -38,8 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         _log.error("%s: %s", dataset, error)
 
     own, broken = load_datasets()
-    for one in broken:
-        _log.error("dataset not loaded: %s: %s", one.where, one.error)
+    for entry in broken:
+        _log.error("dataset not loaded: %s: %s", entry.where, entry.error)
     datasets = [spec.name for spec in (*specs(), *(one.spec for one in own))]
     with loader.Root(options.root) as root:
         registry.register(PipelineCollector(root, datasets, on_error))

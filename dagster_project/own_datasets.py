@@ -21,7 +21,7 @@ from loader.storage.spec import redact
 
 VARIABLE = "PENSTOCK_DATASETS"
 BROKEN = "broken_datasets"
-"""Group and key prefix of the assets that stand for datasets that did not load."""
+"""Group and key prefix of assets that stand for broken datasets."""
 
 _IS_TEST = re.compile(r"test_.*|.*_test|conftest|setup")
 _log = logging.getLogger("penstock.datasets")
@@ -29,70 +29,70 @@ _log = logging.getLogger("penstock.datasets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenDataset:
-    """A file, or the variable, from which no dataset could be loaded."""
+    """A file, or the variable, that yields no dataset."""
 
     name: str
-    """Name of the file without its suffix."""
+    """Stem of the file."""
     file: str
-    """Path of the file; the variable's value where it names nothing."""
+    """Path; the variable's value if that names nothing."""
     line: int
-    """Line of the file that raised, counted from 1; 0 where there is none."""
+    """Line that raised, from 1; 0 for none."""
     error: str
-    """Message that says what is wrong."""
+    """Message."""
 
     @property
     def where(self) -> str:
-        """Return "file:line"."""
+        """ "file:line"."""
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDataset:
-    """A spec of a file outside of this repository."""
+    """A spec from a file outside of this repository."""
 
     spec: DatasetSpec
     """The spec."""
     name: str
-    """Name of its file without the suffix."""
+    """Stem of its file."""
     file: str
     """Path of its file."""
 
     def broken(self, error: str) -> BrokenDataset:
-        """Return the entry for a spec that loaded, but cannot be taken. It points at the line of `SPEC`."""
+        """Return the entry for a spec that loaded but is unusable, at the line of `SPEC`."""
         return BrokenDataset(
             name=self.name, file=self.file, line=_line_of_spec(self.file), error=redact(error)
         )
 
 
 def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
-    """Return the datasets that `PENSTOCK_DATASETS` names, and the files that define none.
+    """Return the datasets of `PENSTOCK_DATASETS`, and the files without one.
 
-    A file that raises, or has no `SPEC`, stops no other. Names are distinct, also from the registered datasets'.
+    A broken file does not stop the others. Names are unique, also among the registered datasets.
     """
     named = os.environ.get(VARIABLE, "").strip()
     loaded: list[OwnDataset] = []
     broken: list[BrokenDataset] = []
-    taken = {dagster_name(spec.name): "a dataset of this repository" for spec in specs()}
+    used_by = {dagster_name(spec.name): "a dataset of this repository" for spec in specs()}
     for result in _read(named) if named else ():
-        if isinstance(result, OwnDataset) and (other := taken.get(dagster_name(result.spec.name))):
-            result = result.broken(f"the name {result.spec.name!r} is that of {other}; choose another name")
+        if isinstance(result, OwnDataset) and (other := used_by.get(dagster_name(result.spec.name))):
+            result = result.broken(f"the name {result.spec.name!r} belongs to {other}; choose another name")
         if isinstance(result, BrokenDataset):
             broken.append(result)
             continue
-        taken[dagster_name(result.spec.name)] = result.file
+        used_by[dagster_name(result.spec.name)] = result.file
         loaded.append(result)
     return loaded, broken
 
 
 def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
     """Log each broken dataset, and return definitions that show it: an asset each, and metadata of the location."""
-    found = list(broken)
-    for one in found:
-        _log.error("dataset not loaded: %s: %s", one.where, one.error)
-    if not found:
+    entries = list(broken)
+    for entry in entries:
+        _log.error("dataset not loaded: %s: %s", entry.where, entry.error)
+    if not entries:
         return dg.Definitions()
-    listed = "\n".join(f"- `{one.where}`: {one.error}" for one in found)
-    unique = {dagster_name(one.name): one for one in found}
+    listed = "\n".join(f"- `{one.where}`: {one.error}" for one in entries)
+    unique = {dagster_name(one.name): one for one in entries}
     return dg.Definitions(
         assets=[
             dg.AssetSpec(
@@ -108,7 +108,6 @@ def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
 
 
 def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
-    """Yield the dataset of each file, or what is wrong with it."""
     if os.sep in named or os.path.isdir(named):
         folder = Path(named).expanduser().resolve()
         if not folder.is_dir():
@@ -117,19 +116,19 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
         yield from _read_folder(folder)
         return
     try:
-        found = importlib.util.find_spec(named)
-        if found is None:
+        module = importlib.util.find_spec(named)
+        if module is None:
             raise ModuleNotFoundError(f"there is no module {named!r}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a parent package runs here; it becomes an entry
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a parent package's code; becomes an entry
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
         raised = [frame for frame in frames if "importlib" not in frame.filename]
         at = f" at {raised[-1].filename}:{raised[-1].lineno}" if raised else ""
         yield _names_nothing(named, f"{type(error).__name__}{at}: {error}")
         return
-    if found.submodule_search_locations is None:
-        yield _load(named, found.origin or named)
+    if module.submodule_search_locations is None:
+        yield _load(named, module.origin or named)
         return
-    paths = [path for folder in found.submodule_search_locations for path in _files(Path(folder))]
+    paths = [path for folder in module.submodule_search_locations for path in _files(Path(folder))]
     if not paths:
         yield _names_nothing(named, "the package has no Python file with a SPEC")
     for path in paths:
@@ -137,9 +136,9 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
 
 
 def _read_folder(folder: Path) -> Iterator[OwnDataset | BrokenDataset]:
-    """Import the files by their own names, as worker processes do: these get `sys.path` of this process."""
+    """Import the files by their own names, as workers do, which inherit `sys.path`."""
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # at the end: a file hides no module of a library
+        sys.path.append(str(folder))  # at the end, so that no file hides a library
     paths = _files(folder)
     if not paths:
         yield _names_nothing(str(folder), "the folder has no Python file with a SPEC")
@@ -157,29 +156,27 @@ def _load(module: str, file: str) -> OwnDataset | BrokenDataset:
     name = Path(file).stem if file.endswith(".py") else module
     importlib.invalidate_caches()
     try:
-        found = importlib.import_module(module)
-        return _spec_of(found, name, file)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of others; it becomes an entry
+        return _spec_of(importlib.import_module(module), name, file)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code; becomes an entry
         text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
         path, line = _raised_at(error, file)
         return BrokenDataset(name=name, file=path, line=line, error=redact(text))
 
 
 def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
-    """Return the module's dataset. Raises: ImportError for another module of that name; TypeError without a SPEC."""
     if not module.__file__ or not os.path.exists(file) or not os.path.samefile(module.__file__, file):
         raise ImportError(
-            f"the name {name!r} is taken by {module.__file__ or 'a built-in module'}; rename the file"
+            f"the name {name!r} belongs to {module.__file__ or 'a built-in module'}; rename the file"
         )
     spec = getattr(module, "SPEC", None)
     if not isinstance(spec, DatasetSpec):
-        given = f"SPEC is a {type(spec).__name__}" if spec is not None else "the file defines no SPEC"
-        raise TypeError(f"{given}; accepted: SPEC = DatasetSpec(...). Begin the name of a helper with '_'")
+        problem = f"SPEC is a {type(spec).__name__}" if spec is not None else "the file defines no SPEC"
+        raise TypeError(f"{problem}; accepted: SPEC = DatasetSpec(...). Begin the name of a helper with '_'")
     return OwnDataset(spec=spec, name=name, file=file)
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """Return file and line of the last frame in the folder of `file`, else of `SPEC` in the file."""
+    """Return file and line of the last frame in the folder of `file`, else of `SPEC`."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     folder = os.path.dirname(file)
@@ -190,7 +187,6 @@ def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
 
 
 def _line_of_spec(file: str) -> int:
-    """Return the line of the file that assigns SPEC, 1 for none."""
     lines = (
         Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if file.endswith(".py") else []
     )
@@ -200,6 +196,3 @@ def _line_of_spec(file: str) -> int:
 def _names_nothing(named: str, why: str) -> BrokenDataset:
     error = redact(f"{why}. {VARIABLE} accepts a folder of Python files, or the name of an importable module")
     return BrokenDataset(name=VARIABLE, file=named, line=0, error=error)
-
-
-__all__ = ["BROKEN", "VARIABLE", "BrokenDataset", "OwnDataset", "load_datasets", "report"]

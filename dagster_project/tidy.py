@@ -1,12 +1,7 @@
-"""Retention of Dagster's runs: a job that deletes old ones which nothing on its pages needs.
+"""Weekly jobs: delete old Dagster runs that nothing on its pages needs, and condemn objects that no version needs.
 
-Kept whatever their age:
-
-- a run whose materialization is the newest of its asset or partition
-- a run whose check result is the newest of its check
-- the last run of a partition, as it is the one to look at
-
-Data, verdicts and lineage lie in the root, and are not touched.
+Runs stay, whatever their age, if they have the newest materialization of an asset or partition, the newest result of a
+check, or are the last of a partition. Data, verdicts and lineage are in the root, and are not touched.
 """
 
 import time
@@ -15,8 +10,9 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from dagster_project.code_location import label_of, tags_of
-from dagster_project.last_run import is_last
+from assets.pages.report import markdown_table
+from dagster_project.runs import is_last, label_of, tags_of
+from resources.storage import RootResource
 
 DAY_S = 86_400.0
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
@@ -25,21 +21,19 @@ _PAGE = 1_000
 
 
 class Retention(dg.Config):
-    """Limits of the job."""
+    """Settings of the job."""
 
-    keep_days: float = Field(default=30.0, gt=0, description="Runs that ended later are kept, all of them.")
-    max_runs: int = Field(default=5_000, gt=0, description="How many are looked at, oldest first.")
+    keep_days: float = Field(default=30.0, gt=0, description="Keep all runs that ended later.")
+    max_runs: int = Field(default=5_000, gt=0, description="Runs to check, oldest first.")
     dry_run: bool = Field(default=False, description="Only count.")
 
 
 def superfluous(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
 ) -> Iterator[str]:
-    """Yield ids of runs that ended before that time and that nothing needs, oldest first.
+    """Yield ids of runs that ended before that time and that nothing needs, among the oldest `max_runs`, oldest first.
 
-    Of the oldest `max_runs`. label: of the code location whose runs they are; those of others are others' to delete.
-
-    Costs a query per asset, one per thousand partitions, one per check, and two per run that is looked at.
+    Costs a query per asset, per 1,000 partitions and per check, and two per checked run.
     """
     makers, checked = _makers(instance), dict[dg.AssetCheckKey, str]()
     for record in _old_runs(instance, before_s, max_runs, label):
@@ -52,39 +46,39 @@ def superfluous(
 def _old_runs(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str
 ) -> Iterator[dg.RunRecord]:
-    cursor, looked_at = None, 0
-    while looked_at < max_runs:
+    cursor, n_checked = None, 0
+    while n_checked < max_runs:
         page = instance.get_run_records(
             dg.RunsFilter(statuses=_FINISHED, tags=tags_of(label)),
-            limit=min(_AT_ONCE, max_runs - looked_at),
+            limit=min(_AT_ONCE, max_runs - n_checked),
             cursor=cursor,
             ascending=True,
         )
         for record in page:
             if record.create_timestamp.timestamp() >= before_s:
-                return  # created later still: none of the rest is old
+                return  # the rest is newer
             if (record.end_time or before_s) < before_s and label_of(record.dagster_run) == label:
                 yield record
         if not page:
             return
-        cursor, looked_at = page[-1].dagster_run.run_id, looked_at + len(page)
+        cursor, n_checked = page[-1].dagster_run.run_id, n_checked + len(page)
 
 
 def _makers(instance: dg.DagsterInstance) -> set[str]:
-    """Return the runs with the newest materialization of an asset, or of a partition of one."""
-    found: set[str] = set()
+    run_ids: set[str] = set()
     storage, kind = instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
     for key in instance.all_asset_keys():
-        found.update(event.run_id for event in instance.fetch_materializations(key, limit=1).records)
+        run_ids.update(event.run_id for event in instance.fetch_materializations(key, limit=1).records)
         newest = sorted(storage.get_latest_storage_id_by_partition(key, kind).values())
         for start in range(0, len(newest), _PAGE):
             page = dg.AssetRecordsFilter(asset_key=key, storage_ids=newest[start : start + _PAGE])
-            found.update(event.run_id for event in instance.fetch_materializations(page, limit=_PAGE).records)
-    return found
+            run_ids.update(
+                event.run_id for event in instance.fetch_materializations(page, limit=_PAGE).records
+            )
+    return run_ids
 
 
 def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg.AssetCheckKey, str]) -> bool:
-    """Return whether a check's newest result is of this run. newest: check -> run, as far as it was asked for."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
     for event in events:
         evaluation = event.event_log_entry.get_dagster_event().asset_check_evaluation_data
@@ -97,9 +91,9 @@ def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg
     return False
 
 
-@dg.op(description="Deletes old runs from Dagster's databases; data, verdicts and lineage lie in the root.")
+@dg.op(description="Delete old runs from Dagster's databases. Data, verdicts and lineage are in the root.")
 def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
-    """Write metadata of the run: how many were deleted."""
+    """Delete runs, and write their number as metadata."""
     before_s = time.time() - config.keep_days * DAY_S
     deleted = 0
     for run_id in list(superfluous(context.instance, before_s, config.max_runs, label_of(context.run))):
@@ -111,7 +105,7 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
     context.add_output_metadata({"runs": dg.MetadataValue.int(deleted)})
 
 
-@dg.job(name="penstock_tidy", description="Weekly: forget old runs that nothing on Dagster's pages needs.")
+@dg.job(name="penstock_tidy", description="Weekly: delete old runs that nothing on Dagster's pages needs.")
 def tidy_job() -> None:
     """Run one step."""
     tidy()
@@ -119,4 +113,50 @@ def tidy_job() -> None:
 
 tidy_schedule = dg.ScheduleDefinition(
     name="penstock_tidy_weekly", job=tidy_job, cron_schedule="30 5 * * 0", execution_timezone="UTC"
+)
+
+
+@dg.op(
+    name="look",
+    description="Record condemned objects, so that their grace period starts. Deletes and aborts nothing.",
+)
+def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None:
+    """Write metadata of the run: objects and bytes per dataset, and the output of `penstock gc plan`."""
+    from penstock.denied.record import condemned
+    from penstock.upkeep.gc import Options, collect
+
+    with root.opened() as opened:
+        options = Options(condemned=condemned(opened.store, opened.state.denies))
+        report = collect(opened, options)
+    summary = report.to_json()
+    rows = [tuple(row.values()) for row in summary["datasets"]]
+    header = tuple(summary["datasets"][0]) if rows else ("dataset",)
+    context.log.info(report.to_text())
+    context.add_output_metadata(
+        {
+            "condemned": dg.MetadataValue.md(markdown_table(header, rows)),
+            "condemned_objects": dg.MetadataValue.int(
+                sum(row["condemned_objects"] for row in summary["datasets"])
+            ),
+            "condemned_bytes": dg.MetadataValue.int(
+                sum(row["condemned_bytes"] for row in summary["datasets"])
+            ),
+            "collector": dg.MetadataValue.text(summary["collector"]),
+            "silent_transactions": dg.MetadataValue.int(len(summary["silent_transactions"])),
+        }
+    )
+
+
+@dg.job(
+    name="penstock_collect",
+    tags={"dagster/priority": "-10"},
+    description="Weekly: objects that no version needs, per dataset. A dry run; `penstock gc sweep --apply` deletes.",
+)
+def collect_job() -> None:
+    """Run one step."""
+    record_condemned()
+
+
+collect_schedule = dg.ScheduleDefinition(
+    name="penstock_collect_weekly", job=collect_job, cron_schedule="0 6 * * 0", execution_timezone="UTC"
 )

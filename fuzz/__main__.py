@@ -1,6 +1,6 @@
-"""`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and see what comes of it.
+"""`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and check the results.
 
-`--of formats` damages data sets in the formats of others instead.
+`--of formats` damages datasets in other formats instead.
 """
 
 import argparse
@@ -21,7 +21,7 @@ CASES, SEED, TIMEOUT_S = 10_000, 1, 60.0
 
 
 def main() -> int:
-    """0: every promise was kept; 1: one was broken."""
+    """Return 0 if every promise held, else 1."""
     options = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     options.add_argument("--of", choices=["media", "formats"], default="media", help="what is damaged")
     options.add_argument("--cases", type=int, default=CASES)
@@ -30,66 +30,63 @@ def main() -> int:
     options.add_argument("--workers", type=int, help="processes; one per core without it")
     options.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for each case")
     options.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="where to save cases")
-    options.add_argument("--replay", type=Path, help="a saved case: run it alone")
+    options.add_argument("--replay", type=Path, help="a saved case: run only this one")
     options.add_argument(
         "--peers", action=argparse.BooleanOptionalAction, default=bool(shutil.which("ffprobe"))
     )
-    given = options.parse_args()
+    arguments = options.parse_args()
     begun = time.perf_counter()
-    if given.replay is not None:
-        cases = [_saved(given.replay, given.peers)]
-        tally = campaign(cases, workers=1, timeout_s=given.timeout)
-        found = [why for _, why in [*tally.broken, *tally.contained]]
+    if arguments.replay is not None:
+        cases = [_saved(arguments.replay, arguments.peers)]
+        tally = campaign(cases, workers=1, timeout_s=arguments.timeout)
+        lines = [why for _, why in [*tally.broken, *tally.contained]]
     else:
-        print(f"seed {given.seed}, {given.cases} cases from {given.first}", flush=True)
-        tally, found = _run(given) if given.of == "media" else _run_places(given)
+        print(f"seed {arguments.seed}, {arguments.cases} cases from {arguments.first}", flush=True)
+        tally, lines = _run(arguments) if arguments.of == "media" else _run_places(arguments)
     seconds = time.perf_counter() - begun
     print(table(tally))
     print(f"{seconds:.0f} s, {tally.n_cases / seconds:.1f} cases/s")
-    for line in found:
+    for line in lines:
         print(line)
     return 1 if tally.broken else 0
 
 
 def _saved(path: Path, peers: bool) -> Case:
-    """A case that `save` wrote; other bytes are taken as case 0."""
     facts = path.with_suffix(".json")
     number = json.loads(facts.read_text())["number"] if facts.exists() else 0
     return Case(number=number, seed=0, data=path.read_bytes(), peers=peers)
 
 
-def _run(given: argparse.Namespace) -> tuple[Tally, list[str]]:
-    """What came of all, and a text for each case that was saved."""
+def _run(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
     with tempfile.TemporaryDirectory(prefix="fuzz-seeds-") as folder:
         own, corpus = write_seeds(Path(folder)), corpus_seeds()
         print(f"{len(own)} files made here, {len(corpus)} of the corpus", flush=True)
         cases = [
             Case(
                 number=number,
-                seed=given.seed,
+                seed=arguments.seed,
                 own=tuple(map(str, own)),
                 corpus=tuple(map(str, corpus)),
-                peers=given.peers,
+                peers=arguments.peers,
             )
-            for number in range(given.first, given.first + given.cases)
+            for number in range(arguments.first, arguments.first + arguments.cases)
         ]
-        tally = campaign(cases, workers=given.workers, timeout_s=given.timeout, progress=_bar())
-        return tally, list(save(tally, given.failures))
+        tally = campaign(cases, workers=arguments.workers, timeout_s=arguments.timeout, progress=_bar())
+        return tally, list(save(tally, arguments.failures))
 
 
-def _run_places(given: argparse.Namespace) -> tuple[Tally, list[str]]:
-    """The same of data sets in the formats of others."""
+def _run_places(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
     with tempfile.TemporaryDirectory(prefix="fuzz-places-") as folder:
         places = tuple(map(str, write_places(Path(folder))))
         print(f"{len(places)} formats", flush=True)
         cases = [
-            PlaceCase(number=number, seed=given.seed, places=places)
-            for number in range(given.first, given.first + given.cases)
+            PlaceCase(number=number, seed=arguments.seed, places=places)
+            for number in range(arguments.first, arguments.first + arguments.cases)
         ]
         tally = campaign(
-            cases, workers=given.workers, timeout_s=given.timeout, progress=_bar(), run=run_place_case
+            cases, workers=arguments.workers, timeout_s=arguments.timeout, progress=_bar(), run=run_place_case
         )
-        return tally, list(save(tally, given.failures))
+        return tally, list(save(tally, arguments.failures))
 
 
 def _bar() -> "Bar | None":
@@ -97,7 +94,7 @@ def _bar() -> "Bar | None":
 
 
 class Bar:
-    """Shows on a terminal how far it is."""
+    """Progress on a terminal."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Many cases at once: sent to the engine's workers, counted, and what broke a promise saved."""
+"""Many cases at once: run by the engine's workers, counted, and saved if they broke a promise."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from penstock.compute.pool import LocalCompute, Progress
 from .case import Case, Report, children, run_case
 
 CONTAINED = ("timeout", "crashed")
-"""What the engine turns into a rejected object: a worker that hangs, or dies in a decoder."""
+"""Failures that the engine turns into rejected objects: a worker that hangs or dies in a decoder."""
 
 MAX_RSS_MIB = 2048.0
-"""More memory than this for files of at most some hundred KiB breaks a promise."""
+"""More memory for files of a few hundred KiB breaks a promise."""
 
 
 class AnyCase(Protocol):
@@ -31,11 +31,11 @@ class AnyCase(Protocol):
     def seed(self) -> int:
         """Seed of the campaign."""
 
-    def made(self) -> tuple[str, bytes, tuple[str, ...]]:
-        """Return the name of the sound file, the damaged bytes, and the names of the damages."""
+    def build(self) -> tuple[str, bytes, tuple[str, ...]]:
+        """Return the source's name, the damaged bytes, and the names of the damages."""
 
     def again(self, saved: Path) -> str:
-        """Return the arguments of `python -m fuzz` that run the case again; its damaged bytes are in `saved`."""
+        """Return the arguments of `python -m fuzz` that repeat the case, with its bytes in `saved`."""
 
 
 C = TypeVar("C", bound=AnyCase)
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=AnyCase)
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """counts: (outcome, code) -> cases; broken: those to look at, with why; slow: the ten that took longest."""
+    """counts: (outcome, code) -> cases; broken: (case, reason); slow: the ten slowest."""
 
     n_cases: int = 0
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -57,7 +57,7 @@ class Tally:
     peak_rss_mib: float = 0.0
 
     def add(self, report: Report) -> None:
-        """Count one."""
+        """Count a report."""
         self.n_cases += 1
         self.counts[report.outcome, report.code] += 1
         for name in report.damage:
@@ -79,7 +79,7 @@ def campaign(
     progress: Progress | None = None,
     run: Callable[[C], Report] | None = None,
 ) -> Tally:
-    """Run them. Raises nothing for what a case does; what the engine itself raises is a bug, and comes through."""
+    """Run the cases. Exceptions of the engine itself are bugs and pass through."""
     tally = Tally()
     chosen = run or cast(Callable[[C], Report], run_case)
     already = children()
@@ -102,29 +102,29 @@ def campaign(
                 elif outcome.error is not None:
                     tally.n_cases += 1
                     tally.counts["rejected", outcome.error.code] += 1
-                    found = tally.contained if outcome.error.code in CONTAINED else tally.broken
-                    found.append((case, f"{outcome.error.code}: {outcome.error.reason}"))
+                    group = tally.contained if outcome.error.code in CONTAINED else tally.broken
+                    group.append((case, f"{outcome.error.code}: {outcome.error.reason}"))
         finally:
             engine.close()
             tempfile.tempdir = before
-        left = os.listdir(scratch)
+        remaining = os.listdir(scratch)
         more = sorted(set(children()) - set(already))
-    if left:
-        tally.broken.append((Case(number=-1, seed=0), f"scratch that is left behind: {left[:5]}"))
+    if remaining:
+        tally.broken.append((Case(number=-1, seed=0), f"scratch that is left behind: {remaining[:5]}"))
     if more:
         tally.broken.append((Case(number=-1, seed=0), f"workers that are left behind: {more}"))
     return tally
 
 
 def save(tally: Tally, folder: Path) -> Iterator[str]:
-    """Write the bytes of every case that broke a promise or its worker, and tell how to run it again."""
-    for kind, found in (("broken", tally.broken), ("contained", tally.contained)):
-        for case, why in found:
+    """Write the bytes of every broken or contained case, and yield how to repeat it."""
+    for kind, group in (("broken", tally.broken), ("contained", tally.contained)):
+        for case, why in group:
             if case.number < 0:
                 yield f"{kind}: {why}"
                 continue
             folder.mkdir(parents=True, exist_ok=True)
-            source, data, done = case.made()
+            source, data, done = case.build()
             path = folder / f"{case.seed}-{case.number}-{source.replace('/', '_')}.bin"
             path.write_bytes(data)
             facts = {"source": source, "damage": done, "why": why, "seed": case.seed, "number": case.number}
@@ -133,7 +133,7 @@ def save(tally: Tally, folder: Path) -> Iterator[str]:
 
 
 def table(tally: Tally) -> str:
-    """The outcomes as Markdown."""
+    """Return the outcomes as Markdown."""
     lines = [f"{tally.n_cases} cases", "", "| outcome | code | cases |", "| --- | --- | --- |"]
     lines += [f"| {outcome} | {code} | {n} |" for (outcome, code), n in sorted(tally.counts.items())]
     lines += ["", "| of the admitted, the cutter | code | cases |", "| --- | --- | --- |"]

@@ -1,4 +1,4 @@
-"""One damaged file: audited, cut, decoded, and checked for what it leaves behind. Runs in a worker process."""
+"""One damaged file: audited, cut, decoded, and checked for leaks. Runs in a worker process."""
 
 import contextlib
 import gc
@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 import loader
-from assets.media.cutters import ALL_KINDS
-from assets.media.known_facts import ClipStaging
+from assets.media.cutters import ALL_KINDS, ClipStaging
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
@@ -48,8 +47,7 @@ _OWN_SHARE = 0.6  # of the cases that begin with a file made here, where there i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """number, seed: what the damage follows from; own, corpus: the files to choose from. data: the damaged bytes of a
-    case that is replayed."""
+    """number, seed: decide the damage; own, corpus: files to choose from; data: damaged bytes of a repeated case."""
 
     number: int
     seed: int
@@ -58,8 +56,8 @@ class Case:
     data: bytes | None = None
     peers: bool = False
 
-    def made(self) -> tuple[str, bytes, tuple[str, ...]]:
-        """(source file, damaged bytes, what was done). Depends on nothing but the fields."""
+    def build(self) -> tuple[str, bytes, tuple[str, ...]]:
+        """Return (source file, damaged bytes, damages). Depends only on the fields."""
         if self.data is not None:
             return "replayed", self.data, ()
         rng = random.Random(f"{self.seed}/{self.number}")
@@ -69,14 +67,13 @@ class Case:
         return Path(source).name, data, done
 
     def again(self, saved: Path) -> str:
-        """Return the arguments of `python -m fuzz` that run the case again; its damaged bytes are in `saved`."""
+        """Return the arguments of `python -m fuzz` that repeat the case, with its bytes in `saved`."""
         return f"--replay {saved}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of a case. outcome: admitted, rejected, dropped or fault; cut: the same of the cutter, "" where it was
-    not asked; broken: the promises that were broken."""
+    """Result of a case. outcome: admitted, rejected, dropped or fault; cut: the cutter's, "" if it did not run."""
 
     number: int
     source: str
@@ -98,8 +95,8 @@ class Report:
 
 
 def run_case(case: Case) -> Report:
-    """Everything that may come to an object with these bytes. Raises what our code raises."""
-    source, data, done = case.made()
+    """Run an object with these bytes through everything. Raises what our code raises."""
+    source, data, done = case.build()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     before = begin_case()
     begun = time.perf_counter()
@@ -108,29 +105,29 @@ def run_case(case: Case) -> Report:
         peer = ""
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", RuntimeWarning)
-            told, cut = _through(case, data, folder, broken)
+            audit, cut = _through(case, data, folder, broken)
             decoded = _decode(case, data, source, broken)
         broken += [f"{one.filename}:{one.lineno} {one.message}" for one in _numeric(warned)]
-        if told.row is not None and case.peers:
-            from .peers import contradictions
+        if audit.row is not None and case.peers:
+            from .plausible import contradictions
 
-            said = contradictions(data, told.row, folder)
-            peer = "silent" if said is None else "contradicts" if said else "agrees"
-            broken += said or []
+            differences = contradictions(data, audit.row, folder)
+            peer = "silent" if differences is None else "contradicts" if differences else "agrees"
+            broken += differences or []
         broken += left_behind(folder, before)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    refusal = told.refusal or {}
+    refusal = audit.refusal or {}
     return Report(
         number=case.number,
         source=source,
         damage=done,
         nbytes=len(data),
-        outcome="admitted" if told.row is not None else refusal.get("outcome", "fault"),
+        outcome="admitted" if audit.row is not None else refusal.get("outcome", "fault"),
         stage=refusal.get("stage", ""),
         code=refusal.get("code", ""),
-        reason=refusal.get("reason", told.fault),
-        kind=told.row["kind"] if told.row is not None else "",
+        reason=refusal.get("reason", audit.fault),
+        kind=audit.row["kind"] if audit.row is not None else "",
         cut="" if cut is None else "fault" if cut.fault else (cut.refusal or {}).get("outcome", "cut"),
         cut_code="" if cut is None or cut.refusal is None else cut.refusal["code"],
         n_units=0 if cut is None else len(cut.units),
@@ -145,7 +142,6 @@ def run_case(case: Case) -> Report:
 def _through(
     case: Case, data: bytes, folder: Path, broken: list[str]
 ) -> tuple[AuditResult, CutResult | None]:
-    """The way of an object through the pipeline."""
     rng = random.Random(case.number)
     key = f"media/{case.number}{rng.choice(_WRONG_NAMES)}"
     landing = folder / "landing"
@@ -161,19 +157,19 @@ def _through(
         "policy": rng.choice(POLICIES),
         "staging": rng.choice([None, ClipStaging(store=open_store(str(folder / "staging")), key="clips")]),
     }
-    told = audit_object(AuditRequest(**common))
-    n_told = (told.row is not None) + (told.refusal is not None) + bool(told.fault)
-    if n_told != 1:
-        broken.append(f"{n_told} of row, refusal and fault")
-    if told.fault:
-        broken.append(f"the machine is blamed: {told.fault}")
-    if told.refusal is not None and not (told.refusal["code"] and told.refusal["reason"]):
+    audit = audit_object(AuditRequest(**common))
+    n_results = (audit.row is not None) + (audit.refusal is not None) + bool(audit.fault)
+    if n_results != 1:
+        broken.append(f"{n_results} of row, refusal and fault")
+    if audit.fault:
+        broken.append(f"the machine is blamed: {audit.fault}")
+    if audit.refusal is not None and not (audit.refusal["code"] and audit.refusal["reason"]):
         broken.append("refused without a reason")
     if _files(folder / "scratch"):
         broken.append(f"the audit left {_files(folder / 'scratch')}")
-    if told.row is None:
-        return told, None
-    cut = cut_object(CutRequest(**common, audit=told.row))
+    if audit.row is None:
+        return audit, None
+    cut = cut_object(CutRequest(**common, audit=audit.row))
     if cut.fault:
         broken.append(f"the machine is blamed by the cutter: {cut.fault}")
     if cut.refusal is not None or cut.fault:
@@ -181,13 +177,13 @@ def _through(
             broken.append("refused, and units all the same")
         if (folder / "scratch").exists():
             broken.append(f"the cutter left {_files(folder / 'scratch')}")
-    broken += implausible(told.row, cut.units, folder / "scratch")
+    broken += implausible(audit.row, cut.units, folder / "scratch")
     shutil.rmtree(folder / "scratch", ignore_errors=True)
-    return told, cut
+    return audit, cut
 
 
 def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
-    """The loader's readers on the raw bytes: that of the name, another, a drawn part of a video, packet tables."""
+    """Run the loader's readers on the raw bytes: the extension's, another, a random crop of a video, packet tables."""
     rng = random.Random(case.number)
     own = source.rpartition(".")[2].lower()
     words = {own if own in known_extensions() else "mp4", rng.choice(known_extensions())}
@@ -197,35 +193,32 @@ def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
     place = np.random.default_rng(case.number)
     readers["drawn"] = partial(loader.video(frames=2, size=(16, 24), crop="random"), data, place)
     readers["packets"] = partial(_packets, data, rng)
-    said = []
+    results = []
     for word, read in readers.items():
         try:
             read()
-            said.append(f"{word}: decoded")
+            results.append(f"{word}: decoded")
         except (DecodeFailed, FormatTooNew) as error:
-            said.append(f"{word}: refused")
+            results.append(f"{word}: refused")
             if not str(error):
-                broken.append(f"the decoder of {word} says nothing")
-    return ", ".join(said)
+                broken.append(f"the decoder of {word} gives no reason")
+    return ", ".join(results)
 
 
 def _packets(data: bytes, rng: random.Random) -> None:
-    """The packet table of the file, and the same damaged."""
     table = index_packets(data)
     read_packets(table)
     read_packets(damaged(table, rng, data)[0])
 
 
 def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.WarningMessage]:
-    """Those of overflows and divisions, after which a column means nothing."""
     return [one for one in warned if issubclass(one.category, RuntimeWarning)]
 
 
 def begin_case() -> tuple[int, int]:
-    """Begin the account of a case, which answers for itself alone, and return what is `held` before it.
+    """Reset this process's peak memory and return what is `held`.
 
-    This process's most memory is forgotten. What is there by now is kept from the collector for good: at the end of a
-    case it looks through what that made, and not through all that was imported, which takes a tenth of a second.
+    Existing objects are frozen, so that the collector at the end of a case skips them: that saves a tenth of a second.
     """
     gc.freeze()
     Path("/proc/self/clear_refs").write_text("5")
@@ -233,41 +226,41 @@ def begin_case() -> tuple[int, int]:
 
 
 def peak_mib() -> float:
-    """The most resident memory since then. (`ru_maxrss` begins with that of the process that started this one.)"""
+    """Return the peak resident memory since then. (`ru_maxrss` starts at the parent process's.)"""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
 
 
 def held() -> tuple[int, int]:
-    """(threads of Python, children)"""
+    """Return (Python threads, children)."""
     return threading.active_count(), len(children())
 
 
 def left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
     gc.collect()
-    left = []
+    leaks = []
     threads, children = held()
     if threads > before[0]:
-        left.append(f"{threads - before[0]} threads are left: {[one.name for one in threading.enumerate()]}")
+        leaks.append(f"{threads - before[0]} threads are left: {[one.name for one in threading.enumerate()]}")
     if children > before[1]:
-        left.append(f"{children - before[1]} processes are left")
+        leaks.append(f"{children - before[1]} processes are left")
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the one that listed the folder
+        except OSError:  # the descriptor of this listing
             continue
         if target.startswith(str(folder)):
-            left.append(f"{target} is still open")
-    return left
+            leaks.append(f"{target} is still open")
+    return leaks
 
 
 def children() -> list[str]:
-    """Ids of the processes that this one started."""
-    found: list[str] = []
+    """Return the ids of this process's children."""
+    ids: list[str] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            found += (task / "children").read_text().split()
-    return found
+            ids += (task / "children").read_text().split()
+    return ids
 
 
 def _files(folder: Path) -> list[str]:

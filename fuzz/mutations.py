@@ -1,4 +1,4 @@
-"""Ways to damage a file. Each is a function of its bytes, other files' bytes and a generator, and nothing else."""
+"""Ways to damage a file, as functions of its bytes, another file's bytes and a generator."""
 
 import random
 import re
@@ -13,14 +13,14 @@ _FOURCC = re.compile(rb"[A-Za-z][A-Za-z0-9 ]{2}[A-Za-z0-9 ]")
 
 
 def flip_bits(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """One bit, or up to 256 of them, anywhere."""
+    """Flip one bit, or up to 256, anywhere."""
     for _ in range(int(2 ** rng.uniform(0, 8))):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return data
 
 
 def flip_head(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """A few bits where the headers are: the first or the last KiB."""
+    """Flip a few bits in the first or last KiB, where headers are."""
     room = min(_HEAD_BYTES, len(data))
     start = 0 if rng.random() < 0.7 else len(data) - room
     for _ in range(rng.randint(1, 6)):
@@ -29,7 +29,7 @@ def flip_head(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
 
 
 def truncate(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Cut at any place; now and then nearly nothing is left, or nearly all."""
+    """Cut anywhere; sometimes nearly nothing remains, or nearly all."""
     length = rng.choice(
         [rng.randrange(len(data)), rng.randrange(min(64, len(data))), len(data) - rng.randint(1, 16)]
     )
@@ -37,12 +37,12 @@ def truncate(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
 
 
 def behead(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """The beginning is missing."""
+    """Remove the beginning."""
     return data[rng.randrange(len(data)) :]
 
 
 def overwrite(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """A run of zeros, of ones, of noise, or of another file."""
+    """Overwrite a run with zeros, ones, noise or another file."""
     start = rng.randrange(len(data))
     length = min(len(data) - start, int(2 ** rng.uniform(0, 12)))
     fill = rng.choice(["zeros", "ones", "noise", "other"])
@@ -56,12 +56,12 @@ def overwrite(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
 
 
 def splice(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """The beginning of one file and the end of another."""
+    """Join the beginning of one file and the end of another."""
     return data[: rng.randrange(len(data))] + other[rng.randrange(len(other) + 1) :]
 
 
 def insert(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Noise, or a piece of the file itself, in its middle."""
+    """Insert noise, or a piece of the file itself."""
     place, length = rng.randrange(len(data)), int(2 ** rng.uniform(0, 10))
     start = rng.randrange(len(data))
     piece = data[start : start + length] if rng.random() < 0.5 else rng.randbytes(length)
@@ -69,28 +69,31 @@ def insert(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
 
 
 def delete(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """A piece of the middle is missing."""
+    """Remove a piece of the middle."""
     place, length = rng.randrange(len(data)), int(2 ** rng.uniform(0, 10))
     del data[place : place + length]
     return data
 
 
 def swap(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Two blocks in each other's place."""
+    """Swap two blocks."""
     block = min(len(data) // 2, int(2 ** rng.uniform(2, 11)))
-    one, two = sorted(rng.randrange(len(data) - block + 1) for _ in range(2))
-    if two - one >= block:
-        data[one : one + block], data[two : two + block] = data[two : two + block], data[one : one + block]
+    low, high = sorted(rng.randrange(len(data) - block + 1) for _ in range(2))
+    if high - low >= block:
+        data[low : low + block], data[high : high + block] = (
+            data[high : high + block],
+            data[low : low + block],
+        )
     return data
 
 
 def append(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Something behind the end: noise, zeros, another file."""
+    """Append noise, zeros, or another file."""
     return data + rng.choice([rng.randbytes(rng.randint(1, 4096)), bytes(rng.randint(1, 4096)), other])
 
 
 def lie_about_length(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """An extreme number beside a four-letter tag: before it (mp4) or after it (RIFF, PNG)."""
+    """Write an extreme number next to a four-letter tag: before it (mp4) or after it (RIFF, PNG)."""
     tags = [match.start() for match in _FOURCC.finditer(data[: 64 * 1024])]
     for _ in range(rng.randint(1, 2)):
         place = rng.choice(tags) if tags else rng.randrange(len(data))
@@ -101,7 +104,7 @@ def lie_about_length(data: bytearray, rng: random.Random, other: bytes) -> bytea
 
 
 def lie_anywhere(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Extreme numbers of 1, 2, 4 or 8 bytes anywhere, mostly near the beginning."""
+    """Write extreme numbers of 1, 2, 4 or 8 bytes anywhere, mostly near the beginning."""
     for _ in range(rng.randint(1, 4)):
         size = rng.choice([1, 2, 4, 8])
         if len(data) >= size:
@@ -112,7 +115,7 @@ def lie_anywhere(data: bytearray, rng: random.Random, other: bytes) -> bytearray
 
 
 def untouched(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """A sound file: what is said of it is compared with what is said of the damaged ones, and its name is wrong."""
+    """Keep an intact file, under a wrong name: its results are compared with the damaged ones."""
     return data
 
 
@@ -143,12 +146,12 @@ _TWICE = 0.25  # share of the cases that are damaged in two ways
 
 
 def damaged(data: bytes, rng: random.Random, other: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """The bytes, and the names of what was done to them."""
+    """Return the damaged bytes, and the names of the damages."""
     names = [rng.choice(list(MUTATIONS))]
     if rng.random() < _TWICE:
         names.append(rng.choice(list(MUTATIONS)))
-    made = bytearray(data)
+    result = bytearray(data)
     for name in names:
-        if made:
-            made = MUTATIONS[name](made, rng, other)
-    return bytes(made), tuple(names)
+        if result:
+            result = MUTATIONS[name](result, rng, other)
+    return bytes(result), tuple(names)

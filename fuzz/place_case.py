@@ -1,4 +1,4 @@
-"""One damaged object of a data set in another format: imported, registered, read, and what is left behind."""
+"""A damaged object of a dataset in another format: imported, registered, read, and checked for leaks."""
 
 import random
 import shutil
@@ -24,22 +24,22 @@ from .places import objects_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceCase:
-    """A case. Its damage follows from the fields alone."""
+    """A case; only its fields decide the damage."""
 
     number: int
     """Number of the case."""
     seed: int
     """Seed of the campaign."""
     places: Sequence[str]
-    """Folders of sound places, each named by its format."""
+    """Folders of intact sources, named by format."""
 
-    def made(self) -> tuple[str, bytes, tuple[str, ...]]:
+    def build(self) -> tuple[str, bytes, tuple[str, ...]]:
         """Return `<format>/<object>`, its damaged bytes, and the names of the damages."""
         place, key, data, done = self._drawn()
         return f"{place.name}/{key}", data, done
 
     def again(self, saved: Path) -> str:
-        """Return the arguments of `python -m fuzz` that run the case again."""
+        """Return the arguments of `python -m fuzz` that repeat the case."""
         return f"--of formats --seed {self.seed} --first {self.number} --cases 1"
 
     def _drawn(self) -> tuple[Path, str, bytes, tuple[str, ...]]:
@@ -51,7 +51,7 @@ class PlaceCase:
         return place, key, data, done
 
     def write(self, folder: Path) -> tuple[str, str]:
-        """Write the place with its damaged object to a folder. Return the format and the object's key."""
+        """Write the source with its damaged object to a folder; return the format and the object's key."""
         place, damaged_key, data, _ = self._drawn()
         for key, sound in (objects_of(place) | {damaged_key: data}).items():
             (folder / key).parent.mkdir(parents=True, exist_ok=True)
@@ -60,14 +60,14 @@ class PlaceCase:
 
 
 OPTIONS = {name: Options(fields={"name": "txt"}) for name in ("arrow", "csv", "json", "jsonl", "tfrecord")}
-"""Format whose rows have no fields unless columns are named -> options."""
+"""Format whose rows need named columns as fields -> options."""
 
-_THREADS_END_S = 2.0  # a thread that has given its result may still be about to end
+_THREADS_END_S = 2.0  # a thread may end after its result
 
 
 def run_place_case(case: PlaceCase) -> Report:
-    """Import the place; register it as well, where that is possible. Raises what our code raises."""
-    source, data, done = case.made()
+    """Import the source, and register it if possible. Raises what our code raises."""
+    source, data, done = case.build()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-place-"))
     before = begin_case()
     begun = time.perf_counter()
@@ -102,7 +102,6 @@ def run_place_case(case: PlaceCase) -> Report:
 
 
 def _imported(folder: Path, format: str, broken: list[str]) -> tuple[str, str, str]:
-    """Return outcome, code and reason of an import, which ends with a version that is whole, or without one."""
     with loader.Root(folder / "imported") as root:
         try:
             done = import_place(
@@ -124,7 +123,6 @@ def _imported(folder: Path, format: str, broken: list[str]) -> tuple[str, str, s
 
 
 def _registered(folder: Path, format: str, imported: str, broken: list[str]) -> None:
-    """Register the place and read it: what is imported can be registered, with the same bytes."""
     with loader.Root(folder / "registered") as root:
         try:
             options = OPTIONS.get(format, NO_OPTIONS)

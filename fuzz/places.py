@@ -1,4 +1,4 @@
-"""Small data sets in the formats of others, to damage: a place of every format that is registered or imported."""
+"""Small datasets in other formats, to damage: a source for every registered or imported format."""
 
 import gzip
 import io
@@ -10,12 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import av
 import google_crc32c
 import h5py
 import lance
 import numpy as np
 import pyarrow as pa
+from mcap.writer import CompressionType, Writer
 from pyarrow import ipc
+from rosbags.rosbag1 import Writer as Ros1Writer
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import Writer as Ros2Writer
+from rosbags.typesys import Stores, get_typestore
 
 import loader
 from loader.modalities.video.packet_table import index_packets
@@ -23,8 +29,92 @@ from loader.storage import open_store
 from penstock.formats import EXPORTED, IMPORTED, REGISTERED
 from penstock.formats.run_export import export
 
-from .log_places import bags, mcap_files
 from .seeds import small_video
+
+_KIND = "sensor_msgs/msg/JointState"
+_VIDEO = "foxglove_msgs/msg/CompressedVideo"
+_DEFINITION = "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format\n"
+_N = 8
+
+
+def mcap_files() -> Iterator[tuple[str, bytes]]:
+    """Yield a JSON file with lz4, and a ROS 2 file with a video and zstd."""
+    for name, compression in (("json.mcap", CompressionType.LZ4), ("ros.mcap", CompressionType.ZSTD)):
+        sink = io.BytesIO()
+        writer = Writer(sink, chunk_size=2000, compression=compression)
+        writer.start()
+        if name == "json.mcap":
+            channel = writer.register_channel("/x", "json", writer.register_schema("T", "jsonschema", b"{}"))
+            for i in range(_N):
+                row = json.dumps({"speed": i / 3, "name": f"row {i}", "box": {"x": [i, 1]}}).encode()
+                writer.add_message(channel, 10**9 + i, row, 10**9 + i)
+        else:
+            _add_ros(writer)
+        writer.finish()  # type: ignore[no-untyped-call]
+        yield name, sink.getvalue()
+
+
+def _add_ros(writer: Writer) -> None:
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    text = store.generate_msgdef(_KIND, ros_version=2)[0].encode()
+    joints = writer.register_channel("/joints", "cdr", writer.register_schema(_KIND, "ros2msg", text))
+    for i in range(_N):
+        data = bytes(store.serialize_cdr(_joints(store.types, i), _KIND, little_endian=True))
+        writer.add_message(joints, 10**9 + i, data, 10**9 + i)
+    camera = writer.register_channel(
+        "/camera", "cdr", writer.register_schema(_VIDEO, "ros2msg", _DEFINITION.encode())
+    )
+    for i, frame in enumerate(_frames()):
+        padded = len(frame).to_bytes(4, "little") + frame + b"\0" * (-len(frame) % 4)
+        data = b"\0\1\0\0" + bytes(8) + b"\1\0\0\0\0" + b"\0\0\0" + padded + b"\5\0\0\0h264\0"
+        writer.add_message(camera, 10**9 + i * 10**7, data, 10**9 + i)
+
+
+def _frames() -> list[bytes]:
+    with av.open(io.BytesIO(small_video("h264.mp4")), "r") as container:
+        pictures: Any = list(container.decode(video=0))[:_N]
+    coder: Any = av.CodecContext.create("libx264", "w")
+    coder.width, coder.height, coder.pix_fmt = pictures[0].width, pictures[0].height, "yuv420p"
+    coder.time_base = pictures[0].time_base
+    coder.options = {"tune": "zerolatency", "threads": "1"}
+    packets = [packet for picture in pictures for packet in coder.encode(picture)]
+    return [bytes(packet) for packet in [*packets, *coder.encode(None)]]
+
+
+def bags() -> Iterator[tuple[str, bytes]]:
+    """Yield a ROS 1 bag with bz2, and two ROS 2 bags: a database and an MCAP file."""
+    with TemporaryDirectory(prefix="fuzz-bags-") as folder:
+        first = Ros1Writer(Path(folder) / "one.bag")
+        first.set_compression(Ros1Writer.CompressionFormat.BZ2)
+        _write(first, Stores.ROS1_NOETIC)
+        for name, plugin in (("two", StoragePlugin.SQLITE3), ("three", StoragePlugin.MCAP)):
+            _write(Ros2Writer(Path(folder) / name, version=9, storage_plugin=plugin), Stores.ROS2_HUMBLE)
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                yield str(path.relative_to(folder)), path.read_bytes()
+
+
+def _write(writer: Any, stores: Stores) -> None:
+    store = get_typestore(stores)
+    ros1 = stores is Stores.ROS1_NOETIC
+    with writer:
+        connection = writer.add_connection("/joints", _KIND, typestore=store)
+        for i in range(_N):
+            message = _joints(store.types, i, **({"seq": i} if ros1 else {}))
+            data = store.serialize_ros1(message, _KIND) if ros1 else store.serialize_cdr(message, _KIND)
+            writer.write(connection, 10**9 + i, data)
+
+
+def _joints(types: Any, number: int, **more: int) -> Any:
+    stamp = types["builtin_interfaces/msg/Time"](sec=1, nanosec=number)
+    return types[_KIND](
+        header=types["std_msgs/msg/Header"](stamp=stamp, frame_id="base", **more),
+        name=["hip", "knee"],
+        position=np.arange(2.0) + number,
+        velocity=np.zeros(number),
+        effort=np.zeros(0),
+    )
+
 
 PLACE_FORMATS = tuple(sorted({*REGISTERED, *IMPORTED}))
 
@@ -36,7 +126,7 @@ _ROWS = [
 
 
 def write_places(folder: Path) -> list[Path]:
-    """Make `<folder>/<format>` for every format, with the same bytes every time, and return them."""
+    """Write `<folder>/<format>` for every format, always with the same bytes, and return them."""
     with loader.Root(folder / "root") as root:
         _fill(root)
         for name in PLACE_FORMATS:
@@ -53,7 +143,7 @@ def write_places(folder: Path) -> list[Path]:
 
 
 def _fill(root: loader.Root) -> None:
-    """Write the versions that places are exported from: samples, tokens alone, episodes with a video."""
+    """Write the versions to export from: samples, only tokens, episodes with a video."""
     rng = np.random.default_rng(5)
     with root.write("samples", part_samples=5) as writer:
         for i in range(_N):
@@ -70,18 +160,18 @@ def _fill(root: loader.Root) -> None:
     with root.write("tokens") as writer:
         for i in range(_N):
             writer.add(f"{i:02}", {"tokens.u2": np.arange(i + 3, dtype="u2").tobytes()})
-    film = small_video("h264.mp4")
-    packets = index_packets(film)
+    video_bytes = small_video("h264.mp4")
+    packets = index_packets(video_bytes)
     with root.write("episodes") as writer:
         for i in range(2):
             step = np.arange(16, dtype=np.float32)
-            told = {"fps": 25, "features": {}, "tasks": [{"task": "lift", "start": 0, "stop": 16}]}
+            episode = {"fps": 25, "features": {}, "tasks": [{"task": "lift", "start": 0, "stop": 16}]}
             fields = {
-                "front.mp4": film,
+                "front.mp4": video_bytes,
                 "front.mp4.packets": packets,
                 "state.npy": np.stack([step, step + i], 1),
                 "state.ns.npy": np.arange(16) * 40_000_000,
-                "episode.json": json.dumps(told).encode(),
+                "episode.json": json.dumps(episode).encode(),
             }
             writer.add(f"episode_{i:06}", fields)
 
@@ -137,7 +227,6 @@ def _records() -> Iterator[tuple[str, bytes]]:
 
 
 def _shards() -> Iterator[tuple[str, bytes]]:
-    """Yield one shard of MDS with a column of texts, compressed, and its index."""
     rows = [f"row {i}".encode() for i in range(_N)]
     ends = np.cumsum([8 + 4 * _N, *map(len, rows)])
     raw = np.array([_N, *ends], "<u4").tobytes() + b"".join(rows)
@@ -158,7 +247,6 @@ def _shards() -> Iterator[tuple[str, bytes]]:
 
 
 def _chunk() -> Iterator[tuple[str, bytes]]:
-    """Yield one chunk of LitData with a leaf of text, compressed as a whole, and its index."""
     rows = [f"row {i}".encode() for i in range(_N)]
     items = [struct.pack("<I", len(row)) + row for row in rows]
     ends = np.cumsum([4 * (_N + 2), *map(len, items)])
@@ -171,7 +259,6 @@ def _chunk() -> Iterator[tuple[str, bytes]]:
 
 
 def _example(number: int) -> bytes:
-    """Return a tf.train.Example with a name and two integers."""
     integers = _message(3, _message(1, bytes([number, 127])))
     features = {b"name": _message(1, _message(1, b"row %d" % number)), b"ids": integers}
     entries = (_message(1, _message(1, name) + _message(2, value)) for name, value in features.items())
@@ -179,7 +266,6 @@ def _example(number: int) -> bytes:
 
 
 def _steps() -> Iterator[tuple[str, bytes]]:
-    """Yield a dataset of RLDS: three episodes of two steps, with an action of two numbers and a flag."""
     shapes = {"action": ({"dimensions": ["2"]}, "float32"), "is_last": ({}, "bool")}
     tensors = {name: {"tensor": {"shape": shape, "dtype": dtype}} for name, (shape, dtype) in shapes.items()}
     steps = {"sequence": {"feature": {"featuresDict": {"features": tensors}}}}
@@ -191,12 +277,10 @@ def _steps() -> Iterator[tuple[str, bytes]]:
 
 
 def _message(number: int, data: bytes) -> bytes:
-    """Return a field of protobuf, of fewer than 128 bytes."""
     return bytes([number << 3 | 2, len(data)]) + data
 
 
 def _record(data: bytes) -> bytes:
-    """Return a record of TFRecord: its length and its bytes, each with a masked checksum behind it."""
     length = struct.pack("<Q", len(data))
     return b"".join(part + _masked(part) for part in (length, data))
 
@@ -207,10 +291,9 @@ def _masked(data: bytes) -> bytes:
 
 
 def _fragment() -> Iterator[tuple[str, bytes]]:
-    """Yield a dataset of Lance with one fragment; names of its files are drawn by Lance."""
     with TemporaryDirectory(prefix="fuzz-lance-") as folder:
-        made = lance.write_dataset(pa.Table.from_pylist(_ROWS), folder)
-        made.delete("name = 'row 3'")
+        dataset = lance.write_dataset(pa.Table.from_pylist(_ROWS), folder)
+        dataset.delete("name = 'row 3'")
         for path in sorted(Path(folder).rglob("*")):
             if path.is_file():
                 yield str(path.relative_to(folder)), path.read_bytes()
@@ -246,21 +329,21 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
 """Format that we do not write -> path and bytes of each object."""
 
 _WRITTEN_AS: Mapping[str, str] = {"hf": "parquet"}
-"""Format of the same files as another, which we write."""
+"""Format that shares its files with one that we write."""
 
 _SOURCES: Mapping[str, str] = {"lerobot": "episodes", "megatron": "tokens"}
-"""Format that holds no samples of any kind -> dataset of its own."""
+"""Format with special samples -> dataset."""
 
 
 def unwritten() -> set[str]:
-    """Return the formats without a place: none, or the registries have a line that this module lacks."""
+    """Return formats without a source; not empty if this module lacks one of the registries'."""
     return {
         name for name in PLACE_FORMATS if name not in _BY_HAND and _WRITTEN_AS.get(name, name) not in EXPORTED
     }
 
 
 def objects_of(place: Path) -> dict[str, bytes]:
-    """Return path -> bytes of a place, without the notes of our own export."""
+    """Return path -> bytes of a source, without our export's own files."""
     return {
         str(path.relative_to(place)): path.read_bytes()
         for path in sorted(place.rglob("*"))

@@ -1,9 +1,10 @@
-"""Small media to damage: of every kind that is taken, made here; and the small files of the corpus where it is."""
+"""Small media of every supported kind to damage, and the small files of the corpus."""
 
 import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,15 @@ import av
 import numpy as np
 from PIL import Image
 
-from .priority import ordinary_priority
-
 MAX_CORPUS_BYTES = 120_000
-"""A larger file costs more time than it finds: the same formats are there in small."""
+"""Larger files cost more time: small files have the same formats."""
 
 _SLOW = ("ax_sample_fragmented_seekable_multiple_sidx.mp4", "mb_edts.mp4")  # many large frames in few bytes
 _ALIKE = (
     "asterisk",
     "data",
     "observation.images.cam_high",
-)  # folders of files that are all alike: one is taken
+)  # folders of similar files: one file each
 _SAME = {"fflags": "+bitexact"}  # no random identifiers, no dates
 
 _N_FRAMES, _SIZE = 16, (80, 48)
@@ -66,43 +65,42 @@ _SOUNDS: Mapping[str, tuple[str, str]] = {
 
 
 def write_seeds(folder: Path) -> list[Path]:
-    """Make one file of every format in `folder`. The same bytes every time."""
+    """Write one file of every format to `folder`, always with the same bytes."""
     os.environ.setdefault("SVT_LOG", "0")  # that encoder prints its settings to stderr
-    made: dict[str, bytes] = {}
-    made |= {name: small_video(name) for name in _VIDEOS}
+    files: dict[str, bytes] = {}
+    files |= {name: small_video(name) for name in _VIDEOS}
     for name, (container, codec) in _SOUNDS.items():
-        made[name] = _sound(container, codec)
-    made |= {name: save() for name, save in _pictures().items()}
-    made |= _texts()
-    for name, data in made.items():
+        files[name] = _sound(container, codec)
+    files |= {name: save() for name, save in _pictures().items()}
+    files |= _texts()
+    for name, data in files.items():
         (folder / name).write_bytes(data)
-    return [folder / name for name in sorted(made)]
+    return [folder / name for name in sorted(files)]
 
 
 def small_video(name: str) -> bytes:
-    """Return one of the videos, by its name."""
+    """Return one of the videos, by name."""
     container, codec, sound, options = _VIDEOS[name]
     return _video(container, codec, sound, options, name=name)
 
 
 def corpus_seeds() -> list[Path]:
-    """The files of PENSTOCK_MEDIA that are small enough."""
+    """Return the files of PENSTOCK_MEDIA that are small enough."""
     folder = os.environ.get("PENSTOCK_MEDIA")
     if not folder:
         return []
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file() and path.name != "MANIFEST.csv")
-    taken: list[Path] = []
+    selected: list[Path] = []
     for path in files:
         known = {
-            name for name in _ALIKE if name in path.parts and any(name in other.parts for other in taken)
+            name for name in _ALIKE if name in path.parts and any(name in other.parts for other in selected)
         }
         if not known and path.name not in _SLOW and 0 < path.stat().st_size <= MAX_CORPUS_BYTES:
-            taken.append(path)
-    return taken
+            selected.append(path)
+    return selected
 
 
 def _frames() -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Moving stripes over a still texture, a cut in the middle."""
     width, height = _SIZE
     rng = np.random.default_rng(5)
     scenes = [np.kron(rng.integers(0, 256, (6, 10, 3)), np.ones((8, 8, 1))) for _ in range(2)]
@@ -117,7 +115,7 @@ def _video(container: str, codec: str, sound: str, options: Mapping[str, str], n
     muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragments" in name else {}
     with ordinary_priority(), av.open(sink, "w", format=container, options=_SAME | muxer) as out:
         voice = _voice(out, sound) if name.startswith("sound-first") else None
-        size = (128, 96) if codec == "h263" else _SIZE  # H.263 knows five sizes
+        size = (128, 96) if codec == "h263" else _SIZE  # H.263 has five sizes
         more = (
             {"x264-params": "mbtree=0:threads=1"} if codec == "libx264" else {}
         )  # the same bytes every time
@@ -222,3 +220,20 @@ def _texts() -> dict[str, bytes]:
         "array.npy": array.getvalue(),
         "class.cls": b"17",
     }
+
+
+@contextmanager
+def ordinary_priority() -> Iterator[None]:
+    """Restore the scheduling policy after an encoder's life.
+
+    As root, SVT-AV1 gives its opening thread the highest real-time priority and keeps it: threads started later would
+    block all other processes.
+    """
+    if not hasattr(os, "sched_setscheduler"):  # Linux has it
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)

@@ -1,10 +1,10 @@
-"""penstock's loader: read and write dataset versions, and iterate over them in an order that is a contract.
+"""penstock's loader: read and write dataset versions, and iterate over them in a guaranteed order.
 
-root = loader.Root("data")                                   a folder or bucket prefix
-version = root.open("photos@latest")                         an immutable version
+root = loader.Root("data")                                   # a folder or bucket prefix
+version = root.open("photos@latest")                         # an immutable version
 
 plan = loader.plan({"photos": version}, seed=7, global_batch=64)
-for batch in loader.Loader(plan): ...                        every batch a pure function of its step
+for batch in loader.Loader(plan): ...                        # every batch a pure function of its step
 """
 
 from importlib import import_module
@@ -19,17 +19,14 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Return a package of this one, or a name of `api`.
-
-        numpy and pyarrow take 0.3 s, which a program that only moves bytes (`loader.storage`) does without.
-        """
+        """Return a subpackage, or a name of `api`, imported on first use: numpy and pyarrow take 0.3 s."""
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):
-            if f"{__name__}.api" not in modules:  # once: it lists the site folders
+            if f"{__name__}.api" not in modules:  # only once: it lists the site folders
                 import_module(".distribution", __name__).check_only_distribution()
             with import_module(".lazy_imports", __name__).without_collector():
-                api = import_module(".api", __name__)  # an import statement asks here whether there is one
+                api = import_module(".api", __name__)  # (an import statement looks here first)
                 if name in ("__all__", *api.__all__):
                     globals()[name] = api.named(name)
                     return globals()[name]

@@ -1,8 +1,4 @@
-"""The cores and the memory of this machine that this process, or its rank, may use.
-
-A container sees all of a machine's cores and memory, and is throttled or killed beyond its cgroup's limits. Ranks that
-a launcher starts side by side share both.
-"""
+"""The cores and memory that this process, or its rank, may use: of its cgroup, shared by the machine's ranks."""
 
 import os
 import re
@@ -23,14 +19,14 @@ _SLURM_GROUP = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def n_cores() -> int:
-    """Return the number of cores that this process may use, by its affinity and the CPU quota of its cgroup."""
+    """Return the cores that this process may use, by its affinity and its cgroup's CPU quota."""
     return max(1, ceil(min(_affinity(), cpu_quota())))
 
 
 def rank_cores(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of cores that this process may use beside the other ranks of this machine.
+    """Return this rank's share of the machine's cores.
 
-    Ranks divide their cores and their quota. A launcher that binds each rank to cores of its own has divided them.
+    Ranks divide cores and quota, unless the launcher binds each rank to its own cores.
     """
     ranks, own, every = local_ranks(environ), _affinity(), os.cpu_count() or 1
     share = own if own * ranks <= every else own // ranks
@@ -44,7 +40,7 @@ def rank_memory_bytes(environ: Mapping[str, str] | None = None) -> int:
 
 
 def local_ranks(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of ranks on this machine that the launcher names (`LOCAL_RANKS`); 1 where it names none."""
+    """Return the launcher's number of ranks on this machine (`LOCAL_RANKS`); 1 without a launcher."""
     environ = os.environ if environ is None else environ
     for name in LOCAL_RANKS:
         counts = _slurm_counts(environ.get(name, ""))
@@ -57,10 +53,7 @@ def local_ranks(environ: Mapping[str, str] | None = None) -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
-    """Return the cores that the cgroup of this process may keep busy; infinite without a quota.
-
-    root: of /proc and /sys.
-    """
+    """Return the cores of the cgroup's CPU quota; infinite without one. root: of /proc and /sys."""
     quotas = [float("inf")]
     for folder in _cgroups(root, "cpu"):
         words = _read(folder / "cpu.max").split()
@@ -73,10 +66,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
 
 
 def memory_limit(root: Path = Path("/")) -> float:
-    """Return the bytes that the cgroup of this process may have; infinite without a limit.
-
-    root: of /proc and /sys.
-    """
+    """Return the bytes of the cgroup's memory limit; infinite without one. root: of /proc and /sys."""
     limits = [float("inf")]
     for folder in _cgroups(root, "memory"):
         text = (_read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")).strip()
@@ -90,9 +80,9 @@ def _affinity() -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folder of this process's cgroup and of all above it: the least limit of them counts.
+    """Yield the folder of this process's cgroup and its parents, of which the least limit counts.
 
-    A container may see its own cgroup as the root, though /proc names it by its path on the host.
+    A container may see its own cgroup as the root, unlike /proc.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
@@ -108,7 +98,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _slurm_counts(text: str) -> list[int]:
-    """Return the tasks of each node of "4(x2),3": [4, 4, 3]; nothing for any other text."""
+    """Return the tasks of each node of "4(x2),3": [4, 4, 3]; [] for other text."""
     groups = [_SLURM_GROUP.fullmatch(part) for part in text.split(",")]
     limits = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
     if len(limits) < len(groups) or sum(nodes for _, nodes in limits) > 2**20:

@@ -1,5 +1,6 @@
-"""Every error penstock raises on purpose, in one tree.
+"""Every error penstock raises on purpose, in one tree; built-in bases are in parentheses.
 
+<<<<<<< HEAD
     PenstockError
       StoreError:                    what a bucket or disk answered
         ObjectNotFound:              (FileNotFoundError)   no object at that key
@@ -54,18 +55,80 @@
       CodeMismatch:                  (RuntimeError)        a node with another source tree or Python than the job's
       InvalidSpec:                   (ValueError)          the file of a training run that cannot be started
       RunTaken:                      (RuntimeError)        a run of that name was started from another file
+=======
+    PenstockError:
+      StoreError:
+        ObjectNotFound:       (FileNotFoundError)
+        AlreadyExists:        (FileExistsError)
+        Changed:              (RuntimeError)
+        Forbidden:            (PermissionError)
+        Throttled:            (ConnectionError)
+        Transient:            (ConnectionError)
+        ForkedStore:          (RuntimeError)
+        InvalidStore:         (ValueError)
+      Corrupt:                (ValueError)
+        CorruptLog:
+        DecodeFailed:
+        TooManyCorrupt:
+      InvalidSample:          (ValueError)
+        InvalidKey:
+        InvalidField:
+        DuplicateKey:
+        FieldMismatch:
+        FieldTooLarge:
+        EmptyVersion:
+        NotSupported:
+      RootError:
+        NotARoot:             (ValueError)
+        FormatTooNew:         (ValueError)
+        VersionNotFound:      (LookupError)
+        SampleNotFound:       (LookupError)
+        FieldNotFound:        (LookupError)
+        TransactionNotFound:  (LookupError)
+        TakedownNotFound:     (LookupError)
+        VersionRetired:       (LookupError)
+        Fenced:               (RuntimeError)
+        Conflict:             (RuntimeError)
+        InvalidName:          (ValueError)
+        Denied:               (PermissionError)
+        StageNotPublished:    (RuntimeError)
+        CheckpointNotFound:   (LookupError)
+        RunNotFound:          (LookupError)
+        NotRecorded:          (LookupError)
+      InvalidPlan:            (ValueError)
+        EmptyView:
+        BatchTooLarge:
+      PlanMismatch:           (ValueError)
+      CheckpointMismatch:     (ValueError)
+      InvalidRuntime:         (ValueError)
+        Unpicklable:
+      TransformFailed:        (RuntimeError)
+      WorkerFailed:           (RuntimeError)
+      MissingDependency:      (ImportError)
+      PackageClash:           (ImportError)
+      LossyExport:            (ValueError)
+      InvalidWeights:         (ValueError)
+      ModelFailed:            (RuntimeError)
+      EngineUnreachable:      (ConnectionError)
+      InvalidCluster:         (ValueError)
+      JobFailed:              (RuntimeError)
+      JobCancelled:           (RuntimeError)
+      CodeMismatch:           (RuntimeError)
+      InvalidSpec:            (ValueError)
+      RunTaken:               (RuntimeError)
+>>>>>>> int
 
-A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
-data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
+A message names the fault, the given and the accepted value, and the remedy; for stored data also the address
+(`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
 """
 
 
 class PenstockError(Exception):
-    """The root of the tree: `except loader.errors.PenstockError` catches everything raised on purpose."""
+    """Base of all errors that penstock raises on purpose."""
 
 
 class StoreError(PenstockError):
-    """A store (bucket, disk, memory) could not do what was asked."""
+    """A store (bucket, disk, memory) could not carry out a request."""
 
 
 class ObjectNotFound(StoreError, FileNotFoundError):
@@ -85,11 +148,11 @@ class Forbidden(StoreError, PermissionError):
 
 
 class Throttled(StoreError, ConnectionError):
-    """The store kept asking us to slow down until the retry budget was spent."""
+    """The store throttled requests until the retry budget was spent."""
 
 
 class Transient(StoreError, ConnectionError):
-    """The store did not answer, or broke off, until the retry budget was spent."""
+    """The store did not respond, or broke off, until the retry budget was spent."""
 
 
 class ForkedStore(StoreError, RuntimeError):
@@ -101,7 +164,7 @@ class InvalidStore(StoreError, ValueError):
 
 
 class Corrupt(PenstockError, ValueError):
-    """Stored bytes are not the bytes that were written; a re-fetch from the origin gave the same."""
+    """Stored bytes differ from the bytes that were written; a second read gave the same."""
 
 
 class CorruptLog(Corrupt):
@@ -113,11 +176,11 @@ class DecodeFailed(Corrupt):
 
 
 class TooManyCorrupt(Corrupt):
-    """More corrupt samples than `corrupt_budget` allows; the ledger that lists them is named."""
+    """More corrupt samples than `corrupt_budget` allows; the message names the ledger that lists them."""
 
 
 class InvalidSample(PenstockError, ValueError):
-    """A writer was handed something the format does not hold."""
+    """A writer got a sample that the format cannot hold."""
 
 
 class InvalidKey(InvalidSample):
@@ -137,7 +200,7 @@ class FieldMismatch(InvalidSample):
 
 
 class FieldTooLarge(InvalidSample):
-    """A field above the size that one range read and one decoder can serve."""
+    """A field too large for one range read and one decoder."""
 
 
 class EmptyVersion(InvalidSample):
@@ -145,7 +208,7 @@ class EmptyVersion(InvalidSample):
 
 
 class NotSupported(InvalidSample):
-    """Healthy data of a type or with a feature that is not taken here; the message says what to do instead."""
+    """Healthy data of an unsupported type or feature; the message has the remedy."""
 
 
 class RootError(PenstockError):
@@ -153,17 +216,17 @@ class RootError(PenstockError):
 
 
 class NotARoot(RootError, ValueError):
-    """The place exists and is not a penstock root."""
+    """The location exists and is not a penstock root."""
 
 
 class FormatTooNew(RootError, ValueError):
-    """The root was written by a newer format than this package reads."""
+    """The data was written in a newer format than this package reads."""
 
 
 class VersionNotFound(RootError, LookupError):
     """No such dataset, version, tag, alias or id.
 
-    dataset: the one that is there and lacks it, "" where that is missing too, None where it is none of a dataset's.
+    dataset: the existing dataset that lacks it; "" if that is missing too; None without a dataset.
     """
 
     def __init__(self, *args: object, dataset: str | None = None) -> None:
@@ -172,7 +235,7 @@ class VersionNotFound(RootError, LookupError):
 
 
 class SampleNotFound(RootError, LookupError):
-    """No live sample of the version has this key, or no exclusion of it stands."""
+    """The version has no live sample with this key, or no exclusion of it."""
 
 
 class FieldNotFound(RootError, LookupError):
@@ -188,7 +251,7 @@ class TakedownNotFound(RootError, LookupError):
 
 
 class VersionRetired(RootError, LookupError):
-    """The version was retired; its reason is in the message. dataset: of the version."""
+    """The version was retired, for the reason in the message. dataset: of the version."""
 
     def __init__(self, *args: object, dataset: str | None = None) -> None:
         super().__init__(*args)
@@ -196,11 +259,11 @@ class VersionRetired(RootError, LookupError):
 
 
 class Fenced(RootError, RuntimeError):
-    """The transaction was aborted by somebody else; begin a new one."""
+    """Another process aborted the transaction; begin a new one."""
 
 
 class Conflict(RootError, RuntimeError):
-    """Two writers changed the same thing; neither change was lost, the second was refused."""
+    """Two writers changed the same thing; the second was refused, and no change was lost."""
 
 
 class InvalidName(RootError, ValueError):
@@ -208,7 +271,7 @@ class InvalidName(RootError, ValueError):
 
 
 class Denied(RootError, PermissionError):
-    """The version would contain a sample that was taken down."""
+    """The version would contain a sample that a takedown covers."""
 
 
 class StageNotPublished(RootError, RuntimeError):
@@ -220,11 +283,11 @@ class CheckpointNotFound(RootError, LookupError):
 
 
 class RunNotFound(RootError, LookupError):
-    """No run of that name is on record; those that are there are named."""
+    """There is no record of that run; the message lists the recorded ones."""
 
 
 class NotRecorded(RootError, LookupError):
-    """A run left something, but not what was asked for; the message says what the next run has to pass."""
+    """The run did not record this; the message lists what the next run has to pass."""
 
 
 class InvalidPlan(PenstockError, ValueError):
@@ -240,11 +303,11 @@ class BatchTooLarge(InvalidPlan):
 
 
 class PlanMismatch(PenstockError, ValueError):
-    """A saved state whose past differs from this plan's; the differing fields are named."""
+    """A saved state whose past differs from this plan's; the message names the fields."""
 
 
 class CheckpointMismatch(PenstockError, ValueError):
-    """A checkpoint with entries that the state to load into does not have, or the other way round."""
+    """Checkpoint and state have different entries."""
 
 
 class InvalidRuntime(PenstockError, ValueError):
@@ -256,15 +319,15 @@ class Unpicklable(InvalidRuntime):
 
 
 class TransformFailed(PenstockError, RuntimeError):
-    """The user's transform raised or returned nothing; the sample's address is in the message."""
+    """The user's transform raised or returned nothing; the message has the sample's address."""
 
 
 class WorkerFailed(PenstockError, RuntimeError):
-    """A worker process died twice over one step, or raised an error that could not be sent to the trainer."""
+    """A worker process died twice over one step, or raised an error that could not be sent."""
 
 
 class MissingDependency(PenstockError, ImportError):
-    """An optional package is needed here and is not installed; the message has the pip line."""
+    """An optional package is missing; the message has the pip line."""
 
 
 class PackageClash(PenstockError, ImportError):
@@ -272,11 +335,11 @@ class PackageClash(PenstockError, ImportError):
 
 
 class LossyExport(PenstockError, ValueError):
-    """A format that cannot hold all of a version; each field and column is named, with the reason."""
+    """A format cannot hold all of a version; the message lists each field and column, with the reason."""
 
 
 class InvalidWeights(PenstockError, ValueError):
-    """Weights of a model that are not there, are not the ones stated, or do not fit the model."""
+    """Weights of a model that are missing, differ from the stated ones, or do not fit the model."""
 
 
 class ModelFailed(PenstockError, RuntimeError):
@@ -284,22 +347,23 @@ class ModelFailed(PenstockError, RuntimeError):
 
 
 class EngineUnreachable(PenstockError, ConnectionError):
-    """A compute engine's controller that gave no answer; nothing is known of its jobs, which go on meanwhile."""
+    """A compute engine's controller did not answer; its jobs go on, in an unknown state."""
 
 
 class InvalidCluster(PenstockError, ValueError):
-    """A compute cluster with a wrong description, or one that refuses the job as described; the message says why."""
+    """A wrong description of a compute cluster, or a cluster that refuses the job; the message has the reason."""
 
 
 class JobFailed(PenstockError, RuntimeError):
-    """A job whose blocks another attempt would not bring to an end; the message names blocks, nodes and last words."""
+    """A job that another attempt would not finish; the message has blocks, nodes and their last output."""
 
 
 class JobCancelled(PenstockError, RuntimeError):
-    """A job that somebody ended while another process waited for it."""
+    """Another user ended the job while this process waited for it."""
 
 
 class CodeMismatch(PenstockError, RuntimeError):
+<<<<<<< HEAD
     """A node with another source tree or another minor release of Python than the job was submitted with."""
 
 
@@ -309,3 +373,6 @@ class InvalidSpec(PenstockError, ValueError):
 
 class RunTaken(PenstockError, RuntimeError):
     """A run of that name was started from a file that says something else: choose another name."""
+=======
+    """A node has another source tree or minor release of Python than the job's."""
+>>>>>>> int

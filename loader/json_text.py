@@ -1,8 +1,7 @@
-"""JSON as somebody else may have written it, by one rule of damage for every reader; and canonical JSON, for hashes.
+"""Parse untrusted JSON strictly; write canonical JSON for hashes.
 
-Taken is what can be written again: text that UTF-8 holds, at most 64 arrays and objects in one another, finite numbers,
-integers of 64 bits. `json.loads` alone gives half characters, NaN and 1e999, which fail whoever writes them to a table
-later, and ends with a RecursionError where brackets are deep.
+Accepted is only what can be written again: text that UTF-8 holds, at most 64 nested arrays and objects, finite numbers,
+integers of 64 bits. `json.loads` also returns lone surrogates, NaN and 1e999, which fail later in a table.
 """
 
 import json
@@ -12,20 +11,19 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
-"""Arrays and objects in one another. A fixed number: Python's own limit depends on who calls, and on its release."""
+"""Nested arrays and objects; Python's own limit depends on the caller and the release."""
 LEAST, MOST = -(2**63), 2**64 - 1
-"""Integers: those of a table's columns, and seeds."""
-_DIGITS = 20  # of MOST; `int` refuses more than 4,300, and takes long over them
+"""Range of integers: columns of tables, and seeds."""
+_DIGITS = 20  # of MOST; `int` is slow for long texts, and refuses 4,300 digits
 _LONG = re.compile("[0-9]{19}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class DamagedJson(ValueError):
-    """The damage, for the reader to say of which object."""
+    """The damage; the reader adds the object's name."""
 
 
 def is_text(value: object) -> bool:
-    """Return whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -33,15 +31,14 @@ def is_text(value: object) -> bool:
 
 
 def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
-    """Return the value of a JSON document. Raises: DamagedJson, and nothing else, whatever the bytes are.
+    """Return the value of a JSON document. Raises only DamagedJson, for any bytes.
 
-    lenient: half characters and numbers out of range (inf, nan) are the caller's to find, so that they spoil only what
-    they stand in.
+    lenient: leaves surrogates and numbers out of range (inf, nan) to the caller.
     """
     text, value = _decoded(
         data, lambda text: _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
     )
-    # Bytes hold no half character once they are decoded, and text of ours seldom; an escape can spell one in both.
+    # (decoded bytes hold no surrogate, and our own text rarely does; an escape can spell one in both)
     if not lenient and (_HALF.search(text) or (isinstance(data, str) and not is_text(data))):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -51,7 +48,6 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
 
 
 def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, Any]:
-    """Return the value of a document that is an object, as `parse_json`. Raises: DamagedJson."""
     value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
@@ -61,8 +57,8 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
 def parse_members(data: bytes) -> dict[str, Any]:
     """Return the members of a document that is an object, as Python's `json` reads it. Raises: DamagedJson.
 
-    NaN is None, as it stands for a value that is not there. An integer beyond 64 bits is its text. Half characters are
-    the caller's to find. Of a name that comes twice the last value counts.
+    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. Surrogates are left to the
+    caller. The last value of a repeated name counts.
     """
     _, value = _decoded(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):
@@ -71,10 +67,10 @@ def parse_members(data: bytes) -> dict[str, Any]:
 
 
 def canonical_json(value: object, where: str = "the value") -> bytes:
-    """Return UTF-8 JSON with sorted keys, no spaces and no escapes beyond JSON's own: equal values have the same bytes.
+    """Return UTF-8 JSON with sorted keys, no spaces and minimal escapes: equal values have the same bytes.
 
-    where: name of the value, for the message. Raises: TypeError for a float (its text is not the same everywhere), for
-    a key that is not text, and for anything else that JSON does not hold.
+    where: name of the value, for messages. Raises: TypeError for a float (its text varies), for a key that is not text,
+    and for anything else that JSON does not hold.
     """
     if wrong := _wrong(value):
         raise TypeError(f"{where}{wrong}")
@@ -82,7 +78,6 @@ def canonical_json(value: object, where: str = "the value") -> bytes:
 
 
 def _wrong(value: object) -> str:
-    """Return the place in the value that has no canonical JSON, and why; "" where all has."""
     if isinstance(value, dict):
         for name, part in value.items():
             if not isinstance(name, str):
@@ -102,7 +97,6 @@ def _wrong(value: object) -> str:
 
 
 def _decoded(data: bytes | str, reader_of: Callable[[str], json.JSONDecoder]) -> tuple[str, Any]:
-    """Return text and value of a document. Raises: DamagedJson."""
     try:
         text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
         value = reader_of(text).decode(text)

@@ -1,4 +1,4 @@
-"""Errors that name what was meant: the closest known name, or our argument for one of torch's DataLoader."""
+"""Errors for unknown keywords: the closest known name, or penstock's argument for one of torch's DataLoader."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -22,7 +22,7 @@ PLAN_WORDS = {
     "weights": "give a source its weight: {'photos': loader.source(view, weight=2)}",
     "world_size": "the world size is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
 }
-"""Argument of a DataLoader or DistributedSampler -> what `loader.plan` has instead."""
+"""Argument of a DataLoader or DistributedSampler -> what to use in `loader.plan`."""
 LOADER_WORDS = {
     "batch_sampler": _ORDER,
     "batch_size": f"{_BATCH}; micro_batch= cuts a rank's part of it",
@@ -43,13 +43,13 @@ LOADER_WORDS = {
     "timeout": "timeouts are the store's: loader.Root(url, options={'timeout_s': 30})",
     "worker_init_fn": "a transform is sent to each worker; prepare on its first call",
 }
-"""Argument of a DataLoader or of `loader.plan` -> what `loader.Loader` has instead."""
+"""Argument of a DataLoader or of `loader.plan` -> what to use in `loader.Loader`."""
 
 
 def explains(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator: a function called with one of `words` raises TypeError with its text.
 
-    For another keyword that the function does not have, the error names the closest one that it has.
+    For other unknown keywords the error names the closest argument.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -75,7 +75,7 @@ def explains(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ", did you mean 'photos'?" for a name that is close to a known one, else ""."""
-    from difflib import get_close_matches  # only where something is wrong: its import takes 2 ms
+    from difflib import get_close_matches  # imported for errors only: takes 2 ms
 
     near = get_close_matches(name, list(known), 1)
     return f", did you mean {near[0]!r}?" if near else ""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause the collector of cycles: of modules it finds none, and beside torch it takes as long as their import."""
+    """Pause the garbage collector: modules leave it nothing, and beside torch it doubles the time of an import."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

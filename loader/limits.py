@@ -1,10 +1,10 @@
 """Limits of untrusted media and tables, checked against a file's header before anything is decoded or allocated."""
 
 MAX_IMAGE_PX = 2**28 // 3
-"""Pixels of an image that is decoded: 256 MiB as RGB, the size from which Pillow warns of a decompression bomb."""
+"""Pixels of a decoded image: 256 MiB as RGB, Pillow's threshold for a decompression bomb."""
 
 MAX_RAW_IMAGE_PX = 80_000_000
-"""Pixels of a photo that ingest takes; a 60 Mpx camera fits."""
+"""Pixels of a photo for ingest; a 60 Mpx camera fits."""
 
 MAX_TIFF_PAGES = 100
 """Pages of a TIFF that are searched for a second image."""
@@ -13,7 +13,7 @@ MAX_JPEG_SCANS = 100
 """Scans of a JPEG, each a pass over all pixels; encoders write about ten."""
 
 MAX_JPEG_SCAN_PX = 2**31
-"""Pixels that all scans of a JPEG pass over: some 3 s of decoding. `JPEG_SCANS_ANYWAY` are taken of any size."""
+"""Pixels that all scans of a JPEG pass over: some 3 s, beyond `JPEG_SCANS_ANYWAY`."""
 
 JPEG_SCANS_ANYWAY = 20
 """Scans that a JPEG of any size may have: twice as many as encoders write."""
@@ -34,11 +34,12 @@ MAX_MP4_BOXES = 2**20
 """Boxes of an MP4: a day in fragments of 2 s has half as many."""
 
 MAX_MP4_EDITED, MP4_SAMPLES_ANYWAY = 4, 2**20
-"""Index entries that the edit lists of a track may make: per byte of the file, and above that. FFmpeg repeats the
-samples of each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB."""
+"""Index entries from a track's edit lists, per byte of the file, and always accepted. FFmpeg repeats the samples of
+each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB.
+"""
 
 MAX_PACKET_BYTES_RATIO = 8
-"""Bytes of all packets of a video per byte of its file: Matroska may compress them, and edits may repeat them."""
+"""Bytes of a video's packets per byte of its file: packets may be compressed or repeated."""
 
 MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
@@ -50,7 +51,7 @@ MAX_LOG_LINE_BYTES = 64 * 2**20
 """Bytes of an action in the log of a Delta table."""
 
 MAX_STATE_BYTES = 64 * 2**20
-"""Bytes of a `state.json` of Hugging Face's datasets; a larger one is taken for another tool's file."""
+"""Bytes of a `state.json` of Hugging Face's datasets; a larger one belongs to another tool."""
 
 MAX_LINE_BYTES = 64 * 2**20
 """Bytes of a line of JSON or CSV."""
@@ -62,13 +63,13 @@ MAX_MASK_BYTES = 64 * 2**20
 """Bytes of the names in a filter of robomimic: some million demonstrations."""
 
 MAX_EXPRESSION_WORDS = 5000
-"""Words and operators of an SQL expression: from some 6,000 on polars overflows its stack, which ends the process."""
+"""Words and operators of an SQL expression: polars overflows its stack from some 6,000."""
 
 MAX_EXPRESSION_COPIES = 20_000
-"""Words and operators after polars has copied operands, e.g. twice per BETWEEN: thirty nested ones never ended."""
+"""Words and operators after polars has copied operands: thirty nested BETWEEN never ended."""
 
 MAX_MADE_CHARACTERS = 512
-"""Characters that all functions of an SQL expression may make of one character of a row: 0.5 GB of a million rows."""
+"""Characters that an SQL expression may make of one: 0.5 GB of a million rows."""
 
 
 def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:

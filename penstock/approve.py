@@ -1,9 +1,8 @@
-"""Approvals: a person lets one batch pass that the gate stopped, with a name and a reason.
+"""Approvals: a person lets a batch pass that the gate stopped, with a name and a reason.
 
-An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples of the
-verdict, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed then. The
-parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
-If samples differ, or another check fails, the gate stops the batch again.
+An approval is a record of the stage `approval`. It covers samples with the same hash (`content` in the verdict's body),
+and the checks that failed. The stopped batch is cut again; if samples differ, or another check fails, the gate stops
+it.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
 STAGE, VERDICTS = "approval", "version"
 CODE_VERSION = "1"
 NEVER = (
-    "a check that could not run; the expectations that every dataset keeps to; samples of a protected version; and "
-    "what stopped a batch before its last audit: damaged or untrue objects, objects that are not accounted for"
+    "a check that could not run; the expectations of every dataset; samples of a protected version; and failures "
+    "before the last audit: damaged or mislabelled objects, and objects that are not accounted for"
 )
-"""Reasons that no approval covers, as error messages name them."""
+"""Failures that no approval covers, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +33,13 @@ class StoppedBatch:
     record: StageRecord
     """The verdict."""
     checks: tuple[Mapping[str, Any], ...]
-    """The checks that failed."""
+    """Failed checks."""
     never: tuple[str, ...]
-    """Names of the failed checks that no approval covers."""
+    """Failed checks that no approval covers."""
     approval: StageRecord | None
-    """The record that covers the verdict; None where there is none."""
+    """The approval of the verdict, or None."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the batch as plain JSON."""
         return {
             "dataset": self.record.dataset,
             "batch": self.record.partition,
@@ -57,11 +55,11 @@ class StoppedBatch:
 def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
     """Return the batches that the gate stopped, or one of them.
 
-    Raises: InvalidRuntime for a dataset or batch without a verdict; Conflict for a batch that was not stopped; Corrupt.
+    Raises: InvalidRuntime without a verdict; Conflict for a batch that was not stopped; Corrupt.
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
-        there = f"verdicts are there on {', '.join(known)}" if known else "no batch of it was audited"
+        there = f"verdicts exist for {', '.join(known)}" if known else "no batch was audited"
         raise InvalidRuntime(
             f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
             f"{', '.join(root.datasets()) or 'none'}. A batch that stopped before its last audit cannot be approved"
@@ -74,22 +72,20 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
 
 
 def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
-    """Append the approval of a verdict.
+    """Append the approval of a verdict. record: the number of the verdict that was reviewed.
 
-    record: the number of the verdict that was looked at.
-
-    Raises: InvalidRuntime without a name or a reason, or for a batch that there is not; Conflict when another verdict
-    came since, it is approved already, was not stopped, or failed a check that no approval covers.
+    Raises: InvalidRuntime without a name, a reason or such a batch; Conflict for a verdict that is not the newest, not
+    stopped, already approved, or beyond approval.
     """
     if not by.strip() or not reason.strip():
         raise InvalidRuntime(
-            "an approval needs a name and a reason: both stand in the version's manifest for good"
+            "an approval needs a name and a reason: both are stored in the version's manifest"
         )
     (stopped,) = stopped_batches(root, dataset, batch)
     if stopped.record.r != record:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; look at "
-            f"that first: penstock approve {dataset} {batch}"
+            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; review "
+            f"that one first: penstock approve {dataset} {batch}"
         )
     if stopped.never:
         raise Conflict(
@@ -123,14 +119,14 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Return whether a check stops its batch: all except passed checks and warnings."""
+    """Return whether a check stops its batch: it neither passed nor only warns."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 
-def covering(
+def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
-    """Return the newest approval of the batch, if it is of samples with this content and of all checks that failed."""
+    """Return the newest approval of the batch if it covers this content and all failed checks, else None."""
     record = current_record(store, dataset, STAGE, batch)
     if record is None or record.verdict != "published" or record.body["content"] != content:
         return None
@@ -148,7 +144,7 @@ def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     if not verdict.body.get(
         "content"
     ):  # of a release of penstock without approvals, or it could not be hashed
-        never.append("a verdict that does not say what it is of")
+        never.append("a verdict without the hash of its samples")
     names = [str(one["name"]) for one in failed]
-    approval = covering(store, dataset, batch, str(verdict.body.get("content", "")), names)
+    approval = covering_approval(store, dataset, batch, str(verdict.body.get("content", "")), names)
     return StoppedBatch(record=verdict, checks=failed, never=tuple(never), approval=approval)

@@ -1,4 +1,4 @@
-"""Measure how fast a version loads here: each stage, all together, the limiting stage, and advice."""
+"""Measure how fast a version loads: each stage, all stages, the limiting stage, and advice."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 from loader.native import KIND
 from loader.run.batch.batch import MAKING
-from loader.run.metrics.status import CONSUMER, limited_by, stage_seconds
+from loader.run.metrics import CONSUMER, limited_by, stage_seconds
 
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Least number of batches, after the first, which reads indexes and does not count."""
+"""Fewest batches to measure, after the first, which reads indexes."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -29,22 +29,19 @@ ADVICE = {
     "collate": "smaller fields, or one shape for all samples: unequal ones are copied one by one",
     "consumer": "nothing in the loader: it is faster than its consumer",
 }
-"""Limiting stage -> the change that helps. More workers are advised apart, where they would help."""
+"""Limiting stage -> change that helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The rate of one stage, or of all.
-
-    Rates are None for a stage that took no time that could be measured.
-    """
+    """The rate of one stage, or of all. None if the time is too short to measure."""
 
     seconds: float
     """Seconds per batch."""
     samples_per_second: float | None
     """Samples per second."""
     bytes_per_second: float | None
-    """Bytes of stored fields per second."""
+    """Stored bytes per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +49,9 @@ class Bench:
     """The measured rates of a version."""
 
     version: str
-    """Name of the version."""
+    """Version."""
     fields: Sequence[str]
-    """Fields that were loaded."""
+    """Loaded fields."""
     n_samples: int
     """Samples of the view."""
     batch: int
@@ -62,17 +59,17 @@ class Bench:
     workers: int
     """Worker threads of `together`."""
     stages: Mapping[str, Rate]
-    """Stage -> its own rate in one thread, without a transform."""
+    """Stage -> rate in one thread, without a transform."""
     alone: Rate
-    """Rate of whole batches by one thread."""
+    """Rate of one thread."""
     together: Rate
-    """Rate of whole batches by `workers`."""
+    """Rate of `workers`."""
     limited_by: str | None
-    """The stage that takes most of one thread's time; None where none was found."""
+    """The slowest stage of one thread; None if unknown."""
     advice: Sequence[str]
-    """Changes that would help."""
+    """Changes that help."""
     native: str
-    """Means by which samples of a disk are read and checked: `loader.native.KIND`."""
+    """`loader.native.KIND`."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,21 +84,18 @@ def bench(
     workers: int | None = None,
     where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread.
+    """Load shuffled batches for about `seconds`, half of them in one thread. Reads samples twice only if there are few.
 
-    The second half reads nothing again that the first one has read, unless the version is small.
+    workers: None chooses like `Loader`. where_present: leave out samples without the fields.
 
-    workers: None is as many as gain from each other, as `Loader` has them.
-    where_present: whether samples without the fields are left out.
-
-    Raises: InvalidRuntime; InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
+    Raises: InvalidRuntime; InvalidPlan; FieldNotFound; EmptyView; errors of reading and decoding.
     """
     if not 0 < seconds < float("inf"):
         raise InvalidRuntime(f"seconds = {seconds!r}; a number above 0 is needed")
     view = version.select(*fields, where_present=where_present)
     plan = loader.plan({version.dataset: view}, seed=0, global_batch=batch, allow_repeats=True)
-    several = _Run(plan, "auto" if workers is None else workers, 0, seconds / 2)
-    single = _Run(plan, 0, several.stop, seconds / 2)
+    several = _BenchRun(plan, "auto" if workers is None else workers, 0, seconds / 2)
+    single = _BenchRun(plan, 0, several.stop, seconds / 2)
     n_workers, alone = several.threads, stage_seconds(single.after, single.before)
     limit = limited_by(single.after, single.before, ahead=False)
     return Bench(
@@ -119,11 +113,9 @@ def bench(
     )
 
 
-class _Run:
-    """Batches taken one after another for some seconds."""
-
+class _BenchRun:
     def __init__(self, plan: loader.Plan, workers: int | Literal["auto"], start: int, seconds: float) -> None:
-        # Damage ends it, at the first batch that has some: a substitute would be a report to the pipeline.
+        # Damage ends the run: a substitute would be reported to the pipeline.
         with loader.Loader(plan, 0, 1, workers=workers, framework="numpy", on_corrupt="raise") as batches:
             batches.seek(start)
             next(batches)
@@ -134,7 +126,7 @@ class _Run:
             for delivery in progress(
                 _deliveries(batches, seconds), what, _Delivery.microseconds, round(seconds * 1e6)
             ):
-                self._batches += 1  # only delivered batches: prefetched ones belong to no second yet
+                self._batches += 1  # only delivered batches, not prefetched ones
                 self._samples += delivery.stats["samples"]
                 self._nbytes += delivery.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun
@@ -142,7 +134,6 @@ class _Run:
             self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed them
 
     def rate(self, seconds: float) -> Rate:
-        """Return the rate of batches that took so many seconds in all."""
         return Rate(
             seconds=seconds / self._batches,
             samples_per_second=self._samples / seconds if seconds > 0 else None,
@@ -159,7 +150,6 @@ class _Delivery(NamedTuple):
 
 
 def _deliveries(batches: loader.Loader, seconds: float) -> Iterator[_Delivery]:
-    """Yield the seconds and statistics of each batch, for so long."""
     begun = before = time.perf_counter()
     for n_taken, batch in enumerate(batches, 1):
         now = time.perf_counter()
@@ -170,7 +160,6 @@ def _deliveries(batches: loader.Loader, seconds: float) -> Iterator[_Delivery]:
 
 
 def _advice(limit: str | None, workers: int | None) -> list[str]:
-    """Return what to do about a limit. workers: as they were asked for; None is as many as gain from each other."""
     if limit is None:
         return []
     cores = n_cores()

@@ -1,4 +1,4 @@
-"""The class names of a dataset: what the numbers in `cls` mean, kept by every version that the pipeline publishes."""
+"""The class names of a dataset, which `cls` numbers. Every version of the pipeline stores them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
-    """Return the names of the newest of these versions that has any, in the order of their numbers; None for none.
+    """Return the newest class names of these versions, by number; None without any. Skips retired versions.
 
-    A version that was made by hand has none: its predecessor's names hold. Retired versions are skipped. Costs one
-    manifest per version. Raises: StoreError.
+    Versions made by hand have none. Costs a manifest per version. Raises: StoreError.
     """
     for record in reversed([record for record in versions if record.retired is None]):
         names = manifest_of(store, record)["producer"].get("labels")
@@ -29,9 +28,9 @@ _KNOWN: "WeakKeyDictionary[Version, list[str] | None]" = WeakKeyDictionary()
 
 
 def class_names_of(version: "Version") -> list[str] | None:
-    """Return the names that hold for a version: its own, else the newest earlier version's; None for none.
+    """Return the class names of a version, or of its newest ancestor that has some; None without any. Cached.
 
-    They are looked up once for each opened version. Raises: as `class_names`.
+    Raises: StoreError.
     """
     from loader import Root
 

@@ -1,6 +1,6 @@
 """`penstock VERB ...`: every verb prints text, or JSON with --json.
 
-Exit status: 0 done; 1 something is wrong with the data or the store; 2 the caller's mistake.
+Exit status: 0 success; 1 a fault of the data or the store; 2 an error of the caller.
 """
 
 import argparse
@@ -12,11 +12,16 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
+
 
 COMPLETION = """to complete verbs, options and names of a local root in the shell, run
   pip install 'penstock-data[cli]'
@@ -25,8 +30,7 @@ COMPLETION = """to complete verbs, options and names of a local root in the shel
 
 
 MANY_OBJECTS = 100_000
-"""Objects made between two searches for cycles. Verbs hold a few small ones per sample, and make hardly a cycle: with
-Python's own 700 the searches take a quarter of an import."""
+"""Allocations between garbage collections. Python's 700 would take a quarter of an import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,9 +57,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
 
     from .text import terminal_text
-    from .verbs.completion import complete
-    from .verbs.next_verb import next_verb
-    from .verbs.table import show
+    from .verbs.verb import next_verb, show
 
     top = parser()
     complete(top)
@@ -82,14 +84,14 @@ def _run(argv: Sequence[str] | None) -> int:
             else 2
         )
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more when it flushes at exit.
+        # The reader (head, less) has quit; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def foreign_loader() -> str | None:
-    """Return the problem when `import loader` gives another module (a loader.py beside train.py), else None."""
-    from importlib.util import find_spec  # looks without running it: it may be a training script
+    """Return the problem if `import loader` finds another module, such as a loader.py beside train.py; else None."""
+    from importlib.util import find_spec  # does not run it: it may be a training script
 
     spec = find_spec("loader")
     places = list(spec.submodule_search_locations or ()) if spec else []
@@ -128,7 +130,7 @@ def parser() -> "Parser":
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the verb or option that is closest to an unknown one."""
+    """A parser whose errors suggest the closest verb or option."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)
@@ -149,7 +151,6 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{error.message}{near}") from None
 
     def _options(self, arguments: argparse.Namespace) -> list[str]:
-        """Return the options of the verb that was parsed."""
         parser: argparse.ArgumentParser = self
         for word in getattr(arguments, "words", "").split():
             several = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
@@ -158,7 +159,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def installed_version() -> str:
-    """Return "penstock 0.1.0", with Python's version and the folder that it is imported from."""
+    """Return "penstock 0.1.0", with Python's version and the package's folder."""
     from importlib.metadata import PackageNotFoundError, version
 
     from loader.distribution import DISTRIBUTION
@@ -171,7 +172,6 @@ def installed_version() -> str:
 
 
 def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
-    """Return a group of verbs as lines of the help, which indents them by two."""
     width = max(shutil.get_terminal_size().columns - 4, 40)
     lines = [
         textwrap.fill(f"  {name:<12} {verb.text}", width, subsequent_indent=" " * 15)
@@ -193,3 +193,69 @@ def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Pars
     for name, inner in verb.verbs.items():
         added = several.add_parser(name, parents=_of(inner, shared), help=inner.text, description=inner.text)
         _add(f"{words} {name}", inner, added, shared)
+
+
+DATASETS = frozenset({"dataset"})
+"""Arguments that take a dataset."""
+REFS = frozenset({"ref", "a", "b", "give_up"})
+"""Arguments that take a dataset or version."""
+
+MOST_ENTRIES = 2000
+"""Most log entries to read: the user waits."""
+
+
+def complete(parser: ArgumentParser) -> None:
+    """Answer a completion request of the shell and exit; otherwise do nothing."""
+    try:
+        import argcomplete
+    except ImportError:
+        return
+    for action in _actions(parser):
+        if action.dest in DATASETS | REFS:
+            action.completer = _completions  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
+
+
+def _actions(parser: ArgumentParser) -> Iterator[Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action.choices, dict):
+            for inner in action.choices.values():
+                yield from _actions(inner)
+
+
+def _completions(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> list[str]:
+    with suppress(Exception):
+        return names_below(parsed_args.root, prefix, versions=action.dest in REFS)
+    return []
+
+
+def _local(root: str) -> Path:
+    path = root.removeprefix("file://")
+    if "://" in path:
+        raise ValueError(f"{root} is not a local folder")
+    return Path(path)
+
+
+def names_below(root: str | None, prefix: str, *, versions: bool) -> list[str]:
+    """Return the datasets under a local root; after 'photos@' its versions, tags and aliases.
+
+    Reads only the log, without `loader.Root`, whose imports are slow. Raises: OSError; ValueError; errors of a damaged
+    log.
+    """
+    from loader.dataset.log.entries import entry_key, parse
+    from loader.dataset.log.snapshots import load_state
+    from loader.dataset.log.state import State, fold_all
+
+    folder = _local(root or os.environ["PENSTOCK_ROOT"])
+    hints = sorted((folder / "log").glob("state-*.json"))
+    state = load_state(hints[-1].read_bytes()) if hints else State()
+    paths = ((n, folder / entry_key(n)) for n in count(state.n + 1))
+    there = takewhile(lambda entry: entry[0] <= state.n + MOST_ENTRIES and entry[1].exists(), paths)
+    state = fold_all(state, (parse(n, path.read_bytes()) for n, path in there))
+    dataset, at, _ = prefix.partition("@")
+    if not (versions and at):
+        return sorted(name for name, versions_of in state.datasets.items() if versions_of)
+    numbers = [str(record.number) for record in state.versions(dataset) if record.retired is None]
+    refs = [ref.name for ref in state.refs.values() if ref.dataset == dataset]
+    return [f"{dataset}@{name}" for name in ["latest", *numbers, *refs]]

@@ -1,9 +1,8 @@
-"""From a sample to every run of the pipeline that made it: the records of the stages of its batch, and its publish.
+"""Find the pipeline runs that made a sample.
 
-    stages/<dataset>/<stage>/<partition>/<r>.json     what a stage published, and which records it read
+    stages/<dataset>/<stage>/<partition>/<r>.json     the output of a stage, and the records that it read
 
-A sample's part is named after its transaction, which the record of its batch's samples names; the rest follows from
-what each record read.
+A part is named after its transaction, which the samples record of its batch names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,50 +13,47 @@ from typing import Any
 from loader import Root
 from loader.api.explain import Explanation
 from loader.dataset.tables.manifest import read_manifest
-from loader.errors import Corrupt, ObjectNotFound
-from loader.json_text import parse_json_object
+from loader.errors import ObjectNotFound
+
+from .stages import record_json
 
 _SAMPLES = "samples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """A run that had a part in a sample."""
+    """A run that contributed to a sample."""
 
     asset_key: str
-    """The asset that the run made, `<dataset>/<stage>`; "" for a publish whose manifest names none."""
+    """Its asset, `<dataset>/<stage>`; "" if a publish names none."""
     partition: str
-    """Partition of the asset; of a publish the version's name."""
+    """Partition; for a publish, the version's name."""
     run_id: str
-    """Id of the run in Dagster."""
+    """Dagster's run id."""
     code_version: str = ""
-    """Code version, as Dagster has it; "" for a publish."""
+    """Dagster's code version; "" for a publish."""
     data_version: str = ""
-    """Data version, as Dagster has it; of a publish the version's id."""
+    """Dagster's data version; for a publish, the version's id."""
     record: str = ""
-    """Path of the stage's record in the root; "" where none is named."""
+    """Key of the stage record, or ""."""
     at_us: int = 0
     """Time of the record or manifest, UTC microseconds."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the run as plain JSON."""
         return asdict(self)
 
     def line(self, ui: str = "") -> str:
-        """Return one line for people.
-
-        ui: URL of Dagster's webserver, for a link.
-        """
+        """Return the run as one line. ui: URL of Dagster's webserver, for a link."""
         text = f"{self.asset_key:<28} run {self.run_id}"
         text += f"  code {self.code_version}" if self.code_version else ""
         text += f"  data {self.data_version[:12]}" if self.data_version else ""
         return text + (f"  {ui.rstrip('/')}/runs/{self.run_id}" if ui else "")
 
 
-def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
-    """Return per sample the runs that made it, upstream first; none for one that no pipeline made.
+def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
+    """Return the runs of each sample, upstream first; none for one made without the pipeline. Reads each batch once.
 
-    Each batch is read once: a listing, a record per stage, a manifest. Raises: Corrupt; StoreError.
+    Raises: Corrupt; StoreError.
     """
 
     @cache
@@ -80,24 +76,24 @@ def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun
 def _samples_record(
     root: Root, dataset: str, partition: str, txn: str
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the newest published record of the batch's samples that is of this transaction, with its path."""
+    """Return the newest published samples record of this transaction, with its path."""
     paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
     for path in sorted(paths, reverse=True):
-        body = _record(root, path)
+        body = record_json(root.store, path, "upstream")
         if body["verdict"] == "published" and body["body"].get("txn") == txn:
             return path, body
     return None
 
 
 def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
-    """Return the record and all that it was made of, each once, upstream first."""
+    """Return the runs of the record and its ancestors, upstream first."""
     runs: dict[str, StageRun] = {}
 
     def visit(path: str, body: Mapping[str, Any]) -> None:
         for read in body["upstream"]:
             above = f"stages/{body['dataset']}/{read['stage']}/{read['partition']}/{read['r']:012d}.json"
             if above not in runs:
-                visit(above, _record(root, above))
+                visit(above, record_json(root.store, above, "upstream"))
         runs[path] = StageRun(
             asset_key=f"{body['dataset']}/{body['stage']}",
             partition=body["partition"],
@@ -113,12 +109,11 @@ def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
 
 
 def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
-    """Return the run that published the transaction, while its manifest is there."""
     for record in root.state.versions(dataset):
         if record.txn == txn:
             try:
                 manifest = read_manifest(root.store, record.manifest, record.sha256)
-            except ObjectNotFound:  # a collector had it, after the version was retired
+            except ObjectNotFound:  # collected after the version was retired
                 return []
             producer = manifest["producer"]
             if "dagster_run_id" not in producer:
@@ -133,16 +128,3 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
             )
             return [run]
     return []
-
-
-def _record(root: Root, path: str) -> Mapping[str, Any]:
-    """Return the JSON of a stage record. Raises: Corrupt; ObjectNotFound."""
-    try:
-        body = parse_json_object(root.store.get(path).data)
-    except ValueError as error:
-        raise Corrupt(
-            f"{root.url}/{path} is not a stage record ({error}); restore it from a mirror"
-        ) from error
-    if "upstream" not in body:
-        raise Corrupt(f"{root.url}/{path} is not a stage record; restore it from a mirror")
-    return body

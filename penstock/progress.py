@@ -1,4 +1,4 @@
-"""A progress line on a terminal, nothing anywhere else."""
+"""A progress line on a terminal."""
 
 import sys
 import time
@@ -15,9 +15,9 @@ def progress(
     size: Callable[[T], int] = lambda _: 1,
     total: int | Callable[[], int] | None = None,
 ) -> Iterator[T]:
-    """Yield the items; show the share of `total` (default: their number) that is done, and the time left.
+    """Yield the items, and show the finished share of `total` (default: their number) and the remaining time.
 
-    A total that costs something to compute is a function, called only on a terminal.
+    size: the amount of an item. total: a function if it is costly; called only on a terminal.
     """
     if not sys.stderr.isatty():
         yield from items

@@ -1,8 +1,6 @@
-"""Records of stages: what a stage of the pipeline published for a partition, and with which verdict.
+"""Stage records: the result and verdict of a pipeline stage for a partition. Never changed; the highest r counts.
 
-    stages/<dataset>/<stage>/<partition>/<r>.json     r has 12 digits, from 1
-
-A record is created once and never changed; the one with the highest r counts.
+stages/<dataset>/<stage>/<partition>/<r>.json     r has 12 digits, from 1
 """
 
 import hashlib
@@ -32,14 +30,14 @@ _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """The exact record that a stage read."""
+    """A record that a stage read."""
 
     stage: str
-    """Its stage."""
+    """Stage."""
     partition: str
-    """Its partition."""
+    """Partition."""
     r: int
-    """Its number."""
+    """Number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,46 +45,46 @@ class StageRecord:
     """One attempt of a stage at a partition."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset."""
     stage: str
-    """Name of the stage."""
+    """Stage."""
     partition: str
-    """The partition, a path segment."""
+    """Partition, a path segment."""
     verdict: Verdict
     """Outcome of the attempt."""
     run_id: str
-    """Id of the run in Dagster."""
+    """Dagster's run id."""
     code_version: str
     """Version of the stage's code."""
     fingerprint: str
-    """SHA-256 (hex) of what the result depends on; two published attempts that share it hold the same."""
+    """SHA-256 (hex) of the inputs; equal ones mean equal results."""
     reason: str = ""
-    """Reason of the verdict; "" for none."""
+    """Reason of the verdict, or ""."""
     approved_by: str = ""
-    """Name of the person who approved; "" for none."""
+    """Approver, or ""."""
     files: Mapping[str, TableFile] = field(default_factory=dict)
-    """Name -> table that the stage wrote."""
+    """Name -> written table."""
     upstream: tuple[Upstream, ...] = ()
-    """Records that the stage read."""
+    """Records that it read."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Name -> number of what went in or came out."""
+    """Name -> number of inputs or outputs."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Further values that downstream needs, plain JSON without floats."""
+    """Values for later stages: plain JSON without floats."""
     r: int = 0
-    """Number of the record in its partition, from 1; 0 until it is appended."""
+    """Number in the partition, from 1; 0 before the append."""
     at_us: int = 0
     """Time of the append, UTC microseconds; 0 before."""
     nonce: str = ""
-    """Random hex of the append; "" before."""
+    """Random hex of the append."""
 
     @property
     def path(self) -> str:
-        """Its path in the root."""
+        """Its key."""
         return record_path(self.dataset, self.stage, self.partition, self.r)
 
 
 def check_partition(partition: str) -> str:
-    """Return a partition key, if it is a path segment. Raises: InvalidName."""
+    """Return a valid partition key. Raises: InvalidName."""
     if not _PARTITION.fullmatch(partition):
         raise InvalidName(
             f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
@@ -95,10 +93,10 @@ def check_partition(partition: str) -> str:
 
 
 def append_record(store: Store, record: StageRecord, after: int | None = None) -> StageRecord:
-    """Append it as the partition's next record. Two writers at once get two numbers; none is lost.
+    """Append a record to its partition. Concurrent writers get different numbers.
 
-    after: number of the newest record when the work began. Who did the same work beside it, and was first, has the
-    record: it is returned, and nothing is appended.
+    after: number of the newest record when the work began. If another writer has since appended the same fingerprint,
+    returns its record and appends nothing.
     """
     number = after
     if number is None:
@@ -119,7 +117,7 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
 
 
 def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
-    """Return the record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
+    """Return the record with the highest number; None before the first. Raises: Corrupt."""
     names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
     number = max((int(match[1]) for name in names if (match := _NAME.search(name))), default=0)
     record = find_record(store, record_path(dataset, stage, partition, number)) if number else None
@@ -131,25 +129,22 @@ def current_record(store: Store, dataset: str, stage: str, partition: str) -> St
 
 
 def current_records(store: Store, dataset: str, stage: str) -> dict[str, StageRecord]:
-    """Return the current record of every partition that has one, by partition, sorted.
-
-    Costs one listing of the stage and a GET per partition, sixteen at a time. Raises: Corrupt.
-    """
-    return found_records(store, newest_listed(store, dataset, stage))
+    """Return partition -> current record, sorted. Costs a listing, and a GET per partition. Raises: Corrupt."""
+    return existing_records(store, newest_listed(store, dataset, stage))
 
 
 def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInfo]:
-    """Return the newest listed record of every partition, by partition, sorted. Costs a request per 1,000 records."""
+    """Return partition -> newest listed record, sorted."""
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
-    for info in store.list(folder):  # in key order: the last one is the newest
+    for info in store.list(folder):  # in key order, so the last is the newest
         if _NAME.search(info.key):  # other files in the folder are no records
             newest[info.key[len(folder) :].partition("/")[0]] = info
     return dict(sorted(newest.items()))
 
 
-def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
-    """Return partition -> record, of the records that still exist; a GET each, sixteen at a time. Raises: Corrupt."""
+def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
+    """Return partition -> record, without deleted ones. Costs a GET each. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
@@ -157,30 +152,43 @@ def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, S
 
 
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return every partition for which the stage has a record, sorted."""
+    """Return the partitions of a stage, sorted."""
     folder = _folder(dataset, stage)
     return sorted({info.key[len(folder) :].split("/", 1)[0] for info in store.list(folder)})
 
 
 def read_record(store: Store, path: str) -> StageRecord:
-    """Return the record at a listed path. Raises: ObjectNotFound; Corrupt."""
+    """Return the record at a path. Raises: ObjectNotFound; Corrupt."""
     record = find_record(store, path)
     if record is None:
         raise ObjectNotFound(f"{store.url}/{path} is gone; restore it from a mirror")
     return record
 
 
+def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
+    """Return a record of any release as JSON that has `field`. Raises: ObjectNotFound; Corrupt."""
+    try:
+        body = parse_json_object(store.get(path).data)
+    except ValueError as error:
+        raise Corrupt(
+            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
+        ) from error
+    if not isinstance(body.get(field), dict | list):
+        raise Corrupt(f"{store.url}/{path} is not a stage record; restore it from a mirror")
+    return body
+
+
 def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
-    """Yield the records at listed paths, in their order, sixteen at a time. Raises: as `read_record`."""
+    """Yield the records at paths, in order. Raises: ObjectNotFound; Corrupt."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(partial(read_record, store), paths)
 
 
 class KnownRecords:
-    """The newest records of some stages of a dataset, looked at again and again. Thread-safe.
+    """A cache of the newest records of some stages. Thread-safe.
 
-    A look costs one listing of the dataset's stages (a request per 1,000 records) and a GET per record that is new,
-    sixteen at a time. A record that a takedown has replaced is listed with another etag, and is new.
+    A refresh costs a listing of the dataset's stages, and a GET per new record. A takedown changes the etag of a
+    record, which makes it new.
     """
 
     def __init__(self, dataset: str, stages: Sequence[str]) -> None:
@@ -189,14 +197,16 @@ class KnownRecords:
         self._lock = Lock()
 
     def newest(self, store: Store) -> dict[str, dict[str, StageRecord]]:
-        """Return partition -> stage -> its newest listed record. Raises: Corrupt; ObjectNotFound; StoreError."""
+        """Return partition -> stage -> newest record. Raises: Corrupt; ObjectNotFound; StoreError."""
         with self._lock:
             listed = self._listed(store)
             current = {info.key: info.etag for stages in listed.values() for info in stages.values()}
-            self._read = {path: kept for path, kept in self._read.items() if current.get(path) == kept[0]}
-            for record in read_records(store, sorted(current.keys() - self._read.keys())):
-                # One by one: a look that is broken off was not for nothing.
-                self._read[record.path] = current[record.path], record
+            self._read = {
+                path: record for path, record in self._read.items() if current.get(path) == record[0]
+            }
+            for new in read_records(store, sorted(current.keys() - self._read.keys())):
+                # One by one: an interrupted refresh keeps what it read.
+                self._read[new.path] = current[new.path], new
             return {
                 partition: {stage: self._read[info.key][1] for stage, info in stages.items()}
                 for partition, stages in listed.items()
@@ -212,7 +222,7 @@ class KnownRecords:
 
 
 def fingerprint(*parts: object) -> str:
-    """Return the SHA-256 (hex) of plain values without floats, in this order."""
+    """Return the SHA-256 (hex) of plain values without floats."""
     return hashlib.sha256(canonical(list(parts))).hexdigest()
 
 
@@ -221,12 +231,12 @@ def _folder(dataset: str, stage: str) -> str:
 
 
 def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
-    """Return the path of a record in the root. Raises: InvalidName."""
+    """Return the key of a record. Raises: InvalidName."""
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
 
 
 def settled_path(dataset: str) -> str:
-    """Return the path of the table of records that have nothing left to publish: a hint, which names no sample."""
+    """Return the key of the table of settled batches, a cache without sample names."""
     return f"tables/{check_dataset_name(dataset)}/version/settled.parquet"
 
 
@@ -238,7 +248,7 @@ def _to_json(record: StageRecord) -> bytes:
 
 
 def find_record(store: Store, path: str) -> StageRecord | None:
-    """Return the record that lies there; None where there is none, or the path is empty. Raises: Corrupt."""
+    """Return the record at a path; None if it is missing or the path is "". Raises: Corrupt."""
     if not path:
         return None
     try:

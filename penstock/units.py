@@ -1,4 +1,4 @@
-"""Counts, bytes and lengths as people read them."""
+"""Format and parse counts, bytes and durations."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number with as many digits as count, whole numbers whole: '0.04167', '12,345', '1.2e-07'."""
+    """Return a rounded number: '0.04167', '12,345', '1.2e-07'."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -23,7 +23,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share as '12.3 %', '< 0.1 %', '> 99.9 %': never 0 for some, nor 100 for less than all."""
+    """Return a share: '12.3 %', '< 0.1 %', '> 99.9 %'. Only 0 is '0 %', only all is '100 %'."""
     if not whole or not part:
         return "0 %"
     percent = 100 * part / whole
@@ -35,7 +35,7 @@ def share(part: float, whole: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """Return a length of time as '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
+    """Return a duration: '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -47,8 +47,13 @@ def length(seconds: float) -> str:
 
 
 def minute(microseconds: int) -> str:
-    """Return a time since 1970 in us as "2026-01-02 03:04", in UTC."""
+    """Return microseconds since 1970 as "2026-01-02 03:04", UTC."""
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M}"
+
+
+def second(microseconds: int) -> str:
+    """Return microseconds since 1970 as "2026-01-02 03:04:05", UTC."""
+    return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def parse_length(text: str) -> float:
@@ -71,6 +76,6 @@ def parse_size(text: str) -> int:
 
 
 def shortened(numbers: Sequence[int], most: int = 12) -> str:
-    """Return the first of some numbers in words, and how many there are besides."""
+    """Return the first numbers, and how many follow."""
     listed = ", ".join(map(str, numbers[:most]))
     return f"{listed} and {len(numbers) - most} more" if len(numbers) > most else listed

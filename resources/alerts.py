@@ -1,9 +1,9 @@
-"""Alerts to the log, to a webhook, or to a channel of Slack or of a service that takes Slack's messages.
+"""Alerts, and links to the viewer's pages.
 
     PENSTOCK_ALERTS="slack+https://hooks.slack.com/services/...,webhook+https://oncall.example/hook"
 
-Addresses of hooks are secrets: they are read from the environment when an alert is sent, and no message, log or
-configuration holds more of them than the host. The log gets every alert, whatever else is set.
+Alerts go to the log, a webhook, or a channel of Slack or a service with its message format. Hook addresses are secrets:
+they are read when an alert is sent, and messages, logs and configuration have only their host.
 """
 
 import json
@@ -14,10 +14,12 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import dagster as dg
 from pydantic import Field
+
+from loader.errors import InvalidRuntime
 
 Severity = Literal["error", "warning", "resolved"]
 HANDBOOK = "docs/operations.md"
@@ -32,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something for a person."""
+    """A message for a person."""
 
     name: str
     """A heading of the on-call page, such as `batch-stopped`."""
@@ -43,19 +45,19 @@ class Alert:
     what: str
     """One sentence, without secrets."""
     details: str = ""
-    """The longer story; "" for none."""
+    """More text; "" for none."""
     url: str = ""
-    """URL of the page that shows it; "" for none."""
+    """Page about it; "" for none."""
 
     @property
     def handbook(self) -> str:
-        """Heading of the on-call page that explains the alert and says what to do."""
+        """Heading of the on-call page with the remedy."""
         return f"{HANDBOOK}#{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
-    """A place that alerts are sent to."""
+class AlertChannel:
+    """A destination of alerts."""
 
     kind: str
     """"log", "webhook" or "slack"."""
@@ -68,9 +70,9 @@ class Channel:
         return f"{self.kind}+{urlsplit(self.url).hostname}" if self.url else self.kind
 
 
-def channels(setting: str) -> tuple[Channel, ...]:
-    """Return the channels of a setting; the log is always among them. Raises: ValueError, without any address."""
-    found = [Channel(kind="log")]
+def channels(setting: str) -> tuple[AlertChannel, ...]:
+    """Return the channels of a setting, always with the log. Raises: ValueError, without any address."""
+    result = [AlertChannel(kind="log")]
     for position, item in enumerate(filter(None, (part.strip() for part in setting.split(","))), 1):
         kind, plus, url = item.partition("+")
         if item == "log":
@@ -79,14 +81,14 @@ def channels(setting: str) -> tuple[Channel, ...]:
             raise ValueError(
                 f"entry {position} of the alerts' setting is not a channel; accepted: {_ACCEPTED}"
             )
-        found.append(Channel(kind=kind, url=url))
-    return tuple(found)
+        result.append(AlertChannel(kind=kind, url=url))
+    return tuple(result)
 
 
-def send(alert: Alert, to: tuple[Channel, ...]) -> list[str]:
-    """Send an alert everywhere, and return failures by channel and reason, [] when all was delivered.
+def send(alert: Alert, to: tuple[AlertChannel, ...]) -> list[str]:
+    """Send an alert to all channels, and return failures by channel and reason.
 
-    One channel that fails keeps no other from its message. Each is tried three times, ten seconds at most.
+    A failed channel does not stop the others. Each gets three attempts of at most ten seconds.
     """
     return [problem for channel in to for problem in _deliver(alert, channel)]
 
@@ -105,16 +107,16 @@ class AlertsResource(dg.ConfigurableResource[None]):
     )
 
     def page(self, path: str) -> str:
-        """Return the address of a page of Dagster's, "" where nobody said where they are."""
+        """Return the address of a Dagster page, or "" without a configured webserver."""
         place = dg.EnvVar(self.webserver_variable).get_value() or ""
         return f"{place.rstrip('/')}/{path}" if place else ""
 
     def send(self, alert: Alert) -> list[str]:
-        """Send as `send` does. Raises: ValueError for a setting that is none."""
+        """Send as `send`. Raises: ValueError for an invalid setting."""
         return send(alert, self.channels())
 
-    def channels(self) -> tuple[Channel, ...]:
-        """Return the channels that the environment names. Raises: ValueError."""
+    def channels(self) -> tuple[AlertChannel, ...]:
+        """Return the configured channels. Raises: ValueError."""
         try:
             return channels(dg.EnvVar(self.variable).get_value() or "")
         except ValueError as error:
@@ -126,7 +128,7 @@ def _is_address(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def _deliver(alert: Alert, channel: Channel) -> Iterator[str]:
+def _deliver(alert: Alert, channel: AlertChannel) -> Iterator[str]:
     if channel.kind == "log":
         about = f" [{alert.dataset}]" if alert.dataset else ""
         _log.log(_LEVELS[alert.severity], "%s%s: %s (%s)", alert.name, about, alert.what, alert.handbook)
@@ -147,7 +149,7 @@ def _deliver(alert: Alert, channel: Channel) -> Iterator[str]:
 
 
 def _post(url: str, body: bytes) -> tuple[str, bool]:
-    """Return (reason of the failure or "", whether another attempt is of no use). The reason never has the address."""
+    """Return (reason of the failure or "", whether to stop trying). The reason never contains the address."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
@@ -165,19 +167,57 @@ def _plain(alert: Alert) -> dict[str, str]:
     return asdict(alert) | {"handbook": alert.handbook}
 
 
+# https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 def _slack(alert: Alert) -> dict[str, str]:
-    """Return an incoming webhook's message.
-
-    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
-    """
     lines = [
         f"{_SIGNS[alert.severity]} *{_escaped(alert.name)}* {_escaped(alert.dataset)}",
         _escaped(alert.what),
     ]
     lines += [f"```{_escaped(alert.details)[:2000]}```"] if alert.details else []
-    lines += [f"<{alert.url}|what Dagster shows>"] if alert.url else []
-    return {"text": "\n".join([*lines, f"What to do: {alert.handbook}"])}
+    lines += [f"<{alert.url}|Dagster page>"] if alert.url else []
+    return {"text": "\n".join([*lines, f"Handbook: {alert.handbook}"])}
 
 
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+VARIABLE = "PENSTOCK_VIEW_URL"
+
+
+def viewer_url() -> str:
+    """Return the viewer's address without a trailing slash; "" if the variable is not set.
+
+    Raises: InvalidRuntime for anything but http(s)://host/path, since all users of Dagster see it.
+    """
+    url = (dg.EnvVar(VARIABLE).get_value() or "").rstrip("/")
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    is_plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+        raise InvalidRuntime(
+            f"{VARIABLE} is not an address for all users of Dagster; accepted: http(s)://host:port/path without a "
+            "password, query or fragment"
+        )
+    return url
+
+
+def version_page(dataset: str, number: int) -> str:
+    """Return the address of a version's page; "" for no viewer. Raises: as `viewer_url`."""
+    return _page("v", dataset, number)
+
+
+def sample_page(dataset: str, number: int, ordinal: int) -> str:
+    """Return the address of a sample's page; "" for no viewer. Raises: as `viewer_url`."""
+    return _page("v", dataset, number, "s", ordinal)
+
+
+def run_page(run: str) -> str:
+    """Return the address of a training's page; "" for no viewer. Raises: as `viewer_url`."""
+    return _page("r", run)
+
+
+def _page(*segments: str | int) -> str:
+    url = viewer_url()
+    return "/".join([url, *(quote(str(one), safe="") for one in segments)]) if url else ""

@@ -1,4 +1,4 @@
-"""The compute engine as a Dagster resource: processes of this machine, or a cluster's jobs for which a step waits."""
+"""The compute engine as a Dagster resource: local processes, or cluster jobs that a step waits for."""
 
 import logging
 from collections.abc import Iterator
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from penstock.compute.attach import JobState
 
 WAITS = "penstock/waits_for_job"
-"""Tag of a run while a step of it waits for a job: its id; "" afterwards."""
+"""Tag of a run with the id of the job that a step waits for; "" afterwards."""
 _ENDED_BY_A_PERSON = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 _log = logging.getLogger(__name__)
 
 
 class ComputeResource(dg.ConfigurableResource[None]):
-    """Engine of heavy work. Changes how long a run takes, never what it writes."""
+    """Engine of heavy work. It changes how long a run takes, never its output."""
 
     engine: str = Field(
         default="local", description="local: processes on this machine; inline: no isolation."
     )
-    workers: int = Field(default=0, description="How many units run at once; 0: one per core.")
+    workers: int = Field(default=0, description="Number of units run at once; 0: one per core.")
     variables: list[str] = Field(
         default_factory=list,
-        description="Variables of the environment that workers need besides the short list and their stores' own; "
-        "'ACME_*' are all that begin so.",
+        description="Environment variables that workers need besides the default list and their stores' own; "
+        "'ACME_*' is a prefix.",
     )
     cluster: str = Field(
         default="",
-        description="File of a cluster (docs/clusters.md) that reads objects and samples, and runs models.",
+        description="Cluster file (docs/clusters.md); the cluster reads objects and samples, and runs models.",
     )
 
     @contextmanager
     def opened(self, context: dg.AssetExecutionContext | None = None) -> Iterator[Compute]:
-        """Yield the open engine; nothing of it runs on afterwards but a cluster's jobs.
+        """Yield the open engine. Afterwards only a cluster's jobs run on.
 
-        context: of the step that waits for jobs: its log tells how far they are; they end if a person ends its run.
+        context: of a step that waits for jobs: its log shows their progress, and they end if a person ends its run.
 
         Raises: InvalidRuntime; InvalidCluster.
         """
@@ -62,14 +62,13 @@ class ComputeResource(dg.ConfigurableResource[None]):
             here,
             context.log.info,
             given_up=partial(is_ended_by_a_person, instance, run_id),
-            waits=partial(_tell_waiting, instance, run_id),
+            waits=partial(_tag_waiting, instance, run_id),
             file=self.cluster,
             ended=partial(_show_job, context),
         )
 
 
 def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
-    """Add a job that is done to the metadata of the step's asset."""
     rows = {
         "job": state.id,
         "place": state.status.place,
@@ -81,18 +80,18 @@ def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
 
 
 def is_ended_by_a_person(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Return whether a person ended a run. A database that does not answer says nothing: jobs go on."""
+    """Return whether a person ended a run; False if the database does not respond, so jobs go on."""
     try:
         run = instance.get_run_by_id(run_id)
-    except Exception:  # noqa: BLE001 - of whatever database this is
-        _log.exception("whether run %s was ended is not known: its job goes on", run_id)
+    except Exception:  # noqa: BLE001 - any database driver
+        _log.exception("cannot read whether run %s was ended: its job goes on", run_id)
         return False
     return run is not None and run.status in _ENDED_BY_A_PERSON
 
 
-def _tell_waiting(instance: dg.DagsterInstance, run_id: str, job: str) -> None:
-    """Tag a run as one that waits for a job, "" for none; its time is unlimited from then on, since jobs take days."""
+def _tag_waiting(instance: dg.DagsterInstance, run_id: str, job: str) -> None:
+    """Tag a run with the job that it waits for, "" for none, and lift its time limit: jobs take days."""
     try:
         instance.add_run_tags(run_id, {WAITS: job, MAX_RUNTIME_SECONDS_TAG: "0"})
-    except Exception:  # noqa: BLE001 - a run waits as well without its tags
+    except Exception:  # noqa: BLE001 - a run also waits without tags
         _log.exception("run %s could not be tagged", run_id)

@@ -1,4 +1,4 @@
-"""The root and the landing place, as Dagster resources. Their addresses come from the environment."""
+"""The root and the landing place as Dagster resources, with addresses from the environment."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from loader.storage import Store, open_store
 from loader.storage.spec import holds_secret, is_secret
 
 _READ: dict[str, State] = {}
-"""URL of a root -> its history as this process has read it. A tick of a sensor reads on from there."""
+"""URL of a root -> its log state in this process, from which a sensor's next tick reads on."""
 
 
 class RootResource(dg.ConfigurableResource[None]):
@@ -25,8 +25,8 @@ class RootResource(dg.ConfigurableResource[None]):
     def opened(self) -> Iterator["loader.Root"]:
         """Yield the open root; an empty place becomes one.
 
-        Costs three requests, and one per entry of the log that came since this process opened it last. The first time
-        it costs those of `Log`. Raises: NotARoot; FormatTooNew.
+        Costs three requests and one per log entry since the last call; the first call costs what `Log` does. Raises:
+        NotARoot; FormatTooNew.
         """
         with self.root() as root:
             root.create()
@@ -37,21 +37,18 @@ class RootResource(dg.ConfigurableResource[None]):
                 _READ[root.url] = known
 
     def root(self) -> "loader.Root":
-        """Return the root, of which nothing is read yet."""
+        """Return the root, unread."""
         return loader.Root(self.url)
 
 
 class LandingResource(dg.ConfigurableResource[None]):
-    """Landing place of raw objects: a folder, or any URL that obstore or fsspec opens. Only ever read."""
+    """Landing place of raw objects, read-only: a folder, or any URL of obstore or fsspec."""
 
     url: str
 
     @contextmanager
     def opened(self, url: str = "", options: Mapping[str, str] | None = None) -> Iterator[Store]:
-        """Yield the open store; of another place where `url` names one. Either may hold `dg.EnvVar`s.
-
-        Raises: InvalidStore, also for a variable that is not set.
-        """
+        """Yield the open store, or the one at `url`; both may be `dg.EnvVar`s. Raises: InvalidStore."""
         store = open_place(url or self.url, options or {})
         try:
             yield store
@@ -60,19 +57,16 @@ class LandingResource(dg.ConfigurableResource[None]):
 
 
 def open_place(url: str, options: Mapping[str, str]) -> Store:
-    """Open a store whose URL and options may be `dg.EnvVar`s.
-
-    Pickled, it takes the names of the variables along, not their values. Raises: InvalidStore.
-    """
-    found = {name: from_environment(value) for name, value in options.items()}
-    store = open_store(from_environment(url), found)
+    """Open a store whose URL and options may be `dg.EnvVar`s; its pickle has only their names. Raises: InvalidStore."""
+    values = {name: from_environment(value) for name, value in options.items()}
+    store = open_store(from_environment(url), values)
     if any(is_secret(name) for name in options):
-        return _Place(store, url, options)
+        return _StoreFromEnvironment(store, url, options)
     return store
 
 
-class _Place:
-    """A store with secrets out of the environment. Another process has these variables too, and opens it anew."""
+class _StoreFromEnvironment:
+    """A store with secrets from the environment, which another process opens anew from its own variables."""
 
     def __init__(self, store: Store, url: str, options: Mapping[str, str]) -> None:
         self._store, self._how = store, (url, dict(options))
@@ -91,20 +85,20 @@ class _Place:
 
 
 def from_environment(value: str) -> str:
-    """Return the value, or that of its variable. Raises: InvalidStore where the variable is not set."""
+    """Return the value, or its variable's value. Raises: InvalidStore for an unset variable."""
     if not isinstance(value, dg.EnvVar):
         return value
-    found = value.get_value()
-    if not found:
+    text = value.get_value()
+    if not text:
         raise InvalidStore(
-            f"the environment variable {value.env_var_name} is not set, and a place that objects land in needs it; "
-            "set it where the daemon, the code server and the runs start"
+            f"the environment variable {value.env_var_name} is not set, but a source needs it; set it where the "
+            "daemon, the code server and the runs start"
         )
-    return found
+    return text
 
 
 def check_options(what: str, options: Mapping[str, str]) -> None:
-    """Check that no secret is written down instead of being a `dg.EnvVar`. Raises: InvalidStore."""
+    """Raise InvalidStore for a secret that is not a `dg.EnvVar`."""
     plain = [
         name
         for name, value in options.items()
@@ -112,6 +106,6 @@ def check_options(what: str, options: Mapping[str, str]) -> None:
     ]
     if plain:
         raise InvalidStore(
-            f"{what} has the option {', '.join(map(repr, sorted(plain)))} in plain text; secrets stay out of the code "
+            f"{what} has the option {', '.join(map(repr, sorted(plain)))} in plain text; keep secrets out of the code "
             'and of Dagster\'s pages: write dg.EnvVar("THE_VARIABLE")'
         )

@@ -25,7 +25,6 @@ FORBIDDEN = {
 UPWARD = {"loader.api": "penstock.formats.open_foreign"}
 """The one import against the direction: `loader.open_foreign`, on first use."""
 LONG = {
-    "loader.order.plan.make_plan",
     "loader.run.loader.__init__",
     "penstock.upkeep.gc.collector.collect",
     "penstock.upkeep.takedown.prove.prove",
@@ -204,10 +203,10 @@ OPENERS = re.compile(r"(Of|What|Whoever|Who|Where|Which|Whether|How)\b")
 SPECS = {
     "assets.spec": "DatasetSpec",
     "assets.sources": "Source",
-    "assets.gate": "Gate",
+    "assets.gate_checks": "Gate",
     "assets.drift.findings": "Thresholds",
     "loader.storage.spec": "StoreSpec",
-    "loader.testing.backend": "Backend",
+    "loader.testing.stores": "Backend",
     "loader.testing.modalities": "Modality",
 }
 """Public classes beside those that `loader` exports."""
@@ -345,9 +344,9 @@ def test_names_say_what_is_inside(package: str) -> None:
 def test_the_environment_is_read_in_few_places() -> None:
     allowed = {
         "loader.dataset.root",  # PENSTOCK_ROOT
-        "loader.dataset.tables.vouched_places",  # PENSTOCK_PLACES
+        "loader.dataset.tables.foreign_objects",  # PENSTOCK_PLACES
         "loader.native",  # PENSTOCK_NATIVE
-        "penstock.verbs.completion",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
+        "penstock.cli",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
         "penstock.view.terminal.picture_cells",  # whether tmux or screen shows the terminal
         "dagster_project.own_datasets",  # PENSTOCK_DATASETS, which names code of another repository
         "loader.run.recipe.world",  # the launcher's rank and world size
@@ -357,15 +356,14 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.cloud.gcs",
         "loader.storage.cloud.azure",
-        "penstock.view.replays.recipe_code",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
+        "penstock.view.replays.recipe_process",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
         "penstock.formats.mds.streaming_order",  # for the interpreter that has the library
         "penstock.train.launched",  # ranks, and what `penstock train` gives a run
         "penstock.compute.engines.kubernetes_api",  # whether this process is a pod, as the client finds its cluster
         "penstock.compute.runner_process",  # the node of a pod
-        "penstock.compute.pool.gpus",  # CUDA_VISIBLE_DEVICES, and the GPU that a worker is bound to
         "penstock.compute.engines.local_engine",  # handed on to a runner of this machine
         "penstock.compute.engines.ray_engine",  # the token of a cluster, as Ray's own tools read it
-        "penstock.compute.pool.environment",  # what of it is handed on to the workers
+        "penstock.compute.pool.environment",  # what workers receive of it, and the GPUs that they are bound to
     }
     readers = {
         name

@@ -242,7 +242,7 @@ def test_the_model_is_one_file_and_one_feature(tmp_path: Path, monkeypatch: pyte
     feature = Feature(name="shown_liking:Liking", parameters={"weights": str(weights), "device": "cpu"})
     (kept,) = DatasetSpec(name="portraits", features=(feature,)).features
     assert kept.stage == "feature_liking"
-    liking = kept.made()
+    liking = kept.build()
     assert isinstance(liking, ModelFeaturizer)
     photos = []
     for seed in range(3):

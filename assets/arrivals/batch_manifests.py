@@ -1,13 +1,11 @@
-"""The batches of a dataset: which raw objects belong to which, written down once and for ever.
-
-Objects that a takedown names land no more.
+"""Batch manifests: which raw objects belong to which batch. Written once, never changed.
 
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
     tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
 
-A batch's key, '000042-1f0c99ab', is its number and the beginning of a SHA-256 over its objects. The file is named by
-the number alone, so that two writers of batch 42 meet. One of them is refused, reads the other's batch, and leaves
-those objects out.
+A batch's key, '000042-1f0c99ab', is its number and the start of a SHA-256 over its objects. Only the number
+names the file, so two writers of batch 42 collide: the second one reads the first one's batch and leaves its
+objects out.
 """
 
 import contextlib
@@ -46,25 +44,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawObject:
-    """One object as it was listed."""
+    """An object of a listing."""
 
     key: str
-    """Key relative to the landing place."""
+    """Key relative to the source's location."""
     uri: str
-    """URI of the object."""
+    """Full URI."""
     nbytes: int
-    """Size in bytes."""
+    """Bytes."""
     etag: str
-    """Opaque change token of the store."""
+    """The store's change token; it covers all `files`."""
     arrived_us: int = field(default=0, compare=False)
-    """Time of the last write by the store's clock, in microseconds since 1970; 0 where nothing told. It is no part
-    of the object's identity."""
+    """Last write by the store's clock, microseconds since 1970; 0: unknown. No part of the identity."""
     files: tuple[str, ...] = field(default=(), compare=False)
-    """Keys of its further files, where it lies in several: a takedown may name one. The change token tells of them."""
+    """Keys of the object's further files; a takedown may name one."""
 
     @property
     def names(self) -> list[str]:
-        """Keys and URIs of all of its files, by which a takedown may name it."""
+        """Keys and URIs of all of its files, any of which a takedown may name."""
         return names_of_files(self.key, self.uri, (self.key, *self.files))
 
     @property
@@ -73,17 +70,17 @@ class RawObject:
 
     @property
     def folder(self) -> str:
-        """The name of the folder that it lies in, "" in none: a label, or a subject."""
+        """Name of its folder, "" for none: a label or a subject."""
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
-        """Return the facts that a batch's key is made of."""
+        """Return the facts that a batch's key hashes."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int | list[str]]:
         """Return the object's entry in a manifest."""
-        told = {"arrived_us": self.arrived_us or None, "files": [*self.files]}
-        return self.identified() | {name: value for name, value in told.items() if value}
+        facts = {"arrived_us": self.arrived_us or None, "files": [*self.files]}
+        return self.identified() | {name: value for name, value in facts.items() if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,19 +88,19 @@ class Manifest:
     """A batch of raw objects."""
 
     dataset: str
-    """Name of the dataset."""
+    """Name."""
     number: int
-    """Number of the batch."""
+    """From 1."""
     landing: str
-    """URL, without secrets, of the place that the objects' keys are relative to."""
+    """URL, without secrets, that the objects' keys are relative to."""
     objects: tuple[RawObject, ...]
-    """The objects of the batch."""
+    """Its raw objects."""
     named: str = ""
-    """Key of the batch where a takedown has renamed objects that the key is made of; "" otherwise."""
+    """The batch's original key, if a takedown has redacted its objects; else ""."""
 
     @property
     def batch(self) -> str:
-        """Its key: the same for the same objects of the same dataset under the same number."""
+        """The batch's key. The same dataset, number and objects give the same key."""
         if self.named:
             return self.named
         body = [self.dataset, self.landing, [item.identified() for item in self.objects]]
@@ -112,7 +109,6 @@ class Manifest:
 
     @property
     def path(self) -> str:
-        """Path in the root."""
         return f"{_folder(self.dataset)}{self.number:06d}.json"
 
     @property
@@ -120,30 +116,27 @@ class Manifest:
         return sum(item.nbytes for item in self.objects)
 
     def to_json(self) -> bytes:
-        """Return the manifest as canonical JSON: the same batch is the same bytes."""
+        """Return the manifest as canonical JSON."""
         body = {"format": _FORMAT, "batch": self.batch, "dataset": self.dataset, "landing": self.landing}
         return canonical(body | {"number": self.number, "objects": [item.to_json() for item in self.objects]})
 
 
 class Book:
-    """Every manifest of a dataset, read once, and read on when somebody else has written more.
+    """Every manifest of a dataset, read once; `read_on` adds what other writers append.
 
-    before: an earlier book of this process, in place of the hint and manifests that it has read. It is not used where
-    one of those has changed since, as by a takedown.
+    before: an earlier book of this process. It replaces the hint and the manifests that it has read, unless one of
+    those files has changed since.
 
-    Costs one listing of the manifests' folder (a request per 1,000 of them) and one GET of the newest hint. Then one
-    GET per batch behind the hint, and one for the batch that may be there by now. Memory: 0.15 kB per object.
+    Costs one listing of the folder (a request per 1,000 manifests), a GET of the newest hint and a GET per later batch.
+    Memory: 0.15 kB per object.
     """
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
-        """Read the hint and the manifests behind it.
-
-        Raises: InvalidName; Corrupt for a manifest that cannot be read.
-        """
+        """Read the hint and the manifests behind it."""
         self._store, self._dataset = store, check_dataset_name(dataset)
         etags = {info.key.rsplit("/", 1)[-1]: info.etag for info in store.list(_folder(dataset))}
-        self.newest = max((int(found[1]) for name in etags if (found := _FILE.fullmatch(name))), default=0)
-        self._hints = [int(found[1]) for name in etags if (found := _STATE.fullmatch(name))]
+        self.newest = max((int(match[1]) for name in etags if (match := _FILE.fullmatch(name))), default=0)
+        self._hints = [int(match[1]) for name in etags if (match := _STATE.fullmatch(name))]
         self._hint = max((n for n in self._hints if n <= self.newest), default=0)
         if before is not None and before._listed.items() <= etags.items():
             self._hinted, read = before._read, before._upto
@@ -159,16 +152,16 @@ class Book:
         self.read_on()  # a listing may lag behind
 
     def read_on(self) -> set[Identity]:
-        """Read the manifests written since, and return their objects."""
-        found: set[Identity] = set()
+        """Read the manifests that other writers have appended, and return their objects."""
+        added: set[Identity] = set()
         while manifest := _read(self._store, self._dataset, self.newest + 1):
-            found.update(item.identity for item in manifest.objects)
+            added.update(item.identity for item in manifest.objects)
             self.newest += 1
-        self._added += found
-        return found
+        self._added += added
+        return added
 
     def append(self, landing: str, objects: Sequence[RawObject]) -> Manifest:
-        """Write the next batch. Raises: AlreadyExists when somebody else did: `read_on`, and decide again."""
+        """Write the next batch. Raises: AlreadyExists if another writer was faster: `read_on`, then retry."""
         manifest = Manifest(
             dataset=self._dataset, number=self.newest + 1, landing=landing, objects=tuple(objects)
         )
@@ -178,7 +171,7 @@ class Book:
         return manifest
 
     def seen(self) -> pa.Table:
-        """Return uri and etag of every object that a batch names; made anew only when there are more."""
+        """Return uri and etag of every object in a batch; rebuilt only after an append."""
         if self._seen_n != len(self._added):
             added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
             self._seen = pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])
@@ -186,12 +179,12 @@ class Book:
         return self._seen
 
     def leave_hint(self) -> None:
-        """Write the hint for those who come later, when it has become worth its bytes."""
+        """Write a new hint once enough batches have come, and delete those older than the last."""
         if self.newest - self._hint >= max(_HINT_EVERY, self._hint // 8):
             path = f"{_folder(self._dataset)}state-{self.newest:06d}.parquet"
             self._store.put(path, table_bytes(self.seen(), "seen-objects"))
-            older = [hint for hint in self._hints if hint != self._hint]  # somebody may be reading that one
-            with contextlib.suppress(Forbidden):  # it may be that nothing here may be deleted
+            older = [hint for hint in self._hints if hint != self._hint]  # a reader may still need that one
+            with contextlib.suppress(Forbidden):  # the root may allow no deletes
                 self._store.delete_many(f"{_folder(self._dataset)}state-{hint:06d}.parquet" for hint in older)
 
     def _read_hint(self, number: int) -> tuple[int, pa.Table]:
@@ -200,52 +193,55 @@ class Book:
             try:
                 return number, parse_table(self._store.get(path).data, path).select(_SEEN.names).cast(_SEEN)
             except (Corrupt, FormatTooNew, ObjectNotFound, KeyError, pa.ArrowException) as error:
-                _log.warning("%s/%s is no use, reading every manifest: %s", self._store.url, path, error)
+                _log.warning(
+                    "ignoring the hint %s/%s, reading every manifest: %s", self._store.url, path, error
+                )
         return 0, _SEEN.empty_table()
 
 
 def _in_few_pieces(table: pa.Table) -> pa.Table:
-    """Return the table; put together where it has grown by many a tick."""
     return table.combine_chunks() if table.column(0).num_chunks > _MOST_PIECES else table
 
 
 def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
-    """Return the batch of this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
+    """Return the batch with this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
     number = batch_number(batch)
-    found = _read(store, check_dataset_name(dataset), number)
-    if found is None or found.batch != batch:
-        there = (
-            f"batch {number} of {dataset} is {found.batch}" if found else f"{dataset} has no batch {number}"
+    manifest = _read(store, check_dataset_name(dataset), number)
+    if manifest is None or manifest.batch != batch:
+        reason = (
+            f"batch {number} of {dataset} is {manifest.batch}"
+            if manifest
+            else f"{dataset} has no batch {number}"
         )
         raise ObjectNotFound(
-            f"there is no batch {batch!r} in {store.url}: {there}. Batches are made by discovery; take a key "
-            "that it gave, for this root"
+            f"there is no batch {batch!r} in {store.url}: {reason}. Batches are made by discovery; take a key "
+            "that discovery gave for this root"
         )
-    return found
+    return manifest
 
 
 def batch_number(batch: str) -> int:
     """Return the number in a batch's key. Raises: InvalidName."""
-    found = _KEY.fullmatch(batch)
-    if found is None:
-        raise InvalidName(f"{batch!r} is no batch key; discovery gives them, e.g. '000042-1f0c99ab'")
-    return int(found[1])
+    match = _KEY.fullmatch(batch)
+    if match is None:
+        raise InvalidName(f"{batch!r} is not a batch key; discovery makes them, e.g. '000042-1f0c99ab'")
+    return int(match[1])
 
 
 def is_batch(partition: str) -> bool:
-    """Return whether the partition has the form of a batch's key."""
+    """Return whether the partition is a batch's key."""
     return _KEY.fullmatch(partition) is not None
 
 
 def manifests(store: Store, dataset: str, numbers: Iterable[int] | None = None) -> list[Manifest]:
-    """Return the manifests, oldest first; all, or those numbers. Raises: Corrupt; ObjectNotFound for a number."""
+    """Return all manifests, or those with these numbers, oldest first. Raises: Corrupt; ObjectNotFound."""
     return _read_all(store, dataset, numbers if numbers is not None else batch_numbers(store, dataset))
 
 
 def batch_numbers(store: Store, dataset: str) -> list[int]:
-    """Return the number of every batch that is listed: one listing, no manifest is read."""
+    """Return the number of every batch. Costs one listing."""
     names = (info.key.rsplit("/", 1)[-1] for info in store.list(_folder(check_dataset_name(dataset))))
-    return sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _FILE.fullmatch(name)))
 
 
 def _folder(dataset: str) -> str:
@@ -254,18 +250,18 @@ def _folder(dataset: str) -> str:
 
 def _read_all(store: Store, dataset: str, numbers: Iterable[int]) -> list[Manifest]:
     def read(number: int) -> Manifest:
-        found = _read(store, dataset, number)
-        if found is None:
+        manifest = _read(store, dataset, number)
+        if manifest is None:
             raise ObjectNotFound(
-                f"{store.url}/{_folder(dataset)}{number:06d}.json is gone; restore it from a mirror"
+                f"{store.url}/{_folder(dataset)}{number:06d}.json is missing; restore it from a mirror"
             )
-        return found
+        return manifest
 
-    wanted = sorted(numbers)
-    if len(wanted) <= 1:
-        return [read(number) for number in wanted]
+    ordered = sorted(numbers)
+    if len(ordered) <= 1:
+        return [read(number) for number in ordered]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(read, wanted))
+        return list(pool.map(read, ordered))
 
 
 def _read(store: Store, dataset: str, number: int) -> Manifest | None:
@@ -291,28 +287,23 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
         raise Corrupt(f"{store.url}/{path} is not a manifest ({error}); restore it from a mirror") from error
     if manifest.batch != body.get("batch"):
         raise Corrupt(
-            f"{store.url}/{path} says it is batch {body.get('batch')!r}, its objects say {manifest.batch!r}: "
+            f"{store.url}/{path} names batch {body.get('batch')!r}, but its objects give {manifest.batch!r}: "
             "it was changed; restore it from a mirror"
         )
     return manifest
 
 
 def _object(item: Mapping[str, Any]) -> RawObject:
-    """Return the object of a manifest's entry. Raises: TypeError for other fields, and for values of other types."""
-    found = RawObject(**{**item, "files": tuple(item.get("files", ()))})
-    if not all(isinstance(value, str) for value in (found.key, found.uri, found.etag, *found.files)):
+    obj = RawObject(**{**item, "files": tuple(item.get("files", ()))})
+    if not all(isinstance(value, str) for value in (obj.key, obj.uri, obj.etag, *obj.files)):
         raise TypeError(f"key, uri, etag and files are text, got {item!r:.200}")
-    if not all(type(value) is int for value in (found.nbytes, found.arrived_us)):
+    if not all(type(value) is int for value in (obj.nbytes, obj.arrived_us)):
         raise TypeError(f"nbytes and arrived_us are integers, got {item!r:.200}")
-    return found
+    return obj
 
 
 class DeniedObjects:
-    """The takedowns that a dataset's arrivals are held against.
-
-    They name the key or URI of one of an object's files, or its folder where each folder is a subject
-    (`DatasetSpec.split_by`). Costs a few hashes per file and takedown's salt.
-    """
+    """Takedowns of the root that exclude a dataset's objects, by key, URI, or folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject

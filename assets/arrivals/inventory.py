@@ -1,11 +1,9 @@
-"""A store's own list of its objects, instead of listing them: S3 Inventory, or any Parquet or CSV with their keys.
+"""Read a store's own list of its objects in place of a listing: S3 Inventory, or a Parquet or CSV table of keys.
 
-    s3://inventories/raw/daily/2026-11-20T01-00Z/manifest.json      S3 Inventory, in Parquet or CSV; data/ lies beside
+    s3://inventories/raw/daily/2026-11-20T01-00Z/manifest.json      S3 Inventory, in Parquet or CSV, with its data/
     s3://inventories/raw.parquet, gs://x/report.csv.gz              a table with a header
 
-Columns by any of their usual names: key (Key, name, path; or uri), size, etag, last modified, and where there are
-several buckets or versions: bucket, is_latest, is_delete_marker. An inventory is a day old or two: what it says is new
-is looked up before it is believed.
+Columns, by any of their usual names: key or uri, size, etag, last modified, bucket, is_latest, is_delete_marker.
 """
 
 import hashlib
@@ -36,14 +34,14 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
-    """Return one row per object that the place has, sorted by key.
+    """Return one row per object of the source, sorted by key.
 
-    Columns: key, relative to the place of that URL; nbytes; etag, without quotes; modified_us. Unknown values are null,
-    an unknown etag is "". options: of the store that the inventory lies in. Memory: all rows, about 200 bytes each
-    while they are read.
+    Columns: key, relative to `place`, the source's URL; nbytes; etag, without quotes; modified_us. Unknown
+    values are null, an unknown etag is "". options: of the inventory's store. Memory: about 200 bytes per
+    row.
 
-    Raises: Corrupt for a file that is not what its manifest says, or has no keys; InvalidStore for another format;
-    StoreError leaves.
+    Raises: Corrupt for a file that contradicts its manifest or has no keys; InvalidStore for another format;
+    StoreError.
     """
     import polars as pl
 
@@ -60,11 +58,7 @@ def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.Data
 
 
 def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
-    """Yield the tables of an S3 Inventory.
-
-    Their keys are relative to a bucket, so that data/ is looked for where S3 puts it: beside the folder of the
-    manifest.
-    """
+    """Yield the tables of an S3 Inventory; S3 puts data/ beside the folder of the manifest."""
     config, _, rest = url.removesuffix("/manifest.json").rpartition("/")
     store = open_place(config, options)
     try:
@@ -74,21 +68,21 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
             header = [column.strip() for column in str(body.get("fileSchema", "")).split(",")]
             named = [(str(file["key"]), str(file.get("MD5checksum", ""))) for file in files]
         except DAMAGED as error:
-            raise Corrupt(f"{url} is no manifest of an S3 Inventory ({error!r})") from error
+            raise Corrupt(f"{url} is not the manifest of an S3 Inventory ({error!r})") from error
         if kind not in ("csv", "parquet"):
             raise InvalidStore(f"{url}: an inventory in {kind}; let the bucket write Parquet or CSV")
         for key, md5 in named:
             name = f"data/{key.rsplit('/', 1)[-1]}"
             data = store.get(name).data
             if md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() != md5:
-                raise Corrupt(f"{config}/{name} is not the file that {url} names: its MD5 is another")
+                raise Corrupt(f"{config}/{name} is not the file that {url} names: its MD5 differs")
             yield _parsed(data, name, url, header if kind == "csv" else None)
     finally:
         store.close()
 
 
 def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
-    """Return the table of a file. header: of a CSV that has none; its keys are URL-encoded then, as S3 does it."""
+    """Return the table of a file. header: of an S3 CSV, which has none and URL-encodes its keys."""
     import io
 
     import polars as pl
@@ -98,26 +92,26 @@ def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = Non
             return pl.read_parquet(io.BytesIO(data))
         if header is None and not name.endswith((".csv", ".csv.gz")):
             raise InvalidStore(f"{url}: expected manifest.json, .parquet, .csv or .csv.gz")
-        found = pl.read_csv(
+        table = pl.read_csv(
             data, has_header=header is None, new_columns=header, infer_schema=False, raise_if_empty=False
         )
         if header is None:
-            return found
+            return table
         key = next(column for column in header if column.lower() == "key")
-        return found.with_columns(pl.col(key).map_elements(unquote_plus, return_dtype=pl.String))
+        return table.with_columns(pl.col(key).map_elements(unquote_plus, return_dtype=pl.String))
     except (pl.exceptions.PolarsError, StopIteration) as error:
         raise Corrupt(f"{url}: {name} cannot be read ({error})") from error
 
 
-def _normal(found: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
+def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
     import polars as pl
 
-    plain = {name.lower().replace("_", "").replace("-", "").replace(" ", ""): name for name in found.columns}
+    plain = {name.lower().replace("_", "").replace("-", "").replace(" ", ""): name for name in table.columns}
     at = {
         what: next((plain[name] for name in names if name in plain), None) for what, names in _NAMES.items()
     }
     if at["key"] is None and at["uri"] is None:
-        raise Corrupt(f"{url} has no column of keys; it has {', '.join(found.columns) or 'none'}")
+        raise Corrupt(f"{url} has no key column; it has {', '.join(table.columns) or 'none'}")
 
     def text(what: str) -> pl.Expr:
         return pl.col(at[what] or "").cast(pl.String)
@@ -125,7 +119,7 @@ def _normal(found: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
     base = place.rstrip("/") + "/"
     parts = urlsplit(base)
     folder = parts.path.lstrip("/") if "://" in base else ""
-    rows = found
+    rows = table
     if at["latest"]:
         rows = rows.filter(text("latest").str.to_lowercase() != "false")
     if at["marker"]:
@@ -139,17 +133,16 @@ def _normal(found: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
         .cast(pl.Int64, strict=False)
         .alias("nbytes"),
         (text("etag") if at["etag"] else pl.lit("")).str.strip_chars('"').fill_null("").alias("etag"),
-        _time(found, at["modified"]).alias("modified_us"),
+        _time(table, at["modified"]).alias("modified_us"),
     )
 
 
-def _time(found: "pl.DataFrame", column: str | None) -> "pl.Expr":
-    """Microseconds since 1970 of a time, a text or a number."""
+def _time(table: "pl.DataFrame", column: str | None) -> "pl.Expr":
     import polars as pl
 
     if column is None:
         return pl.lit(None, pl.Int64)
-    kind: Any = found.schema[column]
+    kind: Any = table.schema[column]
     if kind.is_numeric():
         return pl.col(column).cast(pl.Int64)
     time = pl.col(column)

@@ -1,27 +1,24 @@
-"""Arrivals that belong to no batch yet become batches: every object version is in exactly one.
+"""Put new raw objects into batches: every object version is in exactly one.
 
-A manifest is written before anything else is, and the listing is compared with all manifests. So a key that arrives
-late, or sorts below others, is found. An object that was overwritten (another etag) lands again. Whether its bytes are
-new is decided later, by SHA-256. Killed anywhere, it can be run again: a manifest is there, or it is not.
-
-`discover` lists a whole place and waits for nothing; `tick` does the same in bounded steps, for a sensor.
-
-Cost of a call: one listing of the landing place, and what `batch_manifests.Book` costs. Memory: about 0.3 kB per object
-ever seen and 0.5 kB per new one; `BatchLimits.max_batches` bounds the latter.
+A listing is compared with all manifests, so late keys are found, and an overwritten object (another etag) lands again.
+`discover` lists a whole source; `tick` does the same in bounded steps. Costs one listing and a `batch_manifests.Book`;
+memory: 0.3 kB per object ever seen and 0.5 kB per new one.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loader.dataset.log.state import Deny
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 from penstock.stages import partitions
 
 from ..joined_objects import JoinedObjects
 from ..sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
+from ..spec import DatasetSpec
 from .batch_manifests import (
     Book,
     DeniedObjects,
@@ -49,72 +46,69 @@ def discover(
     *,
     by_subject: bool = False,
 ) -> list[str]:
-    """Write the manifests of all that has arrived, also of batches that are not full; return their keys, oldest first.
+    """Write manifests of all new objects, also of batches that are not full; return their keys, oldest first.
 
-    denies: takedowns of the root; an object that one names is in no batch, see `DeniedObjects`.
-
-    Deterministic: the same listing over the same manifests makes the same batches. Several may run at once.
-
-    Raises: InvalidName; Corrupt for a manifest that cannot be read; StoreError when a place cannot be listed.
+    denies: takedowns of the root. The same listing over the same manifests makes the same batches. Several processes
+    may run at once.
     """
     book = Book(store, dataset)
-    wanted = None if limits.max_batches is None else limits.max_batches * limits.max_objects
+    limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
     denied = DeniedObjects(denies, dataset, by_subject=by_subject)
-    fresh = list(islice(_undiscovered(landing, book, source, denied), wanted))
-    made, _ = make_batches(book, landing.url, fresh, limits, rest=True)
-    return made
+    fresh = list(islice(_undiscovered(landing, book, source, denied), limit))
+    batches, _ = make_batches(book, landing.url, fresh, limits, rest=True)
+    return batches
 
 
 def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """Return the objects that `discover` would put into batches now, and write nothing. Raises: as `discover`."""
+    """Return the objects that `discover` would put into batches now."""
     return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
 
 
 def make_batches(
     book: Book, landing: str, objects: Sequence[RawObject], limits: BatchLimits, *, rest: bool
 ) -> tuple[list[str], list[RawObject]]:
-    """Write manifests over objects, in their order, and return (keys of the batches, objects that are in none).
+    """Write manifests over objects, in their order; return (keys of the batches, objects in none).
 
-    landing: the URL of their place; rest: also one over the objects that do not fill a batch. Objects that somebody
-    else has put into a batch meanwhile are left out. Raises: StoreError; Corrupt.
+    landing: URL of the source. rest: True also makes a batch that is not full. Objects that another writer
+    has batched meanwhile are left out.
     """
-    made: list[str] = []
+    batches: list[str] = []
     fresh = list(objects)
-    while fresh and len(made) != limits.max_batches:
+    while fresh and len(batches) != limits.max_batches:
         n_taken, full = _first_batch(fresh, limits)
         if not full and not rest:
             break
         try:
-            made.append(book.append(landing, fresh[:n_taken]).batch)
-        except AlreadyExists:  # somebody else discovers too: leave out what is in their batches, go on behind
+            batches.append(book.append(landing, fresh[:n_taken]).batch)
+        except AlreadyExists:  # another process discovers too: leave out the objects of its batches
             theirs = book.read_on()
             fresh = [item for item in fresh if item.identity not in theirs]
         else:
             fresh = fresh[n_taken:]
-    if made:
+    if batches:
         book.leave_hint()
-    return made, fresh
+    return batches, fresh
 
 
 def pending(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return the keys of the batches that have no record of `stage` yet, neither published nor failed, oldest first."""
+    """Return the keys of the batches without a record of `stage`, published or failed, oldest first."""
     numbers = pending_numbers(store, dataset, begun_batches(store, dataset, stage))
-    return [found.batch for found in manifests(store, dataset, numbers)]
+    return [manifest.batch for manifest in manifests(store, dataset, numbers)]
 
 
 def pending_numbers(store: Store, dataset: str, begun: Sequence[str]) -> list[int]:
-    """Return the numbers of the batches that are not among `begun`, oldest first. Costs one listing, no manifest."""
+    """Return the numbers of batches that are not in `begun`, oldest first. Costs one listing."""
     known = {batch_number(name) for name in begun}
     return [number for number in batch_numbers(store, dataset) if number not in known]
 
 
 def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return the keys of the batches for which the stage has a record, oldest first: one listing."""
+    """Return the keys of batches with a record of the stage, oldest first. Costs one listing."""
     return [name for name in partitions(store, dataset, stage) if is_batch(name)]
 
 
 def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
-    """Return an object of a listing, with its full address."""
+    """Return an object of a listing with its full URI."""
     uri = f"{landing.url.rstrip('/')}/{info.key}"
     files = landing.files(info.key) if isinstance(landing, JoinedObjects) else ()
     return RawObject(
@@ -127,18 +121,20 @@ def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
     )
 
 
-def unseen(found: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
+def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
     """Return the positions of the objects that no batch names. seen: columns uri and etag."""
-    import polars as pl  # loading the definitions must not cost it
+    import polars as pl  # slow to import; loading the definitions does without
 
     schema = {"uri": pl.String, "etag": pl.String}
-    table = pl.DataFrame({"uri": [uri for uri, _ in found], "etag": [etag for _, etag in found]}, schema)
+    table = pl.DataFrame(
+        {"uri": [uri for uri, _ in identities], "etag": [etag for _, etag in identities]}, schema
+    )
     fresh = table.with_row_index("position").join(seen, on=["uri", "etag"], how="anti", maintain_order="left")
     return fresh["position"].to_list()
 
 
 def is_there(landing: Store, info: ObjectInfo) -> bool:
-    """Return whether an object can be opened; the empty one that a console makes of an empty folder cannot."""
+    """Return whether the object can be opened; the empty object that a console makes for a folder cannot."""
     if info.nbytes:
         return True
     try:
@@ -146,7 +142,7 @@ def is_there(landing: Store, info: ObjectInfo) -> bool:
     except ObjectNotFound:
         return False
     except (Forbidden, InvalidStore):
-        return True  # it is there and cannot be had: landing says so in its row
+        return True  # it exists but cannot be read: raw_objects records that in its row
     return True
 
 
@@ -163,10 +159,45 @@ def _undiscovered(landing: Store, book: Book, source: Source, denied: DeniedObje
 
 
 def _first_batch(objects: Sequence[RawObject], limits: BatchLimits) -> tuple[int, bool]:
-    """Return the number of objects, from the first on, that make a batch, and whether no more would go into it."""
     nbytes = 0
     for count, item in enumerate(objects):
         nbytes += item.nbytes
         if count and (count >= limits.max_objects or nbytes > limits.max_bytes):
             return count, True
     return len(objects), len(objects) >= limits.max_objects or nbytes >= limits.max_bytes
+
+
+def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
+    """Return the spec of a dataset `name` that rebuilds `spec` from the same batches, with `changes`.
+
+        SPEC_720 = rebuild_of(SPEC, "demo_720", policy=CutPolicy(video=VideoPolicy(short_side_px=720)))
+
+    It takes over the batches of `spec` once. Raises: as `DatasetSpec`.
+    """
+    return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
+
+
+def take_over(
+    store: Store, of: str, name: str, denies: Sequence[Deny] = (), *, by_subject: bool = False
+) -> list[str]:
+    """Give dataset `name` the batches of dataset `of`, number by number; return the new keys, oldest first.
+
+    Leaves out objects that it has, or that a takedown names. Costs a GET per manifest of both datasets, a PUT per
+    batch.
+    """
+    book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
+    seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}
+    for manifest in manifests(store, of):
+        fresh = [item for item in manifest.objects if item.identity not in seen and not denied.has(item)]
+        while fresh:
+            try:
+                batches.append(book.append(manifest.landing, fresh).batch)
+            except AlreadyExists:  # another process takes over, or discovers
+                seen |= book.read_on()
+                fresh = [item for item in fresh if item.identity not in seen]
+            else:
+                seen.update(item.identity for item in fresh)
+                break
+    if batches:
+        book.leave_hint()
+    return batches

@@ -1,13 +1,13 @@
-"""Notices of arrivals, as stores send them: the objects that a message names.
+"""Parse notices of new objects, as stores send them.
 
     S3            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {...}}]}, keys URL-encoded; s3:TestEvent;
-                  in an envelope of SNS or SQS, or as EventBridge has it ("detail-type": "Object Created")
+                  in an envelope of SNS or SQS, or by EventBridge ("detail-type": "Object Created")
     GCS           Pub/Sub: {"message": {"attributes": {"eventType": "OBJECT_FINALIZE", "bucketId", "objectId"}}}
     Azure         Event Grid: [{"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": ...}}], CloudEvents too
-    anybody       {"key": "photos/1.jpg"} relative to the source's place, or {"uri": "s3://bucket/raw/photos/1.jpg"}
+    plain         {"key": "photos/1.jpg"} relative to the source, or {"uri": "s3://bucket/raw/photos/1.jpg"}
 
-A notice is only a hint: the store is asked for the objects that are there now. So notices may come twice, in any order,
-or late. A notice of a delete is passed over (`reconcile` finds what has vanished).
+Notices may repeat, come in any order, or late. Notices of deletes are ignored: `reconcile` finds vanished
+objects.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +23,8 @@ _DEPTH = 4  # envelopes in one another
 _ACCEPTED = 'accepted are notices of S3, Google Cloud Storage and Azure, or {"key": "photos/1.jpg"}, keys as UTF-8 text'
 
 
-class Unreadable(ValueError):
-    """A message that is not one of the known forms."""
+class UnreadableNotice(ValueError):
+    """A message in an unknown form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,35 +32,34 @@ class Notice:
     """An object that was written."""
 
     key: str
-    """Key of the object."""
+    """Key; "" if `uri` is set."""
     bucket: str = ""
-    """Bucket of the object; "" where the notice has only a key relative to the source's place."""
+    """"" if the key is relative to the source."""
     uri: str = ""
-    """URI of the object; "" for none."""
+    """"" for none."""
 
 
 def read_notices(text: bytes | str) -> list[Notice]:
-    """Return the objects that a message says were written; none of a delete or a test. Raises: Unreadable alone."""
+    """Return the objects that a message reports as written, none for a delete or a test. Raises: UnreadableNotice."""
     try:
-        return [_checked(one) for one in _read(parse_json(text), 0)]
-    except Unreadable:
+        return [_checked(notice) for notice in _read(parse_json(text), 0)]
+    except UnreadableNotice:
         raise
     except (*DAMAGED, IndexError) as error:
-        raise Unreadable(f"{type(error).__name__}: {error}; {_ACCEPTED}") from error
+        raise UnreadableNotice(f"{type(error).__name__}: {error}; {_ACCEPTED}") from error
 
 
-def _checked(one: Notice) -> Notice:
-    """Return the notice. Raises: Unreadable where its names are no text, or it names nothing."""
+def _checked(notice: Notice) -> Notice:
     for name in ("key", "bucket", "uri"):
-        if not is_text(value := getattr(one, name)):
-            raise Unreadable(f"{name} is {value!r:.100}; {_ACCEPTED}")
-    if not (one.key or one.uri):
-        raise Unreadable(f"an empty key; {_ACCEPTED}")
-    return one
+        if not is_text(value := getattr(notice, name)):
+            raise UnreadableNotice(f"{name} is {value!r:.100}; {_ACCEPTED}")
+    if not (notice.key or notice.uri):
+        raise UnreadableNotice(f"an empty key; {_ACCEPTED}")
+    return notice
 
 
 def relative_key(notice: Notice, place: str) -> str | None:
-    """Return the object's key in the place of that URL; None for one that is elsewhere."""
+    """Return the object's key relative to the URL `place`; None for an object elsewhere."""
     base = place.rstrip("/") + "/"
     if notice.uri:
         return notice.uri[len(base) :] if notice.uri.startswith(base) else None
@@ -74,28 +73,28 @@ def relative_key(notice: Notice, place: str) -> str | None:
 
 def _read(body: Any, depth: int) -> Iterator[Notice]:
     if depth > _DEPTH:
-        raise Unreadable(f"envelopes in envelopes; {_ACCEPTED}")
+        raise UnreadableNotice(f"envelopes in envelopes; {_ACCEPTED}")
     if isinstance(body, list):
-        for one in body:
-            yield from _read(one, depth + 1)
+        for item in body:
+            yield from _read(item, depth + 1)
         return
     if not isinstance(body, dict):
-        raise Unreadable(f"a {type(body).__name__}, expected a JSON object; {_ACCEPTED}")
+        raise UnreadableNotice(f"a {type(body).__name__}, expected a JSON object; {_ACCEPTED}")
     for mark, read in _FORMS.items():
         if mark in body:
             yield from read(body, depth)
             return
     has = ", ".join(name[:40] for name in sorted(body)[:8])
-    raise Unreadable(f"no known form of notice; it has {has or 'no fields'}; {_ACCEPTED}")
+    raise UnreadableNotice(f"no known form of notice; fields: {has or 'none'}; {_ACCEPTED}")
 
 
 def _s3(body: Json, depth: int) -> Iterator[Notice]:
     for record in body["Records"]:
-        if "body" in record and "s3" not in record:  # what a function that reads a queue is given
+        if "body" in record and "s3" not in record:  # as a Lambda function receives it from a queue
             yield from _read(parse_json(record["body"]), depth + 1)
         elif "ObjectCreated" in record["eventName"]:
-            told = record["s3"]
-            yield Notice(key=unquote_plus(told["object"]["key"]), bucket=told["bucket"]["name"])
+            event = record["s3"]
+            yield Notice(key=unquote_plus(event["object"]["key"]), bucket=event["bucket"]["name"])
 
 
 def _sns(body: Json, depth: int) -> Iterator[Notice]:
@@ -112,9 +111,9 @@ def _gcs_pushed(body: Json, depth: int) -> Iterator[Notice]:
 
 
 def _gcs(body: Json, _: int) -> Iterator[Notice]:
-    told = body["attributes"]
-    if told["eventType"] == "OBJECT_FINALIZE":
-        yield Notice(key=told["objectId"], bucket=told["bucketId"])
+    attributes = body["attributes"]
+    if attributes["eventType"] == "OBJECT_FINALIZE":
+        yield Notice(key=attributes["objectId"], bucket=attributes["bucketId"])
 
 
 def _azure(name: str) -> Callable[[Json, int], Iterator[Notice]]:
@@ -124,7 +123,7 @@ def _azure(name: str) -> Callable[[Json, int], Iterator[Notice]]:
             container, _slash, key = path.partition("/")
             yield Notice(key=key, bucket=container)
         elif not str(body[name]).startswith(("Microsoft.Storage.", "Microsoft.EventGrid.")):
-            raise Unreadable(f"an event of {name} {body[name]!r}")
+            raise UnreadableNotice(f"an event of {name} {body[name]!r}")
 
     return read
 
@@ -135,11 +134,11 @@ def _plain(body: Json, _: int) -> Iterator[Notice]:
 
 def _test(body: Json, _: int) -> Iterator[Notice]:
     if body["Event"] != "s3:TestEvent":
-        raise Unreadable(f"an event {body['Event']!r}")
+        raise UnreadableNotice(f"an event {body['Event']!r}")
     yield from ()
 
 
-# A field that only this form has -> what reads it. The first that fits counts.
+# A field that only this form has -> its parser. The first match counts.
 _FORMS: dict[str, Callable[[Json, int], Iterator[Notice]]] = {
     "Records": _s3,
     "Message": _sns,

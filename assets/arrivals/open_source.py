@@ -1,4 +1,4 @@
-"""The place that a source lands in, opened; and that of a batch, out of several sources."""
+"""Open the store of a source, or of a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +13,7 @@ from .batch_manifests import read_manifest
 
 
 def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:
-    """Return a function that opens the place of a source: its own, or the landing resource's."""
+    """Return a function that opens a source's store: its own, or the landing resource's."""
 
     @contextmanager
     def opened(source: Source) -> Iterator[Store]:
@@ -27,12 +27,12 @@ def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManage
 def place_of_batch(
     landing: LandingResource, sources: Sequence[Source], store: Store, dataset: str, batch: str
 ) -> Iterator[Store]:
-    """Yield the place that a batch was discovered in. store: the root's.
+    """Yield the store that a batch was discovered in. store: the root's.
 
-    Raises: InvalidName and ObjectNotFound for a batch that there is not; StageNotPublished when no source lands there.
+    Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if no source lands there.
     """
     opened, urls = opener(landing), []
-    if len(sources) == 1:  # the stages compare it with the manifest's themselves
+    if len(sources) == 1:  # the stages compare its URL with the manifest
         with opened(sources[0]) as place:
             yield place
             return
@@ -45,5 +45,5 @@ def place_of_batch(
             urls.append(f"{source.name}: {place.url}")
     raise StageNotPublished(
         f"batch {batch} of {dataset} was discovered in {manifest.landing}, and the sources land in "
-        f"{', '.join(urls)}: point the landing resource, or a source of the dataset, to where the objects are"
+        f"{', '.join(urls)}: point the landing resource, or a source of the dataset, to those objects"
     )

@@ -1,12 +1,10 @@
-"""Limits and results of one tick of discovery at one source, and the progress that is kept between ticks.
-
-Kept are the key that discovery has reached at a source, and the objects that wait there for a full batch.
+"""State of discovery: budgets, results of a tick, and each source's progress between ticks.
 
     tables/<dataset>/arrivals/<source>/waiting.parquet      replaced by every tick
-    tables/<dataset>/arrivals/<source>/paused.json          there while the source is paused
+    tables/<dataset>/arrivals/<source>/paused.json          present while the source is paused
 
-All of it may be lost: a hint of where to go on, never the truth. The manifests alone say which objects are in a batch.
-Objects that waited, and are forgotten, are found again by the next pass over the listing.
+Progress is a hint and may be lost: only manifests define batches, and the next pass finds forgotten objects
+again.
 """
 
 import json
@@ -51,12 +49,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An object that waits."""
+    """An object that waits for a batch."""
 
     item: RawObject
     """The object."""
     arrived_us: int
-    """Time of its last write, or of its first sight where the store does not tell."""
+    """Last write, or first sight if the store has no times; microseconds since 1970."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,23 +62,23 @@ class Progress:
     """Progress of one source."""
 
     cursor: str = ""
-    """Last key that was listed and dealt with; "" between two passes."""
+    """Last key that was listed and handled; "" between two passes."""
     n_passes: int = 0
     """Complete passes."""
     listed: int = 0
-    """Objects listed in the pass that goes on."""
+    """Objects listed in this pass."""
     not_taken: dict[str, int] = field(default_factory=dict)
-    """Reason -> objects not taken in the pass that goes on."""
+    """Reason -> objects not taken in this pass."""
     last_listed: int = 0
     """Objects listed in the last complete pass."""
     last_not_taken: dict[str, int] = field(default_factory=dict)
     """Reason -> objects not taken in the last complete pass."""
-    taken: list[tuple[int, int]] = field(default_factory=list)
-    """(time in microseconds, objects) of the last hour."""
+    admitted: list[tuple[int, int]] = field(default_factory=list)
+    """(microseconds since 1970, objects) of the last hour."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    """URI -> object, in the order of their arrival here."""
+    """URI -> object, in the order of arrival here."""
     held: list[str] = field(default_factory=list)
-    """Files of a feed that were read and name objects that wait."""
+    """Files of a feed that name objects that wait."""
     read: dict[str, int] = field(default_factory=dict)
     """Other files of a feed -> notices read."""
     at_us: int = 0
@@ -91,19 +89,19 @@ class Progress:
         self.not_taken[reason] = self.not_taken.get(reason, 0) + 1
 
     def end_pass(self) -> None:
-        """Begin the next pass at the beginning of the listing, which has come to its end: it finds what was late."""
+        """End a pass; the next one starts at the beginning of the listing."""
         self.last_listed, self.last_not_taken = self.listed, self.not_taken
         self.cursor, self.listed, self.not_taken = "", 0, {}
         self.n_passes += 1
 
     def room(self, per_hour: int | None, now_us: int) -> int | None:
-        """Return the number of objects that the last hour still has room for; None: any number."""
-        self.taken = [(at, n) for at, n in self.taken if at > now_us - HOUR_US]
-        return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.taken))
+        """Return how many objects the hourly limit still allows; None: any number."""
+        self.admitted = [(at, n) for at, n in self.admitted if at > now_us - HOUR_US]
+        return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.admitted))
 
 
 def read_progress(store: Store, dataset: str, source: str) -> Progress:
-    """Return the progress of a source; a fresh one where none is kept, or it cannot be read."""
+    """Return a source's progress; a new one if none is stored or readable."""
     path = f"{_folder(dataset, source)}waiting.parquet"
     try:
         table = parse_table(store.get(path).data, path)
@@ -116,25 +114,26 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
     except ObjectNotFound:
         return Progress()
     except (FormatTooNew, *DAMAGED, pa.ArrowException) as error:
-        _log.warning("%s/%s is no use, a new pass begins: %s", store.url, path, error)
+        _log.warning("ignoring %s/%s, a new pass begins: %s", store.url, path, error)
         return Progress()
 
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of `write_progress`, each of its type. Raises: those of `DAMAGED` for anything else."""
-    return {name: _FACTS[name](value) for name, value in facts.items()}
+    return {_FIELDS.get(name, name): _FACTS[name](value) for name, value in facts.items()}
 
 
-def _counts(told: Mapping[str, Any]) -> dict[str, int]:
-    return {_text(name): int(n) for name, n in told.items()}
+def _counts(counts: Mapping[str, Any]) -> dict[str, int]:
+    return {_text(name): int(n) for name, n in counts.items()}
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.100} is no text")
+        raise TypeError(f"{value!r:.100} is not text")
     return value
 
 
+_FIELDS = {"taken": "admitted"}
+"""Stored name -> field, if they differ."""
 _FACTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("n_passes", "listed", "last_listed", "at_us"), int),
     **dict.fromkeys(("not_taken", "last_not_taken", "read"), _counts),
@@ -145,8 +144,8 @@ _FACTS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def write_progress(store: Store, dataset: str, source: str, progress: Progress) -> None:
-    """Replace the progress that is kept, whole."""
-    facts = {name: getattr(progress, name) for name in Progress.__slots__ if name != "waiting"}
+    """Replace the stored progress."""
+    facts = {name: getattr(progress, _FIELDS.get(name, name)) for name in _FACTS}
     rows = [asdict(one.item) | {"arrived_us": one.arrived_us} for one in progress.waiting.values()]
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)
     body = table_bytes(table, _KIND, facts={"progress": json.dumps(facts)})
@@ -154,22 +153,22 @@ def write_progress(store: Store, dataset: str, source: str, progress: Progress) 
 
 
 def pause(store: Store, dataset: str, source: str, *, reason: str, by: str) -> None:
-    """Take nothing of the source from the next tick on, until `resume`. Batches that are made go on."""
+    """Admit no objects of the source from the next tick on, until `resume`. Existing batches go on."""
     body = {"reason": reason, "by": by, "at_us": time.time_ns() // 1000}
     store.put(f"{_folder(dataset, source)}paused.json", canonical(body))
 
 
 def resume(store: Store, dataset: str, source: str) -> bool:
     """End a pause, and return whether there was one."""
-    was = paused(store, dataset, source) is not None
+    was_paused = paused(store, dataset, source) is not None
     store.delete_many([f"{_folder(dataset, source)}paused.json"])
-    return was
+    return was_paused
 
 
 def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
-    """Return who paused the source, why and when; None for a source that is not paused.
+    """Return who paused the source, why and when; None if it is not paused.
 
-    A file that somebody wrote by hand counts, whatever is in it.
+    Any file counts as a pause, also an unreadable one.
     """
     try:
         data = store.get(f"{_folder(dataset, source)}paused.json").data
@@ -185,107 +184,107 @@ def _folder(dataset: str, source: str) -> str:
     return f"tables/{check_dataset_name(dataset)}/arrivals/{source}/"
 
 
-_MANY_BATCHES = 64  # that one tick makes of a source
+_MANY_BATCHES = 64  # most that a tick makes of a source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickBudget:
-    """Limits of one tick, all sources together. The rest goes on with the next tick."""
+    """Limits of one tick over all sources. The next tick does the rest."""
 
     max_listed: int = 100_000
-    """Most keys listed."""
+    """Keys listed."""
     max_s: float = 20.0
-    """Most seconds of listing, looked at every 32,768 keys."""
+    """Seconds of listing, checked every 32,768 keys."""
     max_notices: int = 4096
-    """Most notices of feeds, one HEAD each."""
+    """Notices of feeds, one HEAD each."""
 
 
 DEFAULT_BUDGET = TickBudget()
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class TickResult:
     """Results of a tick at one source."""
 
     source: str
     """Name of the source."""
     listed: int = 0
     """Keys listed."""
-    found: int = 0
-    """Objects that are new."""
-    made: list[str] = field(default_factory=list)
-    """Keys of the batches made."""
+    n_new: int = 0
+    """New objects."""
+    batches: list[str] = field(default_factory=list)
+    """Keys of the new batches."""
     waiting: int = 0
-    """Objects left waiting."""
+    """Objects that wait."""
     oldest_s: float = 0.0
-    """Seconds that the oldest of them has waited."""
+    """Longest wait among them, in seconds."""
     cursor: str = ""
     """Last key that was listed; "" between two passes."""
     n_passes: int = 0
-    """Complete passes over the listing."""
+    """Complete passes."""
     not_taken: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> objects not taken, of this pass or else of the last one."""
+    """Reason -> objects not taken, of this pass or else the last one."""
     note: str = ""
-    """Reason why nothing, or not all, was done; "" for none."""
+    """Why nothing, or not everything, was done; "" for none."""
     failed: bool = False
-    """True where the source, or its feed, raised an error."""
+    """True if the source, or its feed, raised an error."""
     set_aside: list[str] = field(default_factory=list)
-    """Notices that make no sense: where they stand, and why."""
+    """Unreadable notices: location and reason."""
     unlisted: list[str] = field(default_factory=list)
-    """The first objects that the listing could not hand out, and why: names that are no keys, links out of a folder."""
+    """The first objects that the listing refused, and why: names that are not keys, links out of a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """The dataset that a tick works for."""
+class TickDataset:
+    """The dataset of a tick."""
 
     store: Store
-    """Store of the root."""
+    """The root's."""
     name: str
-    """Name of the dataset."""
+    """Name."""
     limits: BatchLimits
-    """Sizes of its batches."""
+    """Sizes of batches."""
     denies: Sequence[Deny] = ()
     """Takedowns of the root."""
     now_us: int = 0
     """Time of the tick, in microseconds since 1970."""
     by_subject: bool = False
-    """True where each folder is a subject."""
+    """True if each folder is a subject."""
 
     def denied(self) -> DeniedObjects:
         return DeniedObjects(self.denies, self.name, by_subject=self.by_subject)
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class SourceTick:
     """One source in one tick."""
 
-    dataset: Dataset
-    """The dataset."""
+    dataset: TickDataset
+    """The tick's dataset."""
     source: Source
     """The source."""
     place: Store
-    """Its place, opened."""
+    """The source's, opened."""
     progress: Progress
-    """Its progress, which the tick changes."""
+    """Updated by the tick."""
     book: Book
     """Manifests of the dataset."""
     denied: DeniedObjects
-    """Takedowns that its objects are held against."""
+    """Takedowns that exclude objects."""
     budget: TickBudget
-    """Limits of the tick for this source."""
-    step: Step
-    """Results so far, which the tick changes."""
+    """For this source."""
+    step: TickResult
+    """Results so far, updated by the tick."""
 
     def admit(self, infos: Sequence[ObjectInfo], room: int) -> int:
         """Let new objects of `infos` wait for a batch.
 
-        Returns how many of `infos`, from the first on, were dealt with: those behind the `room`-th new one were not.
+        Returns how many of `infos` were handled, from the first on: at most `room` of them are new.
         """
         progress = self.progress
         base = self.place.url.rstrip("/")
-        found = [(f"{base}/{info.key}", info.etag) for info in infos]
-        for position in unseen(found, batched(self.book)):
+        identities = [(f"{base}/{info.key}", info.etag) for info in infos]
+        for position in unseen(identities, batched(self.book)):
             info = infos[position]
             item = raw_object(self.place, info)
             waits = progress.waiting.get(item.uri)
@@ -298,25 +297,25 @@ class Work:
                     return position
                 room -= 1
                 arrived_us = info.modified_us if info.modified_us is not None else self.dataset.now_us
-                progress.waiting.pop(item.uri, None)  # an overwritten one waits anew
+                progress.waiting.pop(item.uri, None)  # an overwritten object waits from now on
                 progress.waiting[item.uri] = Waiting(item=item, arrived_us=arrived_us)
-                self.step.found += 1
+                self.step.n_new += 1
         return len(infos)
 
     def room(self) -> int:
-        """Return the number of objects that this tick may still take in here."""
-        source, limits, found = self.source, self.dataset.limits, self.step.found
+        """Return how many objects this tick may still admit here."""
+        source, limits, n_new = self.source, self.dataset.limits, self.step.n_new
         hour = self.progress.room(source.objects_per_hour, self.dataset.now_us)
         rooms = [limits.max_objects * (limits.max_batches or _MANY_BATCHES) - len(self.progress.waiting)]
         if hour is not None:
-            rooms.append(hour - found)
+            rooms.append(hour - n_new)
         if source.objects_per_tick is not None:
-            rooms.append(source.objects_per_tick - found)
+            rooms.append(source.objects_per_tick - n_new)
         return max(0, min(rooms))
 
 
 def batched(book: Book) -> "pl.DataFrame":
-    """Return uri and etag of every object that a batch names."""
-    import polars as pl  # loading the definitions must not cost it
+    """Return uri and etag of every object in a batch."""
+    import polars as pl  # slow to import; loading the definitions does without
 
     return pl.DataFrame(book.seen())

@@ -1,11 +1,11 @@
-"""Reconciling a source: the objects that it really holds against all manifests of the dataset.
+"""Reconcile a source: compare the objects that it holds with all manifests of the dataset.
 
-    late:         is there, old enough to have been found, and in no batch: no notice came, or a listing lied
-    overwritten:  is there as another object than the one in a batch
-    vanished:     is in a batch, and no longer there
+    late:         present, old enough to have been found, in no batch: no notice came, or a listing was incomplete
+    overwritten:  present with another etag than in its batch
+    vanished:     in a batch, no longer present
 
-Late and overwritten objects become batches. Vanished ones are reported, and versions keep their samples. Nothing bounds
-the cost: one listing (or inventory) of the whole source and every manifest, about 1 kB of memory per object.
+Late and overwritten objects become batches; vanished ones are reported. Costs one listing (or inventory) of the whole
+source and every manifest; memory: 1 kB per object.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 from loader.dataset.tables.parquet import TableFile, put_named_table
 from loader.errors import Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 from ..source_formats import JOINED
 from ..sources import Sieve, Source
 from .batch_manifests import Book, batch_numbers, manifests
 from .inventory import read_inventory
 from .make_batches import is_there, make_batches, raw_object, unseen
-from .progress import Dataset, batched, read_progress
+from .progress import TickDataset, batched, read_progress
 
 if TYPE_CHECKING:
     import polars as pl
 
 FRESH_S = 3600.0
-"""Added to the time that objects may wait, in seconds; younger ones are left to the sensor."""
+"""Seconds added to the longest wait; younger objects are left to the sensor."""
 
 _CHUNK = 65_536  # objects
 _MANIFESTS = 64  # read at a time
@@ -44,8 +44,7 @@ class Reconciled:
     source: str
     """Name of the source."""
     differences: "pl.DataFrame"
-    """Columns status, key, uri, nbytes, etag, modified_us and batch (its number, 0 for none), sorted by status and
-    key."""
+    """Columns status, key, uri, nbytes, etag, modified_us, batch (number, 0: none), sorted by status, key."""
     n_there: int
     """Objects of the source."""
     n_batched: int
@@ -54,31 +53,31 @@ class Reconciled:
     """Objects that wait, or are too young to be late."""
     not_taken: Mapping[str, int]
     """Reason -> objects not taken."""
-    made: list[str] = field(default_factory=list)
-    """Keys of the batches that were made."""
+    batches: list[str] = field(default_factory=list)
+    """Keys of the new batches."""
     table: TableFile | None = None
-    """Table of the differences; None where it was not written."""
+    """Table of the differences; None if it was not written."""
 
     def count(self, status: str) -> int:
-        """Return the number of objects that are late, overwritten or vanished."""
+        """Return the number of objects with this status: late, overwritten or vanished."""
         return int((self.differences["status"] == status).sum())
 
 
 def reconcile(
-    dataset: Dataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
+    dataset: TickDataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
 ) -> Reconciled:
     """Compare a source with the manifests, and make batches of the objects that are in none.
 
-    inventory: the URL of one, see `inventory`; "": the place is listed. write: False only reports. Killed at any point
-    it can be run again; the sensor may be at work meanwhile.
-    Raises: InvalidName; InvalidStore for an inventory of raw objects of several files; Corrupt for a manifest, or an
-    inventory, that cannot be read; StoreError.
+    inventory: its URL; "": list the source. write: False only reports. The sensor may run meanwhile.
+
+    Raises: InvalidStore for an inventory of raw objects with several files; Corrupt for an unreadable manifest or
+    inventory.
     """
     import polars as pl
 
     if inventory and source.format in JOINED:
         raise InvalidStore(
-            f"an inventory has files, and a raw object of {source.format} lies in several: leave the inventory out"
+            f"an inventory lists files, but a raw object of {source.format} has several: omit the inventory"
         )
     refusals = Refusals()
     there = (
@@ -90,7 +89,7 @@ def reconcile(
     if refusals.n:
         not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
     base = place.url.rstrip("/") + "/"
-    tag = pl.col("etag").str.strip_chars('"').alias("tag")  # an inventory of S3 has them without quotes
+    tag = pl.col("etag").str.strip_chars('"').alias("tag")  # S3 Inventory has etags without quotes
     there = there.with_columns((base + pl.col("key")).alias("uri"), tag)
     known = _known(dataset, place.url, source.prefix).with_columns(tag)
     new = there.join(known.select("uri"), on="uri", how="anti")
@@ -102,10 +101,10 @@ def reconcile(
     other = there.filter((pl.col("tag") != "") & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
     overwritten = other.join(known.select("uri", "batch").unique("uri", keep="last"), on="uri")
     vanished = known.unique("uri", keep="last").join(there.select("uri"), on="uri", how="anti")
-    found = [("late", late), ("overwritten", overwritten), ("vanished", vanished)]
+    statuses = [("late", late), ("overwritten", overwritten), ("vanished", vanished)]
     report = Reconciled(
         source=source.name,
-        differences=pl.concat([_rows(status, rows) for status, rows in found]).sort("status", "key"),
+        differences=pl.concat([_rows(status, rows) for status, rows in statuses]).sort("status", "key"),
         n_there=there.height,
         n_batched=known["uri"].n_unique(),
         n_fresh=new.height - late.height,
@@ -114,24 +113,25 @@ def reconcile(
     return _written(dataset, place, report, source.sieve(), confirm=bool(inventory)) if write else report
 
 
-def _written(dataset: Dataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool) -> Reconciled:
-    """Write batches of the objects that are late or overwritten, and the table of differences."""
-    wanted = report.differences.filter(report.differences["status"] != "vanished")
-    infos = _confirmed(place, wanted["key"].to_list(), why) if confirm else _as_listed(wanted)
+def _written(
+    dataset: TickDataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool
+) -> Reconciled:
+    changed = report.differences.filter(report.differences["status"] != "vanished")
+    infos = _confirmed(place, changed["key"].to_list(), why) if confirm else _as_listed(changed)
     objects = [raw_object(place, info) for info in infos if is_there(place, info)]
     denied, book = dataset.denied(), Book(dataset.store, dataset.name)
     allowed = [item for item in objects if not denied.has(item)]
     fresh = [allowed[position] for position in unseen([item.identity for item in allowed], batched(book))]
-    made, _ = make_batches(book, place.url, fresh, dataset.limits, rest=True)
+    batches, _ = make_batches(book, place.url, fresh, dataset.limits, rest=True)
     folder = f"tables/{dataset.name}/reconcile/{report.source}"
     table = None
     if report.differences.height:
         table = put_named_table(dataset.store, folder, report.differences.to_arrow(), "differences")
-    return replace(report, made=made, table=table)
+    return replace(report, batches=batches, table=table)
 
 
 def _listed(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
-    """List the whole place, from its beginning, as no server can get wrong."""
+    """Return a full listing, from the beginning: the one kind that no server gets wrong."""
     import polars as pl
 
     infos, frames = list_place(place, source.prefix, refuse=refusals), [_frame([])]
@@ -155,14 +155,13 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
 
 
 def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
-    """Return the objects that the source takes, and how many it does not, by reason."""
     import polars as pl
 
     why, keys, sizes = source.sieve(), there["key"], there["nbytes"]
     reasons = pl.Series(
         "why",
         [
-            # An inventory may not tell the size: what is taken then is looked up, and asked again.
+            # An inventory may lack sizes: `_confirmed` checks those objects again.
             why(ObjectInfo(key=key, nbytes=source.min_bytes if nbytes is None else nbytes, etag=""))
             for key, nbytes in zip(keys, sizes, strict=True)
         ],
@@ -172,20 +171,20 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
     return there.filter(reasons == ""), dict(counts.iter_rows())
 
 
-def _known(dataset: Dataset, landing: str, prefix: str) -> "pl.DataFrame":
-    """Return uri, key, nbytes, etag, modified_us, batch of the place's objects in batches, in the order of batches."""
+def _known(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
+    """Return uri, key, nbytes, etag, modified_us, batch of the source's objects in batches, in order."""
     import polars as pl
 
     schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}
     frames = [pl.DataFrame(schema=schema)]
     numbers = iter(batch_numbers(dataset.store, dataset.name))
-    while some := list(islice(numbers, _MANIFESTS)):
-        for manifest in manifests(dataset.store, dataset.name, some):
+    while chunk := list(islice(numbers, _MANIFESTS)):
+        for manifest in manifests(dataset.store, dataset.name, chunk):
             items = manifest.objects if manifest.landing == landing else ()
             rows = [
                 (item.key, item.uri, item.nbytes, item.etag, manifest.number)
                 for item in items
-                if item.key.startswith(prefix) and item.uri.startswith(landing)  # else it was taken down
+                if item.key.startswith(prefix) and item.uri.startswith(landing)  # else redacted by a takedown
             ]
             frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
     return pl.concat(frames).with_columns(pl.lit(None, pl.Int64).alias("modified_us"))
@@ -195,8 +194,7 @@ def _rows(status: str, rows: "pl.DataFrame") -> "pl.DataFrame":
     import polars as pl
 
     batch = pl.col("batch") if "batch" in rows.columns else pl.lit(0, pl.Int64).alias("batch")
-    told = pl.lit(status).alias("status")
-    return rows.select(told, "key", "uri", "nbytes", "etag", "modified_us", batch)
+    return rows.select(pl.lit(status).alias("status"), "key", "uri", "nbytes", "etag", "modified_us", batch)
 
 
 def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
@@ -207,8 +205,6 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
 
 
 def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
-    """Return the objects that an inventory named, as the store has them now: one HEAD each."""
-
     def now(key: str) -> ObjectInfo | None:
         try:
             return place.head(key)
@@ -216,5 +212,5 @@ def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo
             return None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(now, keys))
-    return [info for info in found if info is not None and not why(info)]
+        infos = list(pool.map(now, keys))
+    return [info for info in infos if info is not None and not why(info)]

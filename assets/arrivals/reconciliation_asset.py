@@ -1,4 +1,4 @@
-"""The asset [dataset, reconciliation]: objects that discovery missed, that were overwritten, or that vanished."""
+"""The asset [dataset, reconciliation]: objects that discovery missed, overwritten and vanished ones."""
 
 import time
 
@@ -13,7 +13,7 @@ from ..sources import Source
 from ..spec import DatasetSpec
 from ..stages import RECONCILIATION
 from .open_source import opener
-from .progress import Dataset, paused
+from .progress import TickDataset, paused
 from .reconcile import Reconciled, reconcile
 
 
@@ -28,13 +28,13 @@ class ReconcileConfig(dg.Config):
     source: str = ""
     """Name of the source; "" for all."""
     inventory: str = ""
-    """URL of an inventory (see `inventory.py`) of that source; "" to list the source."""
+    """URL of an inventory of that source, see `inventory`; "" to list the source."""
     write: bool = True
-    """True makes batches of objects that are in none; False only reports."""
+    """True also makes batches of the objects in none."""
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Return the asset, which its job materializes."""
+    """Return the asset, which the job of `reconcile_job` materializes."""
 
     @dg.asset(
         key=[spec.name, RECONCILIATION],
@@ -50,7 +50,7 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
         reports: list[Reconciled] = []
         failed: list[str] = []
         with root.opened() as opened:
-            work = Dataset(
+            work = TickDataset(
                 store=opened.store,
                 name=spec.name,
                 limits=spec.batch,
@@ -58,20 +58,20 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
                 by_subject=spec.split_by == "subject",
                 now_us=time.time_ns() // 1000,
             )
-            for source in _wanted(spec, config):
+            for source in _selected(spec, config):
                 stopped = source.paused or paused(opened.store, spec.name, source.name) is not None
                 if stopped and config.write:
-                    context.log.warning(f"source {source.name} is paused: it is only looked at")
+                    context.log.warning(f"source {source.name} is paused: reporting only")
                 try:
                     with opener(landing)(source) as place:
                         write = config.write and not stopped
-                        found = reconcile(work, source, place, inventory=config.inventory, write=write)
+                        report = reconcile(work, source, place, inventory=config.inventory, write=write)
                 except Exception as error:
                     why = f"source {source.name}: {type(error).__name__}: {redact(str(error))}"
                     context.log.error(why, exc_info=not isinstance(error, PenstockError))
                     failed.append(why)
                 else:
-                    reports.append(found)
+                    reports.append(report)
         shown = reconciliation_metadata(reports)
         if failed:
             raise dg.Failure("; ".join(failed), metadata=shown)
@@ -80,20 +80,19 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     return reconciliation
 
 
-def _wanted(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
-    """Return the sources to reconcile. Raises: dg.Failure."""
-    found = [source for source in spec.sources if config.source in ("", source.name)]
-    if not found or (config.inventory and len(found) != 1):
+def _selected(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
+    sources = [source for source in spec.sources if config.source in ("", source.name)]
+    if not sources or (config.inventory and len(sources) != 1):
         names = ", ".join(source.name for source in spec.sources)
         raise dg.Failure(
-            f"source={config.source!r}, inventory={config.inventory!r}: name one of {names}; an inventory is of one",
+            f"source={config.source!r}, inventory={config.inventory!r}: choose one of {names}; an inventory needs one",
             allow_retries=False,
         )
-    return found
+    return sources
 
 
 def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
-    """Return the asset's metadata: counts of every source, and the first differences by name."""
+    """Return the asset's metadata: counts per source, and the first differences."""
     counts = [
         (
             one.source,
@@ -102,7 +101,7 @@ def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
             *(one.count(status) for status in ("late", "overwritten", "vanished")),
             one.n_fresh,
             ", ".join(f"{n} {reason}" for reason, n in sorted(one.not_taken.items())) or "none",
-            len(one.made),
+            len(one.batches),
             one.table.path if one.table else "",
         )
         for one in reports
@@ -131,5 +130,5 @@ def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
         "differences": dg.MetadataValue.md(
             markdown_table(("", "object", "bytes", "batch"), rows) if rows else "none"
         ),
-        "batches_made": dg.MetadataValue.int(sum(len(one.made) for one in reports)),
+        "batches_made": dg.MetadataValue.int(sum(len(one.batches) for one in reports)),
     }

@@ -1,7 +1,4 @@
-"""Checks of what a batch or a version would be: pure functions on tables, and a suite of expectations.
-
-Nothing here decides anything: a stage runs them before it publishes, and fails closed.
-"""
+"""Checks before a publication: functions on tables, and a suite of expectations. Stages run them and fail closed."""
 
 from .expectations import CheckReport, Expectation, ExpectationResult, run_expectations
 from .near_duplicates import near_duplicates_across_splits

@@ -1,8 +1,7 @@
 """A suite of expectations over a table, run by Great Expectations.
 
-Importing Great Expectations takes 5 to 12 seconds and 300 MB, so it happens inside `run_expectations`, and
-nowhere else. The table goes there as Arrow-backed pandas: integers with nulls stay integers, NaN is not null.
-Types are compared here, since Great Expectations knows no Arrow types.
+Its import takes 5 to 12 s and 300 MB, so only `run_expectations` does it. The table becomes Arrow-backed pandas:
+integers with nulls stay integers, and NaN is not null. Types are compared here, since it does not support Arrow types.
 """
 
 import math
@@ -33,7 +32,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 class Expectation:
     """A rule for a table, by its kind.
 
-    - column: `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
+    - column: `column` exists, with polars type `type` ("String", "Int64", "Float64" ...) if that is set
     - not_null: values of `column`; NaN is a value
     - between: low <= value <= high; null passes, NaN does not
     - in_set: value in `values`; null passes
@@ -41,13 +40,13 @@ class Expectation:
     - matches: the regular expression `pattern` is found in the value; null passes
     - row_count: low <= number of rows <= high
 
-    Raises: ValueError for an expectation that cannot be meant.
+    Raises: ValueError for an inconsistent expectation.
     """
 
     kind: Kind
     """One of the kinds above."""
     column: str = ""
-    """Name of the column; "" for row_count."""
+    """"" for row_count."""
     type: str = ""
     """Polars type of the column; "" for any."""
     low: float | None = None
@@ -59,10 +58,9 @@ class Expectation:
     pattern: str = ""
     """Regular expression of matches."""
     where: tuple[str, Scalar] | None = None
-    """(column, value): only rows that have it, e.g. ("kind", "audio"); None for all rows. Without
-    any row every rule but row_count holds."""
+    """(column, value): only rows with it, e.g. ("kind", "audio"). Without such rows, every rule but row_count holds."""
     max_share: float = 0.0
-    """Share of the rows that may break it, 0 to 1."""
+    """Share of rows that may break the rule, 0 to 1."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -89,7 +87,7 @@ class Expectation:
         return f"{self.kind}({', '.join(word for word in words if word)}){suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON without floats, for a fingerprint."""
+        """Return JSON without floats, for a fingerprint."""
         return {name: repr(getattr(self, name)) for name in Expectation.__slots__}
 
 
@@ -98,21 +96,21 @@ class ExpectationResult:
     """Outcome of one expectation."""
 
     expectation: Expectation
-    """The expectation."""
+    """The rule."""
     status: Status
-    """Status; "error" means that it could not be evaluated, which is as bad as failed."""
+    """"error": it could not be evaluated, which counts as failed."""
     observed: str
-    """Observation, in words."""
+    """Text of the observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """A suite's outcome."""
+    """Outcome of a suite."""
 
     n_rows: int
     """Rows of the table."""
     results: tuple[ExpectationResult, ...]
-    """Results in the order of the suite."""
+    """In the order of the suite."""
 
     @property
     def passed(self) -> bool:
@@ -120,17 +118,17 @@ class CheckReport:
 
     @property
     def broken(self) -> bool:
-        """True where an expectation could not be evaluated."""
+        """True if an expectation could not be evaluated."""
         return any(result.status == "error" for result in self.results)
 
     @property
     def not_passed(self) -> tuple[Expectation, ...]:
-        """The expectations that failed, or could not be evaluated."""
+        """Expectations that failed, or could not be evaluated."""
         return tuple(result.expectation for result in self.results if result.status != "passed")
 
     @property
     def markdown(self) -> str:
-        """Table of the results, those that did not pass first."""
+        """Table of the results, failures first."""
         order = {"error": 0, "failed": 1, "passed": 2}
         rows = sorted(self.results, key=lambda result: order[result.status])
         return markdown_table(
@@ -139,7 +137,7 @@ class CheckReport:
         )
 
     def as_check(self, name: str = "expectations") -> CheckResult:
-        """Return the suite as one check; its value is the number of expectations that did not pass."""
+        """Return the suite as one check; its value is the number of failures."""
         wrong = [result for result in self.results if result.status != "passed"]
         named = "; ".join(f"{r.expectation.name}: {r.status}, {r.observed}" for r in wrong[:3])
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -159,10 +157,8 @@ def run_expectations(
 ) -> CheckReport:
     """Evaluate the suite; only the columns that it names are read.
 
-    table: a frame, or paths of Parquet files that are one table. An expectation that breaks by itself is a result with
-    status "error".
-
-    Raises: MissingDependency; whatever breaks Great Expectations as a whole.
+    table: a frame, or paths of Parquet files of one table. A broken expectation has status "error". Raises:
+    MissingDependency; errors of Great Expectations as a whole.
     """
     import polars as pl
 
@@ -170,13 +166,11 @@ def run_expectations(
         lazy = table.lazy()
     else:
         lazy = pl.concat([pl.scan_parquet(path) for path in table], how="diagonal_relaxed")
-    there = lazy.collect_schema()
+    types = lazy.collect_schema()
     named = {item.column for item in suite} | {item.where[0] for item in suite if item.where}
-    wanted = sorted(named & set(there.names()))
-    frame = (
-        lazy.with_row_index("__row").select("__row", *wanted).collect()
-    )  # it has its rows without a column too
-    results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in there.items()}))
+    names = sorted(named & set(types.names()))
+    frame = lazy.with_row_index("__row").select("__row", *names).collect()  # counts rows without columns too
+    results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in types.items()}))
     results |= _of_no_rows(suite, frame)
     rest = {n: item for n, item in enumerate(suite) if n not in results}
     if rest:
@@ -188,16 +182,15 @@ def _wrong_types(
     suite: Sequence[Expectation], types: Mapping[str, str]
 ) -> Iterator[tuple[int, ExpectationResult]]:
     for number, item in enumerate(suite):
-        found = types.get(item.column)
-        if item.kind == "column" and item.type and found not in (None, item.type):
-            said = f"{item.column} is {found}"
-            yield number, ExpectationResult(expectation=item, status="failed", observed=said)
+        type_ = types.get(item.column)
+        if item.kind == "column" and item.type and type_ not in (None, item.type):
+            observed = f"{item.column} is {type_}"
+            yield number, ExpectationResult(expectation=item, status="failed", observed=observed)
 
 
 def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
-    """Return "passed" for expectations of rows of which there are none, even of a column that only they would have."""
-    there = {item.where for item in suite if item.where and item.where[0] in frame.columns}
-    none = {(name, value) for name, value in there if not (frame[name] == value).any()}
+    conditions = {item.where for item in suite if item.where and item.where[0] in frame.columns}
+    none = {(name, value) for name, value in conditions if not (frame[name] == value).any()}
     return {
         number: ExpectationResult(expectation=item, status="passed", observed="there are no such rows")
         for number, item in enumerate(suite)
@@ -206,10 +199,9 @@ def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int
 
 
 def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
-    """Return results by the suite's numbers. Raises: MissingDependency."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of modules that its dependencies import
+            warnings.simplefilter("ignore", DeprecationWarning)  # its dependencies' modules
             gx: Any = import_module("great_expectations")
     except ImportError as error:
         raise MissingDependency(
@@ -220,9 +212,9 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     asset = context.data_sources.add_pandas("tables").add_dataframe_asset("table")
     batch = asset.add_batch_definition_whole_dataframe("whole")
-    asked = [_translated(number, item) for number, item in suite.items()]
-    made = context.suites.add(gx.ExpectationSuite(name="suite", expectations=asked))
-    definition = gx.ValidationDefinition(name="validation", data=batch, suite=made)
+    translated = [_translated(number, item) for number, item in suite.items()]
+    suite_ = context.suites.add(gx.ExpectationSuite(name="suite", expectations=translated))
+    definition = gx.ValidationDefinition(name="validation", data=batch, suite=suite_)
     answer = context.validation_definitions.add(definition).run(
         batch_parameters={"dataframe": frame.to_pandas(use_pyarrow_extension_array=True)},
         result_format={"result_format": "SUMMARY", "partial_unexpected_count": _N_SHOWN},
@@ -232,12 +224,11 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
         for number, item in suite.items()
     }
     numbers = [int(result.expectation_config.meta["number"]) for result in answer.results]
-    found = zip(numbers, answer.results, strict=True)
-    return unanswered | {number: _result(suite[number], result) for number, result in found}
+    results = zip(numbers, answer.results, strict=True)
+    return unanswered | {number: _result(suite[number], result) for number, result in results}
 
 
 def _translated(number: int, item: Expectation) -> Any:
-    """Return the expectation as Great Expectations has it."""
     gxe: Any = import_module("great_expectations.expectations")
     conditions: Any = import_module("great_expectations.expectations.row_conditions")
     options: dict[str, Any] = {"meta": {"number": number}}
@@ -261,13 +252,13 @@ def _translated(number: int, item: Expectation) -> Any:
 
 
 def _result(item: Expectation, answer: Any) -> ExpectationResult:
-    """Return the result of an answer. An exception inside a metric comes as success=False: it is told apart here."""
+    """Return the result of an answer: success=False may hide an exception inside a metric."""
     if raised := _raised(answer.exception_info or {}):
         return ExpectationResult(expectation=item, status="error", observed=raised[:300])
     status: Status = "passed" if answer.success else "failed"
     facts = answer.result
     if item.kind == "column":
-        observed = "it is there" if answer.success else "there is no such column"
+        observed = "it exists" if answer.success else "there is no such column"
     elif item.kind == "row_count":
         observed = f"{facts['observed_value']} rows"
     else:
@@ -278,7 +269,6 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """Return the message of the exception, or "". info: one exception, or metric -> exception."""
     several = [info] if "raised_exception" in info else list(info.values())
-    told = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
-    return told[0] if told else ""
+    messages = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
+    return messages[0] if messages else ""

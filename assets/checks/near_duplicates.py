@@ -1,11 +1,11 @@
-"""Copies on two sides of a split: samples that are both trained on and validated on."""
+"""Near-duplicates across splits: samples in both training and validation data."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..dedup.pictures import file_pictures, find
+from ..dedup.near_pairs import find, index_images
 from ..dedup.policy import KINDS
 from ..dedup.settle import Candidates
 from ..dedup.table import looks, schema, typed
@@ -21,7 +21,7 @@ _AT_ONCE = 256
 _NAMED, _SHOWN = 3, 20
 
 Pair = tuple[str, str, str, str, int]
-"""A sample of the batch and its split, the nearest of another split and which, bits."""
+"""(sample, its split, the nearest of another split, that split, bits)."""
 
 
 def near_duplicates_across_splits(
@@ -35,66 +35,71 @@ def near_duplicates_across_splits(
 ) -> CheckResult:
     """Check photos and clips of the batch for a near-duplicate in another split, in the batch or the newest version.
 
-    By the perceptual hash, whatever the dataset does with near-duplicates; pieces of one object count too. Samples of
-    these kinds without a hash fail the check. value: number of samples of the batch. Cost: see `dedup.hamming`.
+    Uses the perceptual hash; samples of these kinds without one fail. value: samples of the batch.
     """
-    mine = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
-    if not len(mine):
+    samples = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
+    if not len(samples):
         return _result(0, f"there are no samples of kind {' or '.join(sorted(kinds))}", severity)
     if missing := [name for name in ("kind", "split", "phash") if name not in table.columns]:
-        return _result(len(mine), f"the table has no column {missing[0]!r}", severity)
-    if n_unhashed := mine["phash"].null_count():
-        return _result(n_unhashed, f"{n_unhashed} of {len(mine)} samples have no perceptual hash", severity)
-    new, members = looks(typed(mine), alone=False)
-    found = _across(new, new, max_distance, mirrored)
+        return _result(len(samples), f"the table has no column {missing[0]!r}", severity)
+    if n_unhashed := samples["phash"].null_count():
+        return _result(
+            n_unhashed, f"{n_unhashed} of {len(samples)} samples have no perceptual hash", severity
+        )
+    new, members = looks(typed(samples), ungrouped=False)
+    across = _across(new, new, max_distance, mirrored)
     if baseline is not None:
-        there = [name for name in schema() if name in baseline.collect_schema()]
-        published = typed(baseline.select(there).collect())
-        others, _ = looks(published.filter(published["kind"].is_in(list(kinds))), alone=False)
-        found = _across(new, others, max_distance, mirrored) | found
-    n_samples = int(members.gather(sorted(found)).list.len().sum())
-    pairs = [found[row] for row in sorted(found)]
-    said = f"{n_samples} of {len(mine)} samples have a near-duplicate in another split"
-    named = [f"{key!r} ({split}) and {other!r} ({there})" for key, split, other, there, _ in pairs[:_NAMED]]
+        names = [name for name in schema() if name in baseline.collect_schema()]
+        published = typed(baseline.select(names).collect())
+        others, _ = looks(published.filter(published["kind"].is_in(list(kinds))), ungrouped=False)
+        across = _across(new, others, max_distance, mirrored) | across
+    n_samples = int(members.gather(sorted(across)).list.len().sum())
+    pairs = [across[row] for row in sorted(across)]
+    summary = f"{n_samples} of {len(samples)} samples have a near-duplicate in another split"
+    named = [f"{key!r} ({split}) and {other!r} ({names})" for key, split, other, names, _ in pairs[:_NAMED]]
     header = ("sample", "split", "near-duplicate", "its split", "bits")
     return _result(
         n_samples,
-        f"{said}: {'; '.join(named)}" if named else said,
+        f"{summary}: {'; '.join(named)}" if named else summary,
         severity,
         markdown_table(header, pairs[:_SHOWN]) if pairs else "",
     )
 
 
 def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) -> dict[str, tuple[str, int]]:
-    """Return key of a photo or clip of the table -> the nearest of the other samples and its distance in bits.
+    """Return key of a photo or clip -> the nearest of the other samples and its distance in bits.
 
-    Only near-duplicates of one, mirrored or not, are in it; a sample without a hash is near to nothing.
+    Only near-duplicates, mirrored or not, are in it.
     """
-    there = [name for name in schema() if name in others.collect_schema()]
-    mine, _ = looks(typed(table).filter(table["kind"].is_in(list(KINDS))), alone=True)
-    theirs = typed(others.select(there).collect())
-    filed, _ = looks(theirs.filter(theirs["kind"].is_in(list(KINDS))), alone=False)
-    pairs = find(file_pictures(filed.pictures, max_distance), mine.pictures, mirrored=True)
+    names = [name for name in schema() if name in others.collect_schema()]
+    own, _ = looks(typed(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)
+    theirs = typed(others.select(names).collect())
+    filed, _ = looks(theirs.filter(theirs["kind"].is_in(list(KINDS))), ungrouped=False)
+    pairs = find(index_images(filed.pictures, max_distance), own.pictures, mirrored=True)
     pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
     query, place = np.unique(pairs.query, return_index=True)
-    found = zip(query, pairs.row[place], pairs.distance[place], strict=True)
-    return {str(mine.keys[one]): (str(filed.keys[other]), int(bits)) for one, other, bits in found}
+    nearest = zip(query, pairs.row[place], pairs.distance[place], strict=True)
+    return {str(own.keys[one]): (str(filed.keys[other]), int(bits)) for one, other, bits in nearest}
 
 
 def _across(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
-    """Return row of `new` -> the nearest of another split, for those that have one."""
-    filed = file_pictures(others.pictures, max_distance)
-    found: dict[int, Pair] = {}
+    filed = index_images(others.pictures, max_distance)
+    nearest: dict[int, Pair] = {}
     for first in range(0, len(new), _AT_ONCE):
-        some = new.take(np.arange(first, min(first + _AT_ONCE, len(new))))
-        pairs = find(filed, some.pictures, mirrored=mirrored)
-        pairs = pairs.take(some.splits[pairs.query] != others.splits[pairs.row])
+        chunk = new.take(np.arange(first, min(first + _AT_ONCE, len(new))))
+        pairs = find(filed, chunk.pictures, mirrored=mirrored)
+        pairs = pairs.take(chunk.splits[pairs.query] != others.splits[pairs.row])
         pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
         query, place = np.unique(pairs.query, return_index=True)
         for row, other, bits in zip(query, pairs.row[place], pairs.distance[place], strict=True):
-            one = (str(some.keys[row]), str(some.splits[row]))
-            found[first + int(row)] = (*one, str(others.keys[other]), str(others.splits[other]), int(bits))
-    return found
+            sample = (str(chunk.keys[row]), str(chunk.splits[row]))
+            nearest[first + int(row)] = (
+                *sample,
+                str(others.keys[other]),
+                str(others.splits[other]),
+                int(bits),
+            )
+    return nearest
 
 
 def _result(value: int, explanation: str, severity: Severity, table_markdown: str = "") -> CheckResult:

@@ -17,49 +17,45 @@ Severity = Literal["error", "warn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Outcome of one check.
-
-    Raises: ValueError for another severity, and for a `passed` or `approvable` that is neither True nor False.
-    """
+    """Outcome of one check. Raises: ValueError for another severity, or if `passed` or `approvable` is no boolean."""
 
     name: str
     """Name of the check."""
     passed: bool
-    """True where the check passed."""
+    """True if it passed."""
     severity: "Severity | AssetCheckSeverity" = "error"
-    """A failed "error" stops the publication; a failed "warn" is shown. Dagster's `AssetCheckSeverity` is taken as
-    these."""
+    """A failed "error" stops the publication; a failed "warn" only shows. Also Dagster's `AssetCheckSeverity`."""
     value: float | None = None
-    """Measured value; None for none."""
+    """Measured value."""
     limit: float | None = None
-    """Allowed value; None for none."""
+    """Allowed value."""
     explanation: str = ""
     """One sentence for a person."""
     table_markdown: str = ""
-    """Details as a table; "" for none."""
+    """Details; "" for none."""
     approvable: bool = True
-    """True where a person may let a batch pass that failed the check (`penstock approve`)."""
+    """True if a person may approve a batch that fails the check (`penstock approve`)."""
     findings: tuple[Mapping[str, Any], ...] = ()
-    """Each finding as plain JSON without floats."""
+    """JSON of each finding, without floats."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "severity", _severity(self.severity))
         for name in ("passed", "approvable"):
             value = getattr(self, name)
-            # Of anything else nobody knows what it means: "no" and NaN are true.
+            # Only booleans: "no" and NaN are true.
             if not isinstance(value, bool | np.bool_):
                 raise ValueError(f"check {self.name!r}: {name}={value!r}; accepted: True or False")
             object.__setattr__(self, name, bool(value))
         for name in ("value", "limit"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(value))  # a number of NumPy has another `repr`
+                object.__setattr__(self, name, float(value))  # NumPy's numbers have another `repr`
 
     @property
     def stops(self) -> bool:
         return stops({"passed": self.passed, "severity": self.severity})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON without floats, as a stage record holds it."""
+        """Return JSON without floats, for a stage record."""
         return {
             "name": self.name,
             "passed": self.passed,
@@ -74,9 +70,9 @@ class CheckResult:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "CheckResult":
-        """Return the inverse of `to_json`; a key that an earlier release did not write has its default.
+        """Return the inverse of `to_json`; keys that an earlier release did not write have their defaults.
 
-        A severity that is not known to be harmless stops: an earlier release took any word.
+        An unknown severity stops: earlier releases accepted any word.
         """
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
         known = {
@@ -88,31 +84,30 @@ class CheckResult:
         return CheckResult(**{**body, **numbers, **known})
 
 
-def _severity(given: Any) -> Severity:
-    """Return the severity as a word. Raises: ValueError."""
-    word = given
-    if isinstance(given, Enum):
-        from dagster import AssetCheckSeverity  # only where somebody gave it, who has imported it
+def _severity(severity: Any) -> Severity:
+    word = severity
+    if isinstance(severity, Enum):
+        from dagster import AssetCheckSeverity  # the caller has imported it
 
-        word = given.value.lower() if isinstance(given, AssetCheckSeverity) else None
+        word = severity.value.lower() if isinstance(severity, AssetCheckSeverity) else None
     if isinstance(word, str) and word in get_args(Severity):
         return "warn" if word == "warn" else "error"
-    raise ValueError(f"severity={given!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity")
+    raise ValueError(f"severity={severity!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity")
 
 
 def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[CheckResult, ...], bool]:
-    """Return every result in this order, under its name here, and whether a check could not run.
+    """Return the results under their names here, in order, and whether a check could not run.
 
-    Such a check is a failed result which nobody may approve.
+    A check that could not run is a failed result that cannot be approved.
     """
     results, broken = [], False
     for name, check in named.items():
         try:
             result = check()
             if not isinstance(result, CheckResult):
-                raise TypeError(f"it gave {result!r}; accepted: a CheckResult of assets.checks")
-        except Exception as error:  # noqa: BLE001 - a check may be anybody's code; whatever it raises closes the gate
-            said = f"the check could not run: {type(error).__name__}: {error}"[:500]
-            result, broken = CheckResult(name=name, passed=False, explanation=said, approvable=False), True
-        results.append(replace(result, name=name))  # Dagster was told this name
+                raise TypeError(f"it returned {result!r}; accepted: a CheckResult of assets.checks")
+        except Exception as error:  # noqa: BLE001 - a user's check; whatever it raises closes the gate
+            reason = f"the check could not run: {type(error).__name__}: {error}"[:500]
+            result, broken = CheckResult(name=name, passed=False, explanation=reason, approvable=False), True
+        results.append(replace(result, name=name))  # its name in Dagster
     return tuple(results), broken

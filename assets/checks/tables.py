@@ -1,7 +1,4 @@
-"""Checks in one pass of polars each: reject rate, audio rate, counts, nulls, schema.
-
-A table that does not hold what a check needs fails it: nothing passes by being absent.
-"""
+"""Checks in one polars pass each: reject rate, audio rate, counts, nulls, schema. A missing column fails."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -16,10 +13,7 @@ if TYPE_CHECKING:
 def reject_rate(
     n_landed: int, rejected: Mapping[str, int], max_rate: float, *, severity: Severity = "error"
 ) -> CheckResult:
-    """Check the share of a batch's objects that were rejected. rejected: code -> number of objects.
-
-    max_rate: 0 to 1. Where nothing landed the rate is 0, and 1 if something was rejected all the same.
-    """
+    """Check the share of a batch's objects that were rejected. rejected: code -> objects; max_rate: 0 to 1."""
     n_rejected = sum(rejected.values())
     rate = n_rejected / n_landed if n_landed else float(n_rejected > 0)
     rows = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
@@ -42,10 +36,9 @@ def audio_rate(
     max_share: float = 0.0,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Check the share of the audio units whose source has another sample rate than the dataset declares.
+    """Check the share of audio units whose source has another sample rate than the dataset declares.
 
-    units: one row per audio unit; a null rate counts as wrong. A recording at half the declared rate resamples without
-    any complaint, so this is measured at the source, not at its cut units.
+    units: a row per audio unit; a null rate is wrong. Measured at the source, since resampling hides a wrong rate.
     """
     import polars as pl
 
@@ -60,41 +53,41 @@ def audio_rate(
         )
     if column not in units.columns:
         return _absent("audio_rate", column, units, severity)
-    found = units.group_by(column).agg(pl.len().alias("n")).sort(column, nulls_last=True)
+    rates = units.group_by(column).agg(pl.len().alias("n")).sort(column, nulls_last=True)
     declared = sorted(declared_hz)
-    rows = [(hz, n, "yes" if hz in declared else "no") for hz, n in found.iter_rows()]
+    rows = [(hz, n, "yes" if hz in declared else "no") for hz, n in rates.iter_rows()]
     n_wrong = sum(n for _, n, fits in rows if fits == "no")
     share = n_wrong / len(units) if len(units) else 0.0
-    told = ", ".join(str(hz) for hz in declared) or "none"
+    declared_rates = ", ".join(str(hz) for hz in declared) or "none"
     return CheckResult(
         name="audio_rate",
         passed=share <= max_share,
         severity=severity,
         value=share,
         limit=max_share,
-        explanation=f"{n_wrong} of {len(units)} audio units ({share:.1%}) were not recorded at {told} Hz, allowed are "
-        f"{max_share:.1%}",
+        explanation=f"{n_wrong} of {len(units)} audio units ({share:.1%}) were not recorded at {declared_rates} Hz, "
+        f"allowed are {max_share:.1%}",
         table_markdown=markdown_table(("sample rate in Hz", "units", "declared"), rows) if rows else "",
     )
 
 
 def counts(
-    found: Mapping[str, int],
+    current: Mapping[str, int],
     baseline: Mapping[str, int],
     *,
     min_ratio: float = 0.9,
     max_ratio: float | None = None,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Check counts (rows, rows per kind ...) against those of a baseline; without a baseline everything passes.
+    """Check counts (rows, rows per kind ...) against a baseline; without a baseline everything passes.
 
-    value: the smallest ratio. A name that the baseline has and `found` has not counts 0.
+    value: the smallest ratio. A name that only the baseline has counts 0.
     """
-    names = sorted({*found, *baseline})
+    names = sorted({*current, *baseline})
     rows: list[tuple[str, int, int, str]] = []
     wrong, least = [], 1.0
     for name in names:
-        n, before = found.get(name, 0), baseline.get(name, 0)
+        n, before = current.get(name, 0), baseline.get(name, 0)
         if not before:
             rows.append((name, before, n, "new"))
             continue
@@ -104,14 +97,14 @@ def counts(
         rows.append((name, before, n, f"{ratio:.3f}"))
         wrong += [] if fits else [f"{name}: {n}, {before} before"]
     allowed = f"at least {min_ratio:g}" + (f", at most {max_ratio:g}" if max_ratio is not None else "")
-    said = "; ".join(wrong) if wrong else "none differs by more than is allowed"
+    summary = "; ".join(wrong) if wrong else "none differs by more than is allowed"
     return CheckResult(
         name="counts",
         passed=not wrong,
         severity=severity,
         value=least,
         limit=min_ratio,
-        explanation=f"counts against the baseline (ratio {allowed}): {said}",
+        explanation=f"counts against the baseline (ratio {allowed}): {summary}",
         table_markdown=markdown_table(("count of", "before", "now", "ratio"), rows) if rows else "",
     )
 
@@ -119,7 +112,7 @@ def counts(
 def nulls(
     table: "pl.DataFrame", max_rates: Mapping[str, float], *, severity: Severity = "error"
 ) -> CheckResult:
-    """Check the share of nulls and NaNs per column. max_rates: column -> 0 to 1; value: the largest excess over it."""
+    """Check the share of nulls and NaNs per column. max_rates: column -> 0 to 1; value: largest excess."""
     import polars as pl
 
     rows, wrong, excess = [], [], 0.0
@@ -148,9 +141,9 @@ def nulls(
 def schema(
     table: "pl.DataFrame", previous: Mapping[str, str], *, severity: Severity = "error"
 ) -> CheckResult:
-    """Check columns and types against those of the previous version. previous: column -> name of the polars type.
+    """Check columns and types against the previous version. previous: column -> polars type.
 
-    A column that went away or changed its type fails; a new one passes. value: number of columns that fail.
+    A removed column or changed type fails; a new column passes. value: columns that fail.
     """
     now = {name: str(dtype) for name, dtype in table.schema.items()}
     rows, wrong = [], []

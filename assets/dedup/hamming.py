@@ -1,16 +1,10 @@
-"""All 64-bit hashes within a few bits of another: multi-index hashing, exact.
+"""All 64-bit hashes within a few bits of another, by exact multi-index hashing.
 
-M. Norouzi, A. Punjani, D. J. Fleet, "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012. A hash is cut
-into m chunks, and the hashes are filed under each of them. Take two hashes that differ in at most r = m q + a bits (0
-<= a < m). They differ in at most q bits in one of the first a + 1 chunks, or in at most q - 1 bits in one of the
-others. Were every chunk further away, the sum would be at least m q + a + 1. So a search looks up, for each chunk,
-everything that lies that near to the wanted chunk, and misses nothing. Each find is checked in full.
-
-Cost. Building: O(n) per chunk and 12 n m bytes. A search looks up `lookups` places per query and compares the hashes
-that lie there. Random bits put n / 2^bits hashes at a place, real pictures twice as many. The number of chunks is
-chosen so that the sum is least, which keeps them about log2(n) bits long. A query takes 130 lookups and comparisons
-among ten thousand hashes, 3,100 among a million, 3,500 among ten million. A million hashes are filed in 0.4 s and
-searched for 4,096 others in 0.3 s on one core.
+M. Norouzi, A. Punjani, D. J. Fleet, "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012. Hashes are cut
+into m chunks and indexed by each chunk. Take two hashes that differ in at most r = m q + a bits (0 <= a < m). They
+differ in at most q bits in one of the first a + 1 chunks, or in at most q - 1 bits in one of the others. So looking up
+each chunk's neighbourhood misses nothing. The number of chunks minimizes lookups and comparisons: 3,100 per query among
+a million hashes (4,096 queries: 0.3 s on one core; the index: 0.4 s, 12 n bytes per chunk).
 """
 
 from collections.abc import Iterator
@@ -27,18 +21,18 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 BITS = 64
 MAX_DISTANCE = 16
-"""Beyond it every other picture is near."""
+"""Every image is near beyond it."""
 
 _MAX_CHUNK_BITS = 22
-"""A chunk's table of places has 2^bits + 1 entries of 4 bytes: 16 MiB at most."""
+"""A chunk's table has 2^bits + 1 entries of 4 bytes: at most 16 MiB."""
 
 _AT_ONCE = 1 << 20
-"""Places looked up, and hashes compared, in one step of numpy: about 80 MiB."""
+"""Lookups and comparisons in one numpy step: about 80 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A range of the bits of a hash."""
+    """A range of a hash's bits."""
 
     shift: int
     """First bit."""
@@ -49,7 +43,7 @@ class Chunk:
 
     @property
     def n_masks(self) -> int:
-        """Number of values that lie within the radius of one."""
+        """Number of values within the radius."""
         return sum(comb(self.bits, flipped) for flipped in range(self.radius + 1))
 
     def of(self, hashes: UInt64s) -> Int64s:
@@ -59,9 +53,9 @@ class Chunk:
 
 
 def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
-    """Cut 64 bits into chunks, so that hashes at most `max_distance` apart are within the radius of one of them.
+    """Cut 64 bits into chunks, so that hashes within `max_distance` are within the radius of a chunk.
 
-    Chunks whose radius would be below 0 need no search and are left out.
+    Chunks with a negative radius need no search and are left out.
     """
     least, rest = divmod(max_distance, n_chunks)
     bits = [BITS // n_chunks + (position < BITS % n_chunks) for position in range(n_chunks)]
@@ -74,10 +68,7 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 
 @cache
 def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
-    """Return the cut by which a search among so many hashes costs least, were their bits random.
-
-    Raises: ValueError for a distance that is not 0 to `MAX_DISTANCE`.
-    """
+    """Return the cheapest cut for a search among so many random hashes. Raises: ValueError beyond `MAX_DISTANCE`."""
     if not 0 <= max_distance <= MAX_DISTANCE:
         raise ValueError(f"max_distance={max_distance}; accepted: 0 to {MAX_DISTANCE} bits")
     longest = min(_MAX_CHUNK_BITS, max(8, n_hashes.bit_length() + 1))
@@ -90,51 +81,48 @@ def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
 
 @cache
 def masks(bits: int, radius: int) -> Int64s:
-    """Return int64 [n]: every value of so many bits with at most `radius` of them set."""
-    found = [
+    """Return int64 [n]: every value with at most `radius` of its bits set."""
+    values = [
         sum(1 << bit for bit in chosen)
         for flipped in range(radius + 1)
         for chosen in combinations(range(bits), flipped)
     ]
-    return np.array(found, np.int64)
+    return np.array(values, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTable:
-    """Hashes filed under one chunk."""
+    """Hashes indexed by one chunk."""
 
     chunk: Chunk
-    """Chunk that they are filed under."""
+    """Chunk of the index."""
     rows: np.ndarray[Any, np.dtype[np.int32]]
-    """int32 [n]: rows of the hashes, in the order of their chunk's value."""
+    """int32 [n]: rows, sorted by the chunk's value."""
     hashes: UInt64s
-    """uint64 [n]: hashes, in the order of `rows`."""
+    """uint64 [n], in the order of `rows`."""
     starts: np.ndarray[Any, np.dtype[np.int32]]
-    """int32 [2^bits + 1]: place where each value of the chunk begins."""
+    """int32 [2^bits + 1]: first position of each value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashIndex:
-    """n rows of k hashes, ready to be searched.
-
-    A row is near to another when each of its hashes lies within `max_distance` bits of the other's at the same place.
-    """
+    """Index of n rows of k hashes. Rows are near if each of their k hashes is within `max_distance` bits."""
 
     hashes: UInt64s
     """uint64 [n, k]."""
     max_distance: int
-    """Most bits in which near hashes differ."""
+    """Bits."""
     tables: tuple[ChunkTable, ...]
-    """Tables that the first of the k hashes is filed in."""
+    """One per chunk, by the first of the k hashes."""
 
     @property
     def lookups(self) -> int:
-        """Places looked up per query."""
+        """Lookups per query."""
         return sum(table.chunk.n_masks for table in self.tables)
 
 
 def build(hashes: UInt64s, max_distance: int) -> HashIndex:
-    """File uint64 [n, k], by the first of the k. Raises: ValueError for a distance that is not 0 to `MAX_DISTANCE`."""
+    """Index uint64 [n, k] by the first of the k. Raises: ValueError beyond `MAX_DISTANCE`."""
     tables = []
     first = np.ascontiguousarray(hashes[:, 0])
     for chunk in chunks_for(len(hashes), max_distance):
@@ -147,9 +135,9 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
 
 
 def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return (query, row, distance) of every row near to a query [b, k], each once, by query and row.
+    """Return (query, row, distance) of every row near to a query [b, k], once each, sorted.
 
-    distance: in bits, at the place where the two differ most. Memory: the pairs found, and `_AT_ONCE`.
+    distance: bits, of the hash that differs most. Memory: the pairs, and `_AT_ONCE`.
     """
     n_rows = len(index.hashes)
     codes = [np.zeros(0, np.int64)]
@@ -165,37 +153,37 @@ def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
 
 def _distance(hashes: UInt64s, row: Int64s, queries: UInt64s, query: Int64s) -> Int64s:
     differ = np.bitwise_count(hashes[row] ^ queries[query])
-    found: Int64s = differ.max(axis=1, initial=0).astype(np.int64)
-    return found
+    bits: Int64s = differ.max(axis=1, initial=0).astype(np.int64)
+    return bits
 
 
 def n_compared(index: HashIndex, queries: UInt64s) -> int:
-    """Return how many hashes a search for these compares: its cost, besides `lookups` per query."""
+    """Return how many hashes a search compares, besides `lookups` per query."""
     total = 0
     for table in index.tables:
-        wanted = table.chunk.of(queries[:, 0])[:, None] ^ masks(table.chunk.bits, table.chunk.radius)
-        total += int((table.starts[wanted + 1] - table.starts[wanted]).sum(dtype=np.int64))
+        values = table.chunk.of(queries[:, 0])[:, None] ^ masks(table.chunk.bits, table.chunk.radius)
+        total += int((table.starts[values + 1] - table.starts[values]).sum(dtype=np.int64))
     return total
 
 
 def _places(table: ChunkTable, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yield (query, place on the table) of all that is filed near to each query's chunk, some `_AT_ONCE` at a time."""
+    """Yield (query, position in the table) near each query's chunk, about `_AT_ONCE` at a time."""
     near_values = masks(table.chunk.bits, table.chunk.radius)
     step = max(1, _AT_ONCE // len(near_values))
     for first in range(0, len(queries), step):
         values = table.chunk.of(queries[first : first + step])
-        wanted = (values[:, None] ^ near_values).ravel()
-        begin = table.starts[wanted].astype(np.int64)
-        count = table.starts[wanted + 1] - begin
-        asked = np.flatnonzero(count)
-        begin, count = begin[asked], count[asked]
-        query = first + asked // len(near_values)
+        near_chunks = (values[:, None] ^ near_values).ravel()
+        begin = table.starts[near_chunks].astype(np.int64)
+        count = table.starts[near_chunks + 1] - begin
+        filled = np.flatnonzero(count)
+        begin, count = begin[filled], count[filled]
+        query = first + filled // len(near_values)
         ends = np.cumsum(count)
         low = 0
         while low < len(count):
             done = int(ends[low - 1]) if low else 0
             high = max(low + 1, int(np.searchsorted(ends, done + _AT_ONCE, "right")))
-            some = count[low:high]
-            offset = np.arange(int(some.sum())) - np.repeat(ends[low:high] - some - done, some)
-            yield np.repeat(query[low:high], some), np.repeat(begin[low:high], some) + offset
+            counts = count[low:high]
+            offset = np.arange(int(counts.sum())) - np.repeat(ends[low:high] - counts - done, counts)
+            yield np.repeat(query[low:high], counts), np.repeat(begin[low:high], counts) + offset
             low = high

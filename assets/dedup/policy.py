@@ -1,4 +1,4 @@
-"""Treatment of near-duplicates in a dataset."""
+"""Policy of a dataset on near-duplicates."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,20 +6,20 @@ from typing import Literal
 from .hamming import MAX_DISTANCE
 
 KINDS = ("image", "video")
-"""Kinds that have pictures to compare."""
+"""Kinds with images to compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingMatch:
-    """A second search for near-duplicates: pictures whose embeddings point the same way, such as crops.
+    """A second search, by embeddings, that also finds crops.
 
-    The nearness of two pictures depends on the model: measure it on pairs that you know. Raises: ValueError.
+    The right `min_cosine` depends on the model: measure it on pairs that you know. Raises: ValueError.
     """
 
     field: str = "embedding.npy"
-    """Field of a featurizer, float32 [d]; only its direction counts, not its length."""
+    """Field of a featurizer, float32 [d]; only its direction counts."""
     min_cosine: float
-    """Smallest cosine of two near pictures: above 0, at most 1, inclusive."""
+    """Smallest cosine of near images: above 0, at most 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_cosine <= 1:
@@ -31,17 +31,18 @@ class NearDuplicates:
     """Search for near-duplicates, and their treatment. Raises: ValueError."""
 
     max_distance: int = 8
-    """Most bits of 64 in which the perceptual hashes of two copies differ, 0 to 16. Measured: copies recompressed
-    or halved differ in 2 on average, other pictures in 12 and more."""
+    """Most bits, 0 to 16 of 64, between copies' perceptual hashes. Measured: recompressed or halved copies differ in 2
+    on average, other images in 12 and more."""
     keep: Literal["better", "first"] = "better"
-    """"better", by `quality`, or "first": the published copy, then the copy that landed first."""
+    """"better" keeps the better copy, see `settle`; "first" keeps the published copy, then the one that landed first.
+    """
     action: Literal["drop", "mark"] = "drop"
-    """"drop", or "mark": all stay, and the column `dup_of` names the sample that a copy is of. Copies in two splits
-    leak then; the check `near_duplicates_across_splits` is for that."""
+    """"drop" drops copies. "mark" keeps all, and the column `dup_of` names the original; copies in two splits then
+    leak, which the check `near_duplicates_across_splits` finds."""
     mirrored: bool = True
-    """True counts copies turned left to right as well."""
+    """True also finds mirrored copies."""
     embedding: EmbeddingMatch | None = None
-    """Second search by embeddings; None for none."""
+    """Second search; None for none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_distance <= MAX_DISTANCE:
@@ -52,6 +53,6 @@ class NearDuplicates:
             raise ValueError(f"action={self.action!r}; accepted: 'drop', 'mark'")
 
     def identity(self) -> list[str]:
-        """Return plain words that are the same for the same policy, in every process."""
+        """Return words that identify the policy in every process."""
         words = [str(self.max_distance), self.keep, self.action, str(self.mirrored)]
         return words + ([self.embedding.field, str(self.embedding.min_cosine)] if self.embedding else [])

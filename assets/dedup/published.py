@@ -1,9 +1,7 @@
-"""The published side of near-duplicates: samples of the newest version of a dataset.
+"""Near-duplicates among published samples: the newest version of a dataset, read anew for each batch.
 
-It is read for every batch: the samples tables of the dataset, one request per run, of which the columns named here are
-decoded. No index is kept beside them: reading and filing a million samples costs seconds (measured in
-docs/pipeline.md). A stored index would have to be kept true to exclusions and retirements. Embeddings are read in
-stretches, all of them for every batch, and are never held together.
+No index is stored: loading and indexing a million samples costs seconds (docs/pipeline.md), and a stored index would
+have to follow exclusions and retirements. Embeddings are read in chunks and never held together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +15,8 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.versions.samples_table import scan_samples
 from loader.modalities import decoder_for
 
-from .embeddings import Embeddings, embeddings_of, near_embeddings
 from .hamming import Int64s
-from .pictures import Matches, file_pictures, find, merged
+from .near_pairs import Embeddings, NearPairs, embeddings_of, find, index_images, merged, near_embeddings
 from .policy import KINDS, NearDuplicates
 from .settle import Candidates
 from .table import looks, schema, typed
@@ -28,52 +25,49 @@ if TYPE_CHECKING:
     import polars as pl
 
 EMBEDDINGS_AT_ONCE = 4096
-"""Samples whose embeddings are in memory together: 8 MiB of 512 numbers each."""
+"""Samples whose embeddings are in memory together: 8 MiB at 512 numbers each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Photos and clips of the newest version of a dataset."""
+    """Photos and clips of the newest version."""
 
     opened: loader.Version | None
-    """Newest version; None before the first."""
+    """The version; None before the first."""
     table: "pl.DataFrame"
-    """Its samples of photos and clips."""
+    """Its photos and clips."""
     candidates: Candidates
-    """Best sample of each look and split, or each sample of its own: see `looks`."""
+    """Best sample of each look and split, or every sample: see `looks`."""
     members: "pl.Series"
-    """List of rows of `table` for each candidate: its group."""
+    """Rows of `table` of each candidate."""
     n_unhashed: int
-    """Number of samples that have no hash, and are compared with nothing."""
+    """Samples without a hash, which are not compared."""
 
     @property
     def version(self) -> str:
-        """ID of the version that was read; "" for none."""
+        """Id of the version; "" for none."""
         return self.opened.id if self.opened else ""
 
     def keys(self, row: int) -> list[str]:
-        """Return the keys of all samples that a candidate stands for."""
-        found: list[str] = self.table["key"].gather(self.members[row]).to_list()
-        return found
+        """Return the keys of all samples of a candidate."""
+        keys_: list[str] = self.table["key"].gather(self.members[row]).to_list()
+        return keys_
 
 
 def published_samples(
     root: loader.Root, dataset: str, policy: NearDuplicates, but: Sequence[str] = ()
 ) -> Published:
-    """Return the photos and clips of the newest version.
+    """Return the photos and clips of the newest version, in O(n log n).
 
-    O(n log n) of its samples. but: keys to leave out, of a batch that is in the version already and is put together
-    again.
-
-    Raises: FieldMismatch for a hash that is not one.
+    but: keys to leave out, of a batch that is assembled again. Raises: FieldMismatch for an invalid hash.
     """
     newest = root.state.newest(dataset)
     version = root.open(newest.id) if newest else None
-    there = version.manifest["columns"] if version else {}
-    wanted = [name for name in schema() if name in there or name in ("key", "split")]
-    table = typed(scan_samples(version, wanted).collect()) if version else typed({})
+    columns = version.manifest["columns"] if version else {}
+    names = [name for name in schema() if name in columns or name in ("key", "split")]
+    table = typed(scan_samples(version, names).collect()) if version else typed({})
     table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
-    candidates, members = looks(table, alone=policy.embedding is not None)
+    candidates, members = looks(table, ungrouped=policy.embedding is not None)
     return Published(
         opened=version,
         table=table,
@@ -83,17 +77,19 @@ def published_samples(
     )
 
 
-def near_published(new: Candidates, published: Published, policy: NearDuplicates) -> Matches:
-    """Return pairs (row of `new`, row of `published.candidates`) that are near, by row. Raises: FieldMismatch."""
-    there = published.candidates
-    found = [find(file_pictures(there.pictures, policy.max_distance), new.pictures, mirrored=policy.mirrored)]
+def near_published(new: Candidates, published: Published, policy: NearDuplicates) -> NearPairs:
+    """Return near pairs (row of `new`, row of `published.candidates`), sorted. Raises: FieldMismatch."""
+    candidates = published.candidates
+    pairs_ = [
+        find(index_images(candidates.pictures, policy.max_distance), new.pictures, mirrored=policy.mirrored)
+    ]
     if policy.embedding and new.embeddings:
         for first, embeddings in _embeddings(published, policy.embedding.field):
             near = near_embeddings(new.embeddings, embeddings, policy.embedding.min_cosine)
-            found.append(near.shifted(first))
-    pairs = merged(*found)
+            pairs_.append(near.shifted(first))
+    pairs = merged(*pairs_)
     kind = new.pictures.kind[pairs.query]
-    return pairs.take((kind == there.pictures.kind[pairs.row]) & (kind >= 0))
+    return pairs.take((kind == candidates.pictures.kind[pairs.row]) & (kind >= 0))
 
 
 def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddings]]:
@@ -106,12 +102,12 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
     ordinals = published.table["ordinal"].to_numpy()[rows]
     pins: dict[str, str] = {}
     for first in range(0, len(ordinals), EMBEDDINGS_AT_ONCE):
-        some = ordinals[first : first + EMBEDDINGS_AT_ONCE]
-        there = np.flatnonzero(has[version.parts.locate(some)[0]])
-        addresses = version.address(some[there], [field])
-        vectors: list[Any] = [None] * len(some)
+        chunk = ordinals[first : first + EMBEDDINGS_AT_ONCE]
+        present = np.flatnonzero(has[version.parts.locate(chunk)[0]])
+        addresses = version.address(chunk[present], [field])
+        vectors: list[Any] = [None] * len(chunk)
         for place, read in zip(
-            there.tolist(), read_fields(version.shard_store, addresses, pins=pins), strict=True
+            present.tolist(), read_fields(version.shard_store, addresses, pins=pins), strict=True
         ):
             vectors[place] = decode(read[field], None) if read[field] else None
         yield first, embeddings_of(vectors)

@@ -1,33 +1,91 @@
-"""The choice of near samples that stay: one rule, the same in every process, in any order of search.
+"""Choice among near samples: one rule, equal in every process and any order of search.
 
-Samples are gone through from the best to the worst (`quality`). A sample that is near to a better one that stays is a
-copy of the nearest such. Every other sample stays.
+Samples are visited from best to worst. A sample near to a better one that stays is a copy of the nearest such sample;
+every other sample stays. This is an order, not a clustering: new samples do not regroup others. Better means more
+source pixels, more bytes per pixel and second, sharper, published before, landed before, smaller key, in this order.
+The first three are compared in classes (a quarter of an octave of pixels, half an octave else), so 1 % more bytes is
+not better.
 
-- A copy is a copy of a sample that stays, directly. Along a chain of pictures, each near to the next, the first and the
-  third are not near, and both stay.
-- No two that stay are near, but for those of one raw object, which are never compared. Pieces of one video are what its
-  policy asked for.
-- An order decides, not a clustering: more samples do not move others between clusters.
-
-Published samples stand in the same order, but are not compared with each other. A published sample that is worse than a
-new one is superseded by it, unless it is pinned. All are pinned where copies are marked only, and where the first is
-kept. A published sample is also pinned where a new one of another split lies near to it: training samples must not
-become validation samples, or the other way round.
+A new sample supersedes a worse published one, unless that is pinned: under `mark` or `first`, or if a new near sample
+is of another split. No training sample becomes a validation sample.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .embeddings import Embeddings, near_embeddings
 from .hamming import Int64s
-from .pictures import EMBEDDING, MIRROR, Matches, Pictures, file_pictures, find, merged
+from .near_pairs import (
+    EMBEDDING,
+    MIRROR,
+    Embeddings,
+    ImageHashes,
+    NearPairs,
+    find,
+    index_images,
+    merged,
+    near_embeddings,
+)
 from .policy import NearDuplicates
-from .quality import Float64s, classes, why
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+Float64s = np.ndarray[Any, np.dtype[np.float64]]
+
+COLUMNS = (
+    "width_px",
+    "height_px",
+    "source_width_px",
+    "source_height_px",
+    "source_nbytes",
+    "source_duration_s",
+    "sharpness_laplacian_var",
+)
+"""Columns of the samples table; missing ones are null."""
+
+_BETTER = (("has more pixels", ".0f"), ("has more bytes per pixel", ".3g"), ("is sharper", ".3g"))
+_STEPS_PER_OCTAVE = (4, 2, 2)
+_UNKNOWN = -(1 << 20)
+
+
+def measured(table: "pl.DataFrame") -> Float64s:
+    """Return float64 [n, 3]: pixels, bytes per pixel (and second), sharpness; NaN for unknown."""
+
+    def column(name: str) -> Float64s:
+        values: Float64s = table[name].cast(float).fill_null(float("nan")).to_numpy()
+        return values
+
+    source = column("source_width_px") * column("source_height_px")
+    pixels = np.where(np.isnan(source), column("width_px") * column("height_px"), source)
+    seconds = np.nan_to_num(column("source_duration_s"), nan=1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nbytes = column("source_nbytes") / (pixels * np.where(seconds > 0, seconds, 1.0))
+    return np.stack([pixels, nbytes, column("sharpness_laplacian_var")], axis=1)
+
+
+def classes(values: Float64s) -> Int64s:
+    """Return int64 [n, 3]: the class of each measure, larger is better."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.rint(np.log2(values) * _STEPS_PER_OCTAVE)
+    levels: Int64s = np.where(np.isfinite(steps), steps, _UNKNOWN).astype(np.int64)
+    return levels
+
+
+def why(better: Float64s, worse: Float64s) -> str:
+    """Return how one row of `measured` is better than another, or "" for equal classes."""
+    for place, (ours, theirs) in enumerate(zip(classes(better), classes(worse), strict=True)):
+        if ours != theirs:
+            words, digits = _BETTER[place]
+            known = "" if np.isnan(worse[place]) else f" against {worse[place]:{digits}}"
+            return f"{words}: {better[place]:{digits}}{known}"
+    return ""
+
 
 BLOCK = 1024
-"""Samples that are settled together; at worst all pairs of a block are near, which takes 32 MiB."""
+"""Samples settled together; in the worst case all pairs are near: 32 MiB."""
 
 _BY = ("phash", "phash_mirrored", "embedding")
 
@@ -37,26 +95,26 @@ Strings = np.ndarray[Any, np.dtype[np.object_]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """n samples that may be near to others."""
+    """n samples that may have near-duplicates."""
 
     keys: Strings
-    """str [n]: key of the sample."""
+    """str [n]."""
     splits: Strings
-    """str [n]: split of the sample."""
+    """str [n]."""
     objects: Strings
-    """str [n]: raw object of the sample."""
-    pictures: Pictures
-    """Pictures of the samples."""
+    """str [n]: raw objects."""
+    pictures: ImageHashes
+    """Their image hashes."""
     measured: Float64s
-    """float64 [n, 3], see `quality`."""
+    """float64 [n, 3], see `measured`."""
     embeddings: Embeddings | None = None
-    """Embeddings; None where none are compared."""
+    """None if they are not compared."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def take(self, rows: Int64s) -> "Candidates":
-        """Return some of the samples."""
+        """Return these samples."""
         return Candidates(
             keys=self.keys[rows],
             splits=self.splits[rows],
@@ -68,21 +126,21 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """The sample that another is a copy of."""
+class DuplicateOf:
+    """Why a sample is a copy."""
 
     of: str
-    """Key of the sample that it is a copy of."""
+    """Key of the sample that stays."""
     by: str
     """phash, phash_mirrored or embedding."""
     distance: float
     """Bits of 64, or 1 - cosine."""
     why: str
-    """Reason why the other stays."""
+    """Why the other stays."""
 
     @property
     def reason(self) -> str:
-        """The reason as it stands in the accounts."""
+        """The reason as stored in refusals."""
         if self.by == _BY[EMBEDDING]:
             near = f"cosine {1 - self.distance:.4f}"
         else:
@@ -92,34 +150,35 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Near-duplicates as they were settled."""
+    """Decisions on near-duplicates."""
 
-    copies: dict[str, Copy]
-    """Key of a new sample -> sample that it is a copy of."""
-    superseded: dict[int, Copy]
-    """Row of a published sample -> sample that supersedes it."""
+    copies: dict[str, DuplicateOf]
+    """Key of a new copy -> its original."""
+    superseded: dict[int, DuplicateOf]
+    """Row of a published sample -> the new sample that supersedes it."""
 
 
-def matches_between(one: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates) -> Matches:
-    """Return pairs (position in `rows`, row of `others`) that are near, of one kind, and not of one raw object."""
-    pictures = one.pictures.take(rows)
-    found = [find(file_pictures(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
-    if policy.embedding and one.embeddings and others.embeddings:
-        found.append(
-            near_embeddings(one.embeddings.take(rows), others.embeddings, policy.embedding.min_cosine)
+def matches_between(
+    samples: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates
+) -> NearPairs:
+    """Return near pairs (position in `rows`, row of `others`) of one kind, and not of one raw object."""
+    pictures = samples.pictures.take(rows)
+    pairs_ = [find(index_images(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
+    if policy.embedding and samples.embeddings and others.embeddings:
+        pairs_.append(
+            near_embeddings(samples.embeddings.take(rows), others.embeddings, policy.embedding.min_cosine)
         )
-    pairs = merged(*found)
+    pairs = merged(*pairs_)
     kind, other_kind = pictures.kind[pairs.query], others.pictures.kind[pairs.row]
-    same_object = one.objects[rows][pairs.query] == others.objects[pairs.row]
+    same_object = samples.objects[rows][pairs.query] == others.objects[pairs.row]
     return pairs.take((kind == other_kind) & (kind >= 0) & ~same_object.astype(bool))
 
 
-def settle(new: Candidates, published: Candidates, among: Matches, policy: NearDuplicates) -> Settled:
-    """Decide which of the new samples stay, and which published ones they supersede.
+def settle(new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates) -> Settled:
+    """Decide which new samples stay, and which published ones they supersede.
 
-    new: as they landed; among: near pairs (row of `new`, row of `published`), by row.
-
-    O(n log n), and the near pairs of each sample with those that stay.
+    new: in landing order; among: near pairs (row of `new`, row of `published`), sorted. O(n log n), plus the near
+    pairs.
     """
     course = _Course(new, published, among, policy)
     starts = np.searchsorted(among.query, np.arange(len(new) + 1))
@@ -135,10 +194,10 @@ def settle(new: Candidates, published: Candidates, among: Matches, policy: NearD
 
 
 class _Course:
-    """Decisions so far. order: rows of `new`, the best first; stays: bool [n]."""
+    """Decisions so far. order: rows of `new`, best first; stays: bool [n]."""
 
     def __init__(
-        self, new: Candidates, published: Candidates, among: Matches, policy: NearDuplicates
+        self, new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates
     ) -> None:
         self._new, self._published = new, published
         self._by_quality = policy.keep == "better"
@@ -150,14 +209,11 @@ class _Course:
         self._pinned: Bools = np.full(len(published), self._never)
         self._pinned[among.row[new.splits[among.query] != published.splits[among.row]]] = True
         self.stays: Bools = np.zeros(len(new), bool)
-        self.copies: dict[str, Copy] = {}
-        self.superseded: dict[int, Copy] = {}
+        self.copies: dict[str, DuplicateOf] = {}
+        self.superseded: dict[int, DuplicateOf] = {}
 
-    def decide(self, sample: int, here: Matches, rows: Int64s, there: Matches) -> None:
-        """Decide whether a sample stays, after all better ones.
-
-        here: near samples of the batch, which are `rows` of it; there: near published samples.
-        """
+    def decide(self, sample: int, here: NearPairs, rows: Int64s, there: NearPairs) -> None:
+        """Decide on a sample, after all better ones. here, rows: near samples of the batch; there: near published."""
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
             if self.stays[other]:
@@ -176,7 +232,7 @@ class _Course:
         if nearest:
             by, distance, is_new, _, other = min(nearest)
             of = self._new if is_new else self._published
-            self.copies[key] = Copy(
+            self.copies[key] = DuplicateOf(
                 of=str(of.keys[other]),
                 by=_BY[by],
                 distance=distance,
@@ -186,10 +242,11 @@ class _Course:
         self.stays[sample] = True
         for by, distance, other in worse:
             reason = why(self._new.measured[sample], self._published.measured[other])
-            self.superseded[other] = Copy(of=key, by=_BY[by], distance=distance, why=f"the other {reason}")
+            self.superseded[other] = DuplicateOf(
+                of=key, by=_BY[by], distance=distance, why=f"the other {reason}"
+            )
 
     def _why(self, sample: int, other: int) -> str:
-        """Return why another sample of the batch stays, and not this one."""
         better = why(self._new.measured[other], self._new.measured[sample]) if self._by_quality else ""
         return f"the other {better or 'landed before'}"
 

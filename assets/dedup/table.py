@@ -1,15 +1,13 @@
-"""Samples tables in, arrays of the compared columns out."""
+"""Samples tables to arrays of the compared columns."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import quality
-from .embeddings import Embeddings
 from .hamming import Int64s
-from .pictures import pictures_of
-from .settle import Candidates, Strings
+from .near_pairs import Embeddings, image_hashes_of
+from .settle import COLUMNS, Candidates, Strings, classes, measured
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,10 +16,10 @@ _TEXTS = ("key", "kind", "split", "phash", "phash_mirrored")
 
 
 def schema() -> dict[str, Any]:
-    """Return column -> polars type, of the columns that are read of a samples table."""
+    """Return column -> polars type, for the compared columns of a samples table."""
     import polars as pl
 
-    numbers = dict.fromkeys(quality.COLUMNS, pl.Float64)
+    numbers = dict.fromkeys(COLUMNS, pl.Float64)
     return {
         "ordinal": pl.Int64,
         **dict.fromkeys(_TEXTS, pl.String),
@@ -31,11 +29,11 @@ def schema() -> dict[str, Any]:
     }
 
 
-def typed(found: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
-    """Return every column of the schema in its type, null where there is none."""
+def typed(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
+    """Return every column of the schema in its type, null if missing."""
     import polars as pl
 
-    frame = found if isinstance(found, pl.DataFrame) else pl.DataFrame(dict(found), strict=False)
+    frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(dict(table), strict=False)
     columns = [
         (
             frame[name].cast(kind) if name in frame.columns else pl.Series([None] * len(frame), dtype=kind)
@@ -46,44 +44,41 @@ def typed(found: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
-    """Return the compared columns of rows of a samples table; a column that a row lacks is null."""
+    """Return the compared columns of rows of a samples table; missing values are null."""
     return typed({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
 
 
 def candidates_of(
     table: "pl.DataFrame", objects: Sequence[str], embeddings: Embeddings | None = None
 ) -> Candidates:
-    """Return the rows of a samples table as candidates, in their order. objects: the raw object of each."""
+    """Return a samples table's rows as candidates, in order. objects: raw object of each."""
     splits, split = _split(table)
     return Candidates(
         keys=table["key"].to_numpy().astype(object),
         splits=splits[split],
         objects=np.array(objects, object),
-        pictures=pictures_of(table),
-        measured=quality.measured(table),
+        pictures=image_hashes_of(table),
+        measured=measured(table),
         embeddings=embeddings,
     )
 
 
 def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
-    """Return (names of the splits, number of each row's), so that a name is in memory once; no split is ""."""
+    """Return (sorted names of splits, number of each row's split); no split is ""."""
     column = table["split"].fill_null("")
     names = column.unique().sort()
     numbers: Int64s = names.search_sorted(column).to_numpy().astype(np.int64)
     return names.to_numpy().astype(object), numbers
 
 
-def looks(table: "pl.DataFrame", *, alone: bool) -> tuple[Candidates, "pl.Series"]:
-    """Return the best sample of each look and split, and the rows of all in it.
-
-    alone: each sample is a candidate of its own.
-    """
+def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
+    """Return the best sample of each look and split, and the rows of each group; ungrouped: every sample."""
     import polars as pl
 
     every = candidates_of(table, [""] * len(table))
-    levels = quality.classes(every.measured)
+    levels = classes(every.measured)
     order = np.lexsort((np.arange(len(every)), *(-level for level in levels.T[::-1])))
-    look = pl.DataFrame(
+    ranked = pl.DataFrame(
         {
             "row": order,
             "form": every.pictures.form[order],
@@ -91,7 +86,7 @@ def looks(table: "pl.DataFrame", *, alone: bool) -> tuple[Candidates, "pl.Series
             **{f"h{place}": hashes[order] for place, hashes in enumerate(every.pictures.hashes.T)},
         }
     ).filter(pl.col("form") >= 0)
-    by = ["row"] if alone else ["form", "split", "h0", "h1", "h2"]
-    groups = look.group_by(by, maintain_order=True).agg(pl.col("row").alias("members"))
+    by = ["row"] if ungrouped else ["form", "split", "h0", "h1", "h2"]
+    groups = ranked.group_by(by, maintain_order=True).agg(pl.col("row").alias("members"))
     first: Int64s = groups["members"].list.first().to_numpy().astype(np.int64)
     return every.take(first), groups["members"]

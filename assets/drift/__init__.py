@@ -1,12 +1,10 @@
-"""Drift: a batch that is another kind of data than the version that it would be added to.
+"""Drift: differences between a batch and the version that it would join.
 
-A difference is a finding when three things hold:
-
-- It matters: it is more than a limit.
-- It is no chance: its significance is shared out among all comparisons of the batch, counted in raw objects.
-- It is unusual: the batches of the baseline do not differ as much among themselves.
+- A finding matters: it exceeds a limit.
+- It is significant: alpha is shared among all comparisons of the batch, counted in raw objects.
+- It is unusual: batches of the baseline differ less among themselves.
 """
 
-from .findings import Finding, Thresholds
+from .findings import DriftFinding, Thresholds
 
-__all__ = ["Finding", "Thresholds"]
+__all__ = ["DriftFinding", "Thresholds"]

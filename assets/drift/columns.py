@@ -1,4 +1,4 @@
-"""Every column of a batch's table against those of the baseline's batches: kind by kind, source by source."""
+"""Compare every column of a batch's table with the baseline's batches, by kind and by source."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .distributions import NOTHING, Drawn, Floats, distribution
-from .findings import Finding, Thresholds
+from .findings import DriftFinding, Thresholds
 from .shares import Comparison, Counted, comparison, mix
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 OBJECT = "raw_sha256"
 MAX_CATEGORIES = 200
-"""Different texts of a column, above which it is no category but a name."""
+"""Distinct texts above which a column holds names, not categories."""
 FEW_NUMBERS = 12
-"""Different whole numbers, up to which a column of them is compared as categories: rates, channels, rotations."""
+"""Distinct integers up to which a column counts as categories: rates, channels, rotations."""
 MIN_OBJECTS, MAX_SOURCES = 20, 20
-"""Raw objects of a source in the batch, below which it is not compared alone; sources that are."""
+"""Fewest raw objects of a source that is compared separately; most such sources."""
 
 # fmt: off
 _NAMES = frozenset((
@@ -31,25 +31,25 @@ _NAMES = frozenset((
     "n_packets", "max_pts_gap", "min_pts_gap",
 ))
 # fmt: on
-"""Columns that tell samples apart, or name where they come from, and say nothing of what they are like."""
+"""Columns that identify samples or their origin, and do not describe them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """Samples that are compared with their like."""
+    """Samples that are compared with each other."""
 
     of: str
-    """Samples, in words."""
+    """Description of the samples."""
     now: "pl.DataFrame"
     """Rows of the batch."""
     batches: tuple["pl.DataFrame", ...]
     """Rows of each batch of the baseline."""
     objects: tuple[float, ...]
-    """Raw objects that the rows of each of these are worth, the batch first."""
+    """Effective raw objects of each of these tables, the batch first."""
 
 
 def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
-    """Return the table with the column `source`: its own, or else the first folder of the raw object's key."""
+    """Return the table with a column `source`: its own, or the first folder of the raw object's key."""
     import polars as pl
 
     if "source" in table.columns or key not in table.columns:
@@ -61,13 +61,13 @@ def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
 def strata(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str], min_batches: int
 ) -> Iterator[Stratum]:
-    """Yield all samples of a kind, then those of each value of the columns `within`.
+    """Yield all samples of each kind, then the samples with each value of the columns `within`.
 
-    A value has to have enough objects, and to be in enough batches to know a usual batch.
+    A value needs enough objects, and enough batches to tell what is usual.
     """
     import polars as pl
 
-    def some(**where: str) -> tuple["pl.DataFrame", tuple["pl.DataFrame", ...]]:
+    def matching(**where: str) -> tuple["pl.DataFrame", tuple["pl.DataFrame", ...]]:
         def of(table: "pl.DataFrame") -> "pl.DataFrame":
             for name, value in where.items():
                 if name not in table.columns:
@@ -75,22 +75,22 @@ def strata(
                 table = table.filter(pl.col(name) == value)
             return table
 
-        return of(now), tuple(found for table in batches if len(found := of(table)))
+        return of(now), tuple(rows for table in batches if len(rows := of(table)))
 
     kinds = sorted(now["kind"].drop_nulls().unique()) if "kind" in now.columns else []
     for kind in kinds:
-        mine, theirs = some(kind=kind)
-        if theirs:
-            yield _stratum(kind, mine, theirs)
+        current, earlier = matching(kind=kind)
+        if earlier:
+            yield _stratum(kind, current, earlier)
         for column in within:
-            if column not in mine.columns or not theirs:
+            if column not in current.columns or not earlier:
                 continue
-            counted = mine.group_by(column).agg(pl.len()).sort(["len", column], descending=[True, False])
+            counted = current.group_by(column).agg(pl.len()).sort(["len", column], descending=[True, False])
             for value, n in counted.head(MAX_SOURCES).iter_rows():
                 if value is None or n < MIN_OBJECTS or counted.height < 2:
                     continue
-                part, parts = some(kind=kind, **{column: value})
-                if len(parts) >= min(min_batches, len(theirs)):
+                part, parts = matching(kind=kind, **{column: value})
+                if len(parts) >= min(min_batches, len(earlier)):
                     yield _stratum(f"{kind}, {column} {value!r}", part, parts)
 
 
@@ -101,7 +101,7 @@ def _stratum(of: str, now: "pl.DataFrame", batches: tuple["pl.DataFrame", ...]) 
 def compared_columns(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], ignore: frozenset[str]
 ) -> list[str]:
-    """Return columns that both sides have and can be compared; one that only the baseline has counts as missing now."""
+    """Return the baseline's columns that can be compared; one that the batch lacks counts as missing."""
     before = {name: kind for table in batches for name, kind in table.schema.items()}
     return [
         name
@@ -116,13 +116,10 @@ def column_findings(
     thresholds: Thresholds,
     known: Mapping[str, Any],
     alpha: float,
-) -> tuple[list[Finding], int]:
-    """Return (findings, number of comparisons made).
+) -> tuple[list[DriftFinding], int]:
+    """Return (findings, number of comparisons).
 
-    known: column -> every category that the version has; alpha: chance that anything of these stands out by chance.
-
-    O(columns x strata x (rows of the batch and of the baseline's batches)). A batch of the baseline is only compared
-    with the others for a column that differs.
+    known: column -> all categories of the version. alpha: chance of any finding by chance. O(columns x strata x rows).
     """
     columns = compared_columns(now, batches, thresholds.ignore)
     every = list(strata(now, batches, thresholds.within, thresholds.min_batches))
@@ -132,46 +129,46 @@ def column_findings(
     )
     n_compared = max(1, each * len(every) + len(sources))
     alpha /= n_compared
-    found = _sources(now, batches, alpha)
+    findings = _sources(now, batches, alpha)
     for stratum in every:
         for name in columns:
-            found += _column(stratum, name, thresholds, alpha, known.get(name))
-    return _without_echoes(found), n_compared
+            findings += _column(stratum, name, thresholds, alpha, known.get(name))
+    return _without_echoes(findings), n_compared
 
 
 def _column(
     stratum: Stratum, name: str, thresholds: Thresholds, alpha: float, known: Any
-) -> Iterator[Finding]:
-    told: Any = {"column": name, "of": stratum.of}
-    mine, *theirs = zip((stratum.now, *stratum.batches), stratum.objects, strict=True)
-    both = [mine, *(one for one in theirs if name in one[0].columns)]
+) -> Iterator[DriftFinding]:
+    labels: Any = {"column": name, "of": stratum.of}
+    current, *earlier = zip((stratum.now, *stratum.batches), stratum.objects, strict=True)
+    both = [current, *(one for one in earlier if name in one[0].columns)]
     if len(both) == 1:
         return
     lost, *before_lost = [missing_of(table, name, objects) for table, objects in both]
     missing = Comparison(now=lost, batches=before_lost, alpha=alpha)
     if missing.now.share > missing.before.share:
-        yield from missing.found(thresholds.missing, what="missing values", **told)
+        yield from missing.findings(thresholds.missing, what="missing values", **labels)
     if name not in stratum.now.columns:
         return
     columns = [table[name] for table, _ in both]
     if len({column.dtype.is_numeric() for column in columns if column.dtype != _types().Null}) > 1:
-        return  # another type: for `schema_findings`
+        return  # `schema_findings` reports another type
     if _is_category(columns):
         counts, *each = [categories(table, name, objects) for table, objects in both]
         before = [one for one in each if one]
         if counts and before:
             if columns[0].dtype == _types().String:
-                yield from _renamed(counts, before, alpha, known, told)
+                yield from _renamed(counts, before, alpha, known, labels)
             limits = (thresholds.share, thresholds.psi)
-            yield from mix(counts, before, alpha, limits, what="share", **told)
+            yield from mix(counts, before, alpha, limits, what="share", **labels)
     elif columns[0].dtype.is_numeric():
         numbers = [_known(column) for column in columns]
-        empty, *before_empty = [zeros_of(some, one[1]) for some, one in zip(numbers, both, strict=True)]
+        empty, *before_empty = [zeros_of(values, one[1]) for values, one in zip(numbers, both, strict=True)]
         zeros = Comparison(now=empty, batches=before_empty, alpha=alpha)
-        yield from zeros.found(thresholds.zeros, what="zeros", **told)
-        values, *others = [drawn(some, one[1]) for some, one in zip(numbers, both, strict=True)]
-        three = (thresholds.level, thresholds.ks, thresholds.psi)
-        yield from distribution(values, [one for one in others if len(one.values)], alpha, three, **told)
+        yield from zeros.findings(thresholds.zeros, what="zeros", **labels)
+        draw, *others = [drawn(values, one[1]) for values, one in zip(numbers, both, strict=True)]
+        limits3 = (thresholds.level, thresholds.ks, thresholds.psi)
+        yield from distribution(draw, [one for one in others if len(one.values)], alpha, limits3, **labels)
 
 
 def _types() -> Any:
@@ -181,7 +178,6 @@ def _types() -> Any:
 
 
 def _is_category(columns: Sequence["pl.Series"]) -> bool:
-    """Return whether the column is a text, a boolean, or a whole number with few values."""
     import polars as pl
 
     kind = columns[0].dtype
@@ -193,14 +189,14 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
 
 
 def _values(columns: Sequence["pl.Series"]) -> set[Any]:
-    """Return the different values. In Python: columns of a batch are many and short, and a query of each costs more."""
+    """Return the distinct values. Python is faster here than a query for each of many short columns."""
     return {value for column in columns for value in column.to_list()} - {None}
 
 
 def n_objects(table: "pl.DataFrame") -> float:
-    """Return the number of raw objects that the rows are worth; for a table of objects, its rows.
+    """Return the effective number of raw objects of the rows; for a table of objects, its rows.
 
-    After Kish: (sum m)^2 / sum m^2 of the rows m of each, since objects with many samples weigh more.
+    After Kish: (sum m)^2 / sum m^2 over the rows m of each object, since objects with many samples weigh more.
     """
     if OBJECT not in table.columns:
         return float(len(table))
@@ -209,17 +205,16 @@ def n_objects(table: "pl.DataFrame") -> float:
 
 
 def _known(column: "pl.Series") -> Floats:
-    """Return numbers without nulls; a null and a NaN are one in an array of NumPy."""
     if column.null_count():
         column = column.drop_nulls()
     return column.to_numpy().astype(np.float64)
 
 
 def n_comparisons(columns: Sequence["pl.Series"]) -> int:
-    """Return the number of ways in which a column may stand out.
+    """Return in how many ways a column may stand out.
 
-    All columns: by missing values. Categories: by every one up or down, of texts also gone, and by the mix. Numbers: by
-    zeros up or down and three measures.
+    All columns: missing values. Categories: each one up or down, a text also gone, and the mix. Numbers: zeros up or
+    down, and three measures.
     """
     if not _is_category(columns):
         return 6
@@ -227,7 +222,7 @@ def n_comparisons(columns: Sequence["pl.Series"]) -> int:
 
 
 def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
-    """Count nulls and NaNs; of a column that is not there, all rows."""
+    """Count nulls and NaNs; all rows of an absent column."""
     if name not in table.columns:
         return Counted(k=len(table), n=len(table), objects=objects)
     column = table[name]
@@ -236,13 +231,13 @@ def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
 
 
 def zeros_of(known: Floats, objects: float) -> Counted:
-    """Count zeros among the known numbers, to the last digits."""
+    """Count zeros among the known numbers."""
     k = int(np.count_nonzero(np.abs(known) <= NOTHING))
     return Counted(k=k, n=len(known), objects=min(len(known), objects))
 
 
 def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Counted]:
-    """Return value -> how many of the known ones have it."""
+    """Return value -> how many of the known values."""
     counted = Counter(table[name].to_list())
     n = len(table) - counted.pop(None, 0)
     return {str(value): Counted(k=k, n=n, objects=min(n, objects)) for value, k in counted.items()}
@@ -253,25 +248,25 @@ def drawn(known: Floats, objects: float) -> Drawn:
     return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
 
-def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[Finding]:
-    """Find sources of which nothing came, though every batch of the baseline had some.
+def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[DriftFinding]:
+    """Find sources that every batch of the baseline had, and this one lacks beyond chance.
 
-    Half of the least share that any of them had would hardly leave them out by chance.
+    Chance: with half of the smallest share that the source had in a batch.
     """
     counts = categories(now, "source", n_objects(now)) if "source" in now.columns else {}
     if not counts:
         return []
     objects = next(iter(counts.values())).objects
     before = [categories(table, "source", n_objects(table)) for table in batches if "source" in table.columns]
-    gone = sorted({name for one in before for name in one} - set(counts))
-    found = []
-    for name in gone:
+    missing = sorted({name for one in before for name in one} - set(counts))
+    findings = []
+    for name in missing:
         least = min(one[name].share if name in one else 0.0 for one in before)
         if (1 - least / 2) ** objects < alpha:
             words: Any = {"before": f"at least {least:.2%} of each batch", "now": f"none of {len(now)}"}
-            told: Any = {"what": "source stopped delivering", "column": f"source = {name!r}"}
-            found.append(Finding(**told, **words, effect=least))
-    return found
+            labels: Any = {"what": "source stopped delivering", "column": f"source = {name!r}"}
+            findings.append(DriftFinding(**labels, **words, effect=least))
+    return findings
 
 
 def _renamed(
@@ -279,30 +274,29 @@ def _renamed(
     before: Sequence[Mapping[str, Counted]],
     alpha: float,
     known: Any,
-    told: Any,
-) -> Iterator[Finding]:
-    """Find values never seen before that are a known one in another spelling, or come while a known one has stopped."""
-    there = {name for one in before for name in one}
-    new = sorted(set(counts) - there - set(known or ()))
-    spelled = {_plain(name): name for name in sorted(there) if _plain(name)}
+    labels: Any,
+) -> Iterator[DriftFinding]:
+    """Find new values that are a known one in another spelling, or that come as a known one stops."""
+    earlier = {name for one in before for name in one}
+    new = sorted(set(counts) - earlier - set(known or ()))
+    spelled = {_plain(name): name for name in sorted(earlier) if _plain(name)}
     for name in new:
         old = spelled.get(_plain(name))
         if old is not None:
             words: Any = {"before": f"{old!r}", "now": f"{name!r} ({round(counts[name].k)} samples)"}
-            yield Finding(what="renamed", **told, **words, effect=counts[name].share, certain=True)
+            yield DriftFinding(what="renamed", **labels, **words, effect=counts[name].share, certain=True)
     if not new:
         return
-    for name in sorted(there - set(counts)):
+    for name in sorted(earlier - set(counts)):
         compared = comparison(name, counts, before, alpha)
-        column = f"{told['column']} = {name!r} (new: {new[0]!r})"
-        yield from compared.found(0.0, what="renamed", of=told["of"], column=column)
+        column = f"{labels['column']} = {name!r} (new: {new[0]!r})"
+        yield from compared.findings(0.0, what="renamed", of=labels["of"], column=column)
 
 
 def _plain(name: str) -> str:
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
-def _without_echoes(found: Sequence[Finding]) -> list[Finding]:
-    """Leave out findings of a source that all samples of its kind show."""
-    whole = {(one.what, one.column) for one in found if "," not in one.of}
-    return [one for one in found if "," not in one.of or (one.what, one.column) not in whole]
+def _without_echoes(findings: Sequence[DriftFinding]) -> list[DriftFinding]:
+    whole = {(one.what, one.column) for one in findings if "," not in one.of}
+    return [one for one in findings if "," not in one.of or (one.what, one.column) not in whole]

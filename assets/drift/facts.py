@@ -1,4 +1,4 @@
-"""Facts that the gate compares: of a waiting batch, and of the newest batches of the version it would be added to."""
+"""Facts that the gate compares: of a waiting batch, and of the newest batches of the version that it would join."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,44 +7,44 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import TableFile, get_table, get_table_bytes, get_tables
 from loader.dataset.tables.stats import merge
 from loader.errors import ObjectNotFound
 from loader.storage import Store
+from penstock.card.history import lineage
 from penstock.stages import StageRecord, current_record, find_record, record_path
 
 from .captions import Texts, texts_of
-from .leaks import live
+from .exact_findings import live
 from .yields import Outcomes
 
 if TYPE_CHECKING:
     import polars as pl
 
 MAX_BATCHES, MAX_ROWS = 16, 50_000
-"""Most of the baseline's newest batches, and samples, that a batch is compared with."""
+"""Most batches, and samples, of a baseline."""
 _FEATURE = "feature_"
 UNKNOWN = Outcomes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
-    """Facts of one batch."""
+    """Facts of a batch."""
 
     samples: "pl.DataFrame"
-    """Rows of the samples table."""
+    """Samples table."""
     media: "pl.DataFrame"
-    """Rows of the media table."""
+    """Media table."""
     outcomes: Outcomes = UNKNOWN
     """Outcomes of its objects."""
     texts: Texts | None = None
-    """Texts of its samples; None for none."""
+    """Texts of its objects."""
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Featurizer -> content of its record."""
     features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Featurizer -> content of the record that is current by now."""
+    """Featurizer -> content of its current record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,30 +54,26 @@ class Baseline:
     version: loader.Version
     """The version."""
     batches: tuple[BatchFacts, ...]
-    """Its batches, newest first."""
+    """Newest first."""
     types: Mapping[str, str]
     """Column -> Arrow type."""
     categories: Mapping[str, frozenset[str]]
-    """Column -> every value that the version's statistics know, for columns of which they know all."""
+    """Column -> every value, for columns whose statistics have all values."""
 
 
 def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
-    """Return the baseline of a version: its newest batches, at most 16 and 50,000 samples (one batch at least).
-
-    Reads the newest tables of the samples and the statistics tables, never all rows; and for each batch its manifest,
-    samples record, and tables `media` and `raw_objects`. Raises: Corrupt; StoreError.
-    """
+    """Return the newest batches of a version: at least one, at most 16 and 50,000 samples."""
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))
     records = published_records(root, version, MAX_BATCHES)
     with ThreadPoolExecutor(8, thread_name_prefix="penstock-baseline") as pool:
-        found = list(pool.map(lambda item: _published(root.store, records, *item), list(tables.items())))
+        batches = list(pool.map(lambda item: _published(root.store, records, *item), list(tables.items())))
     files = [TableFile.from_json(dict(entry)) for entry in version.manifest["stats"]]
     rows = [row for table in get_tables(root.store, files) for row in table.to_pylist()]
     stats = merge(rows)
     return Baseline(
         version=version,
-        batches=tuple(found),
+        batches=tuple(batches),
         types={name: str(body["type"]) for name, body in version.manifest["columns"].items()},
         categories={
             name: frozenset(row["categories"]) for name, row in stats.items() if row["categories"] is not None
@@ -88,16 +84,18 @@ def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
 def facts_of(
     store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
 ) -> BatchFacts:
-    """Return the facts of a batch by the record of its samples. latest: read its featurizers' current records too."""
+    """Return the facts of a batch from its samples' record. latest: read its featurizers' current records too."""
     import polars as pl
 
     upstream = {
         one.stage: record_path(record.dataset, one.stage, one.partition, one.r) for one in record.upstream
     }
-    made = {stage: find_record(store, path) for stage, path in upstream.items() if stage.startswith(_FEATURE)}
+    features = {
+        stage: find_record(store, path) for stage, path in upstream.items() if stage.startswith(_FEATURE)
+    }
     media: Any = pl.DataFrame()
-    if (found := find_record(store, upstream.get("media", ""))) and "media" in found.files:
-        media = pl.from_arrow(get_table(store, found.files["media"]))
+    if (audited := find_record(store, upstream.get("media", ""))) and "media" in audited.files:
+        media = pl.from_arrow(get_table(store, audited.files["media"]))
     raws: list[Mapping[str, Any]] = []
     if (landed := find_record(store, upstream.get("raw_objects", ""))) and landed.files:
         raws = get_table(store, next(iter(landed.files.values()))).to_pylist()
@@ -105,7 +103,7 @@ def facts_of(
     durations = dict(zip(lasting["key"], lasting["duration_s"], strict=True)) if len(lasting) else {}
     now = {
         stage: current_record(store, record.dataset, stage, record.partition)
-        for stage in (made if latest else ())
+        for stage in (features if latest else ())
     }
     return BatchFacts(
         samples=samples,
@@ -116,16 +114,12 @@ def facts_of(
             rejected=record.counts.get("rejected", 0) + record.counts.get("not_media", 0),
         ),
         texts=texts_of(raws, durations),
-        features=_identities(made),
+        features=_identities(features),
         features_now=_identities(now),
     )
 
 
 def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
-    """Return featurizer -> content of its record, of those that took samples of the batch.
-
-    A featurizer that took none says nothing of what it ran on.
-    """
     return {
         str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
         for one in records.values()
@@ -138,39 +132,31 @@ def _published(
 ) -> BatchFacts:
     import polars as pl
 
-    if batch not in records:  # published by hand, or longer ago than the records that were looked at
+    if batch not in records:  # published by hand, or before the records that were read
         return BatchFacts(samples=samples, media=pl.DataFrame())
     return facts_of(store, records[batch], samples, latest=batch == next(iter(records)))
 
 
 def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
-    """Return batch -> record of its samples, newest first, of a pipeline's newest versions up to this one."""
-    found: dict[str, StageRecord] = {}
-    for one in _lineage(root, version):
-        if len(found) == most:
+    """Return batch -> record of its samples, newest first, over the newest versions up to this one."""
+    records: dict[str, StageRecord] = {}
+    for ancestor in lineage(root, version):
+        if len(records) == most:
             break
         try:
-            producer = read_manifest(root.store, one.manifest, one.sha256)["producer"]
-        except ObjectNotFound:  # a version that was collected
+            producer = read_manifest(root.store, ancestor.manifest, ancestor.sha256)["producer"]
+        except ObjectNotFound:  # garbage-collected
             continue
-        if "batch" not in producer:  # a refresh, a quarantine, an exclusion by hand: no batch of its own
+        if "batch" not in producer:  # a refresh, a quarantine, an exclusion by hand
             continue
         record = find_record(root.store, str(producer.get("stage_record", "")))
         if record is not None:
-            found.setdefault(str(producer["batch"]), record)
-    return found
-
-
-def _lineage(root: loader.Root, version: loader.Version) -> Iterator[VersionRecord]:
-    known = {record.id: record for record in root.versions(version.dataset)}
-    at: str | None = version.id
-    while at is not None and at in known:
-        yield known[at]
-        at = known[at].parent
+            records.setdefault(str(producer["batch"]), record)
+    return records
 
 
 def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
-    """Yield (batch, its rows), newest first, at most 16; the last may have been cut off by the limit of rows."""
+    """Yield (batch, rows), newest first, at most 16; the limit of rows may cut the last."""
     if "partition" not in rows.columns:
         yield "", rows
         return
@@ -180,10 +166,7 @@ def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
 
 
 def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
-    """Return the newest live rows of the samples table, without annotations.
-
-    Whole tables from the end of the manifest's lists; of the first one that goes beyond `most` its last rows.
-    """
+    """Return the newest live rows of the samples table, without annotations."""
     import polars as pl
 
     entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]

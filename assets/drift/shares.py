@@ -1,7 +1,4 @@
-"""Shares: of categories, nulls, zeros, outcomes. Each is a count among counted objects.
-
-Significance is that of Fisher's exact test (hypergeometric, one side), so it holds for shares near 0 and 1 as well.
-"""
+"""Shares of categories, nulls, zeros and outcomes. Significance by Fisher's exact test, also near 0 and 1."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,19 +6,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from .findings import UNKNOWN, Difference, Finding, stands_out
+from .findings import UNKNOWN, DriftFinding, EffectSize, stands_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A share: a count among samples. Samples of one object are alike, so only raw objects count as evidence."""
+    """A count among samples. Only raw objects count as evidence, since samples of one object are alike."""
 
     k: float
     """Samples counted."""
     n: float
     """All samples."""
     objects: float
-    """Raw objects that the samples are of."""
+    """Raw objects of the samples."""
 
     @property
     def share(self) -> float:
@@ -40,21 +37,21 @@ class Counted:
 
 
 NONE = Counted(k=0, n=0, objects=0)
-NO_RARE_VALUE = Difference(effect=0.0, chance=0.0, noise=0.0)
+NO_RARE_VALUE = EffectSize(effect=0.0, chance=0.0, noise=0.0)
 
 
-def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
-    """Return the difference of two shares, and how far chance explains it. Without evidence it explains everything."""
-    mine, trials = now.evidence()
-    theirs, earlier = before.evidence()
+def share_difference(now: Counted, before: Counted, alpha: float) -> EffectSize:
+    """Return the difference of two shares, and its size by chance."""
+    hits, trials = now.evidence()
+    earlier_hits, earlier = before.evidence()
     if not trials or not earlier:
         return UNKNOWN
     rises = now.share > before.share
-    edge = _hits_by_chance(trials + earlier, mine + theirs, trials, alpha, rises)
-    # What the two shares would be if this batch had `edge` hits of those that both have together.
-    apart = edge / trials - (mine + theirs - edge) / earlier
-    both = (mine + theirs) / (trials + earlier)
-    return Difference(
+    edge = _hits_by_chance(trials + earlier, hits + earlier_hits, trials, alpha, rises)
+    # The difference if `edge` of all hits were in this batch.
+    apart = edge / trials - (hits + earlier_hits - edge) / earlier
+    both = (hits + earlier_hits) / (trials + earlier)
+    return EffectSize(
         effect=abs(now.share - before.share),
         chance=math.sqrt(both * (1 - both) * (1 / trials + 1 / earlier)),
         noise=max(0.0, apart if rises else -apart) + 0.5 / trials,
@@ -63,7 +60,6 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
 
 @lru_cache(maxsize=65_536)
 def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
-    """Return the most, or else the fewest, hits among some drawn objects."""
     from scipy.stats import hypergeom
 
     return float((hypergeom.isf if most else hypergeom.ppf)(alpha, objects, hits, drawn))
@@ -71,40 +67,40 @@ def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One share of a batch against the baseline."""
+    """A share of a batch against the baseline."""
 
     now: Counted
-    """Share of the batch."""
+    """The batch's share."""
     batches: Sequence[Counted]
-    """Share of each batch of the baseline."""
+    """Shares of the baseline's batches."""
     alpha: float
     """Significance of one comparison."""
-    usual: Sequence[Difference] | None = None
-    """Difference of each of these from the rest; None where their own shares say it."""
+    usual: Sequence[EffectSize] | None = None
+    """Difference of each batch from the rest; None: from their shares."""
 
     @property
     def before(self) -> Counted:
         return sum(self.batches, NONE)
 
-    def difference(self) -> Difference:
+    def difference(self) -> EffectSize:
         return share_difference(self.now, self.before, self.alpha)
 
-    def others(self) -> list[Difference]:
+    def others(self) -> list[EffectSize]:
         """Return the difference of each batch from the rest."""
         if self.usual is not None:
             return list(self.usual)
         whole = self.before
         return [share_difference(one, whole - one, self.alpha) for one in self.batches if one.n < whole.n]
 
-    def found(self, limit: float, **told: Any) -> list[Finding]:
-        """Return the finding, if it is one. told: what, column, of, keys of it."""
-        if not abs(self.now.share - self.before.share) > limit:  # most columns: without a quantile
+    def findings(self, limit: float, **labels: Any) -> list[DriftFinding]:
+        """Return the finding, if there is one. labels: its what, column, of, keys."""
+        if not abs(self.now.share - self.before.share) > limit:  # cheap exit for most columns
             return []
-        mine = self.difference()
-        if not stands_out(mine, limit, self.others):
+        difference = self.difference()
+        if not stands_out(difference, limit, self.others):
             return []
         words: Any = {"before": _words(self.before), "now": _words(self.now)}
-        return [Finding(**words, effect=mine.effect, limit=limit, **told)]
+        return [DriftFinding(**words, effect=difference.effect, limit=limit, **labels)]
 
 
 def mix(
@@ -112,56 +108,58 @@ def mix(
     batches: Sequence[Mapping[str, Counted]],
     alpha: float,
     limits: tuple[float, float],
-    **told: Any,
-) -> list[Finding]:
-    """Find the values of a column whose share is another, or else the mix as a whole by its stability index.
+    **labels: Any,
+) -> list[DriftFinding]:
+    """Find values of a column with another share, or else the mix as a whole by its stability index.
 
-    limits: of a share, and of the population stability index; now, batches: value -> count, each with the same `n`.
+    limits: of a share, and of the index. now, batches: value -> count, all with the same `n`.
     """
     share, psi = limits
-    found: list[Finding] = []
-    usual: list[Difference] | None = None
+    findings: list[DriftFinding] = []
+    usual: list[EffectSize] | None = None
     for name in sorted({*now, *(name for one in batches for name in one)}):
         compared = comparison(name, now, batches, alpha)
         if is_rare(name, batches) and abs(compared.now.share - compared.before.share) > share:
             usual = usual or rare_values(batches, alpha)
             compared = replace(compared, usual=usual)
-        found += [replace(one, column=f"{one.column} = {name!r}") for one in compared.found(share, **told)]
-    return found or _shifted(now, batches, alpha, psi, **told)
+        findings += [
+            replace(one, column=f"{one.column} = {name!r}") for one in compared.findings(share, **labels)
+        ]
+    return findings or _shifted(now, batches, alpha, psi, **labels)
 
 
 def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
-    """Return whether fewer than half of the batches have a value: its own shares do not say what is usual then."""
+    """Return whether fewer than half of the batches have the value, so its own shares do not show what is usual."""
     return 2 * sum(name in one for one in batches) < len(batches)
 
 
-def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
-    """Return for each batch the largest share of a value that is rare among the others, against these.
+def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[EffectSize]:
+    """Return for each batch the difference of its largest share of a value that is rare in the others.
 
-    Feeds of other shoots or speakers in every batch have such.
+    Feeds with new shoots or speakers in every batch have such values.
     """
-    found = []
-    for place, one in enumerate(batches):
+    differences = []
+    for place, batch in enumerate(batches):
         rest = [*batches[:place], *batches[place + 1 :]]
-        rare = sorted(name for name in one if is_rare(name, rest))
-        largest = max(rare, key=lambda name: one[name].share, default=None)
-        known = largest is not None and comparison(largest, one, rest, alpha).difference()
-        found.append(known or NO_RARE_VALUE)
-    return found
+        rare = sorted(name for name in batch if is_rare(name, rest))
+        largest = max(rare, key=lambda name: batch[name].share, default=None)
+        known = largest is not None and comparison(largest, batch, rest, alpha).difference()
+        differences.append(known or NO_RARE_VALUE)
+    return differences
 
 
 def comparison(
     name: str, now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]], alpha: float
 ) -> Comparison:
-    """Return the comparison of one value; a batch without it has 0 of its own."""
+    """Return the comparison of one value; a batch without it has a share of 0."""
     return Comparison(now=_of(now, name), batches=[_of(one, name) for one in batches if one], alpha=alpha)
 
 
 def _of(counts: Mapping[str, Counted], name: str) -> Counted:
     if name in counts:
         return counts[name]
-    some = next(iter(counts.values()), NONE)
-    return replace(some, k=0)
+    counted = next(iter(counts.values()), NONE)
+    return replace(counted, k=0)
 
 
 def _shifted(
@@ -169,44 +167,45 @@ def _shifted(
     batches: Sequence[Mapping[str, Counted]],
     alpha: float,
     limit: float,
-    **told: Any,
-) -> list[Finding]:
+    **labels: Any,
+) -> list[DriftFinding]:
     names = sorted({*now, *(name for one in batches for name in one)})
     if len(names) < 2 or not now:
         return []
-    mine = [_of(now, name) for name in names]
+    current = [_of(now, name) for name in names]
     each = [[_of(one, name) for name in names] for one in batches if one]
     whole = [sum((one[place] for one in each), NONE) for place in range(len(names))]
-    difference = index_difference(mine, whole, alpha)
+    difference = index_difference(current, whole, alpha)
 
-    def others() -> list[Difference]:
+    def others() -> list[EffectSize]:
         rests = [[all_ - part for all_, part in zip(whole, one, strict=True)] for one in each]
         pairs = [(one, rest) for one, rest in zip(each, rests, strict=True) if rest[0].n]
         return [index_difference(one, rest, alpha) for one, rest in pairs]
 
     if not stands_out(difference, math.sqrt(limit), others):
         return []
-    now_words, before_words = (", ".join(_top(names, counts)) for counts in (mine, whole))
-    return [Finding(**told, before=before_words, now=now_words, effect=difference.effect**2, limit=limit)]
+    now_words, before_words = (", ".join(_top(names, counts)) for counts in (current, whole))
+    return [
+        DriftFinding(**labels, before=before_words, now=now_words, effect=difference.effect**2, limit=limit)
+    ]
 
 
-def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: float) -> Difference:
+def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: float) -> EffectSize:
     """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
 
-    Half an object is added to each count. Chance is that of n times the index, with 1/n = 1/n_now + 1/n_before. This is
-    about chi-square with one degree of freedom less than there are values: it is twice the mean of the two directions'
-    G statistics.
+    Half an object is added to each count. With 1/n = 1/n_now + 1/n_before, n times the index is about chi-square with
+    (values - 1) degrees of freedom. It is twice the mean of the two directions' G statistics.
     """
     import numpy as np
 
-    n, m = (min(some[0].n, some[0].objects) for some in (now, before))
+    n, m = (min(side[0].n, side[0].objects) for side in (now, before))
     if not n or not m:
         return UNKNOWN
     p = np.array([one.share * n + 0.5 for one in now])
     q = np.array([one.share * m + 0.5 for one in before])
     p, q = p / p.sum(), q / q.sum()
     scale, freedom = 1 / n + 1 / m, len(p) - 1
-    return Difference(
+    return EffectSize(
         effect=math.sqrt(float(((p - q) * np.log(p / q)).sum())),
         chance=math.sqrt(freedom * scale),
         noise=math.sqrt(_index_by_chance(freedom, alpha) * scale),
@@ -225,5 +224,5 @@ def _top(names: Sequence[str], counts: Sequence[Counted]) -> list[str]:
     return [f"{name} {one.share:.1%}" for name, one in ordered]
 
 
-def _words(one: Counted) -> str:
-    return f"{one.share:.2%} of {round(one.n)}"
+def _words(counted: Counted) -> str:
+    return f"{counted.share:.2%} of {round(counted.n)}"

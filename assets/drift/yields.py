@@ -1,4 +1,4 @@
-"""Yields: objects refused, objects unused, samples per object, samples per delivery."""
+"""Yields: rejected objects, unused objects, samples per object, samples per delivery."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .distributions import Floats, ratio
-from .findings import Difference, Finding, Thresholds, stands_out
+from .findings import DriftFinding, EffectSize, Thresholds, stands_out
 from .shares import Comparison, Counted
 
 if TYPE_CHECKING:
@@ -21,26 +21,26 @@ Tables = tuple["pl.DataFrame", "pl.DataFrame"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Landed objects of a batch by their outcome."""
+    """Landed objects of a batch by outcome."""
 
     landed: int = 0
-    """Objects that landed; 0: nobody knows."""
+    """0 for unknown."""
     used: int = 0
-    """Objects that gave samples."""
+    """Objects with samples."""
     rejected: int = 0
-    """Objects that are damaged, or no media."""
+    """Damaged objects, or not media."""
 
 
 def outcome_findings(
     now: Outcomes, batches: Sequence[Outcomes], thresholds: Thresholds, alpha: float
-) -> list[Finding]:
-    """Find more rejected objects, and fewer used ones, than there were."""
+) -> list[DriftFinding]:
+    """Find more rejected objects, and fewer used ones, than in the baseline."""
     known = [one for one in batches if one.landed]
     if not known or not now.landed:
         return []
 
-    def of(one: Outcomes, k: int) -> Counted:
-        return Counted(k=k, n=one.landed, objects=one.landed)
+    def of(outcomes: Outcomes, k: int) -> Counted:
+        return Counted(k=k, n=outcomes.landed, objects=outcomes.landed)
 
     rejected = Comparison(
         now=of(now, now.rejected), batches=[of(one, one.rejected) for one in known], alpha=alpha
@@ -50,26 +50,25 @@ def outcome_findings(
         batches=[of(one, one.landed - one.used) for one in known],
         alpha=alpha,
     )
-    found = []
+    findings = []
     if rejected.now.share > rejected.before.share:
-        found += rejected.found(thresholds.rejected, what="more objects rejected", column="objects")
+        findings += rejected.findings(thresholds.rejected, what="more objects rejected", column="objects")
     if unused.now.share > unused.before.share:
-        found += unused.found(thresholds.unused, what="fewer objects used", column="objects")
-    return found
+        findings += unused.findings(thresholds.unused, what="fewer objects used", column="objects")
+    return findings
 
 
 def units_findings(
     now: Tables, batches: Sequence[Tables], thresholds: Thresholds, alpha: float
-) -> list[Finding]:
+) -> list[DriftFinding]:
     """Compare samples per used object, of each kind; objects are the evidence.
 
-    Where media have a duration, an object is compared with those of about its length. now, batches: samples table and
-    media table of each.
+    Objects with a duration are compared with objects of similar length. now, batches: (samples table, media table).
     """
-    found = []
-    mine, theirs = _per_object(*now), [_per_object(*tables) for tables in batches]
-    for kind, objects in mine.items():
-        each = [one[kind] for one in theirs if kind in one]
+    findings = []
+    current, earlier = _per_object(*now), [_per_object(*tables) for tables in batches]
+    for kind, objects in current.items():
+        each = [one[kind] for one in earlier if kind in one]
         if not each:
             continue
         expected = _Expected(each)
@@ -77,7 +76,7 @@ def units_findings(
         ratios = [expected.ratios(one) for one in each]
         difference = ratio(values, np.concatenate(ratios), alpha)
 
-        def others(ratios: Sequence[Floats] = ratios) -> list[Difference]:
+        def others(ratios: Sequence[Floats] = ratios) -> list[EffectSize]:
             places = range(len(ratios)) if len(ratios) > 1 else ()
             return [ratio(ratios[i], np.concatenate([*ratios[:i], *ratios[i + 1 :]]), alpha) for i in places]
 
@@ -86,10 +85,10 @@ def units_findings(
             before = np.concatenate([one["n"].to_numpy() for one in each]).mean()
             words: Any = {
                 "before": f"{before:.3g}, of objects as long",
-                "now": f"{objects['n'].to_numpy().mean():.3g} ({values.mean():.2f} of what was to be expected)",
+                "now": f"{objects['n'].to_numpy().mean():.3g} ({values.mean():.2f} of the expected number)",
             }
-            found.append(
-                Finding(
+            findings.append(
+                DriftFinding(
                     what="samples per object",
                     column="count",
                     of=kind,
@@ -98,11 +97,11 @@ def units_findings(
                     limit=limit,
                 )
             )
-    return found
+    return findings
 
 
 class _Expected:
-    """Samples that an object of a duration gives: the mean in its tenth of the baseline's objects."""
+    """Expected samples of an object: the mean over baseline objects in its tenth of durations."""
 
     def __init__(self, objects: Sequence["pl.DataFrame"]) -> None:
         n = np.concatenate([one["n"].to_numpy() for one in objects]).astype(np.float64)
@@ -120,46 +119,43 @@ class _Expected:
         )
 
     def ratios(self, objects: "pl.DataFrame") -> Floats:
-        """Return the samples of each object over those that were to be expected."""
         ratios: Floats = objects["n"].to_numpy() / self._means[self._bins(objects["duration_s"].to_numpy())]
         return ratios
 
     def _bins(self, seconds: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return 0 for an unknown duration, else 1 + its tenth."""
-        found = np.searchsorted(self._edges, np.nan_to_num(seconds)) + 1
-        return np.where(np.isfinite(seconds), found, 0)
+        tenths = np.searchsorted(self._edges, np.nan_to_num(seconds)) + 1
+        return np.where(np.isfinite(seconds), tenths, 0)
 
 
 def size_findings(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds
-) -> list[Finding]:
+) -> list[DriftFinding]:
     """Compare the samples of this delivery with the median one, in all, and per kind, split and source.
 
-    It is for feeds whose deliveries are of one size.
+    For feeds whose deliveries are of one size.
     """
     if thresholds.batch_ratio is None or not batches:
         return []
     limit = -math.log(thresholds.batch_ratio)
     counted = [_sizes(table) for table in batches]
-    mine, found = _sizes(now), []
+    sizes, findings = _sizes(now), []
     for name in sorted({name for one in counted for name in one}):
         usual = median([one.get(name, 0) for one in counted])
         if not usual:
             continue
-        difference = _size(mine.get(name, 0), usual)
+        difference = _size(sizes.get(name, 0), usual)
         others = [_size(one.get(name, 0), usual) for one in counted]
         if stands_out(difference, limit, lambda others=others: others):  # type: ignore[misc]
-            words: Any = {"before": f"{usual:g} in the median batch", "now": str(mine.get(name, 0))}
-            found.append(
-                Finding(
+            words: Any = {"before": f"{usual:g} in the median batch", "now": str(sizes.get(name, 0))}
+            findings.append(
+                DriftFinding(
                     what="samples per delivery", column=name, **words, effect=difference.effect, limit=limit
                 )
             )
-    return found
+    return findings
 
 
 def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl.DataFrame]":
-    """Return kind -> n, duration_s (NaN where unknown), a row per used object."""
     import polars as pl
 
     if not {"raw_key", "kind"} <= set(samples.columns):
@@ -175,15 +171,13 @@ def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl
 
 
 def _sizes(table: "pl.DataFrame") -> dict[str, int]:
-    """Return name of a count -> samples."""
-    found = {"all samples": len(table)}
+    sizes = {"all samples": len(table)}
     for name in ("kind", "split", "source"):
         if name in table.columns:
             counted = table[name].drop_nulls().value_counts()
-            found |= {f"{name} = {value!r}": n for value, n in counted.iter_rows()}
-    return found
+            sizes |= {f"{name} = {value!r}": n for value, n in counted.iter_rows()}
+    return sizes
 
 
-def _size(n: int, usual: float) -> Difference:
-    """Return |ln(n / usual)|. Deliveries of one size leave nothing to chance."""
-    return Difference(effect=abs(math.log(n / usual)) if n else math.inf, chance=0.0, noise=0.0)
+def _size(n: int, usual: float) -> EffectSize:
+    return EffectSize(effect=abs(math.log(n / usual)) if n else math.inf, chance=0.0, noise=0.0)

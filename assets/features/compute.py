@@ -1,45 +1,53 @@
-"""One featurizer over one part: handed to workers in stretches, which read the samples from the store themselves.
+"""Compute one featurizer over one part: workers read ranges of samples from the store, and compute their features.
 
-A stretch that kills its worker is tried again sample by sample, so that one poison sample costs itself. (Workers import
-this module: it imports no dagster.)
+A range that kills its worker is tried again sample by sample, so only the sample at fault is refused. Workers import
+this module, so it does not import dagster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, get_args
 
 import loader
-from loader.dataset.writing.part_extension import read_part
-from loader.errors import InvalidWeights, MissingDependency, ModelFailed, PenstockError, StoreError
-from loader.storage import RangeReader
+from loader.dataset.writing.part_extension import add_part_group, read_part
+from loader.errors import (
+    FieldMismatch,
+    InvalidWeights,
+    MissingDependency,
+    ModelFailed,
+    PenstockError,
+    StoreError,
+)
+from loader.storage import RangeReader, Store
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.contract import Code
-from penstock.compute.pool.environment import store_variables
-from penstock.compute.pool.gpus import place_here
+from penstock.compute.pool.environment import place_here, store_variables
 
 from ..featurizers import Features, Featurizer
-from ..featurizers.models import ModelFeaturizer, gpus_for
+from ..featurizers.models import ModelFeaturizer, gpus_for, machine_facts
 from ..media.image.open import PHOTO_WORDS
 from ..media.unit import Unusable
+from .names import FeatureNames
 
-STRETCH = 32
-"""Samples that one unit of work takes: seconds of work, and little to do again."""
+RANGE = 32
+"""Samples of one unit of work: seconds, and little to repeat."""
 
-GPU_STRETCH = 256
-"""Samples that one unit of work takes of a model that may be on a GPU: enough to fill its batches."""
+GPU_RANGE = 256
+"""Samples of one unit of work of a model that may run on a GPU: enough for its batches."""
 
 _FAULTS: Mapping[str, type[PenstockError]] = {
     one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
 }
-"""Errors that a worker may name, and that are raised again; any other name is a `StoreError`."""
+"""Errors that a worker may name; any other name is a `StoreError`."""
 
 _LOST = get_args(Code)
-"""Refusals that the engine gave: nothing came back."""
+"""Codes of the engine for work without result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Rows [start, stop) of one part, for one featurizer."""
+class SampleRange:
+    """Rows [start, stop) of a part, for one featurizer."""
 
     store: RangeReader
     """Store of the part."""
@@ -52,98 +60,109 @@ class Stretch:
     start: int
     """First row."""
     stop: int
-    """Row behind the last one."""
+    """Row after the last."""
     place: str = ""
-    """Device of a model, "cpu" or "cuda:0"; "": as the worker is bound."""
-    gone: frozenset[int] = frozenset()
-    """Rows that no version has any more; nothing is computed for them."""
+    """Device of a model, "cpu" or "cuda:0"; "": the worker's."""
+    removed: frozenset[int] = frozenset()
+    """Rows that no version has any more; they get no features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Outcome of one sample: features, a refusal, or neither where it is gone."""
+class FeatureRow:
+    """Features of a sample, a refusal, or neither if its row is removed."""
 
     key: str
     """Key of the sample."""
     features: Features | None = None
-    """Features; None for a sample that is refused or gone."""
+    """Features; None if refused or removed."""
     code: str = ""
     """Code of the refusal; "" for none."""
     reason: str = ""
-    """Reason of the refusal; "" for none."""
+    """Text of the refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """The rows of a stretch, or the fault that is no sample's: a store or a model that does not answer."""
+class RangeResult:
+    """Rows of a range, or the fault of a store or model."""
 
-    rows: tuple[Row, ...] = ()
-    """Rows in the order of the part."""
+    rows: tuple[FeatureRow, ...] = ()
+    """In the order of the part."""
     fault: str = ""
-    """Name of one of `_FAULTS`; "" for none."""
+    """One of `_FAULTS`; "" for none."""
     reason: str = ""
     """Text of the fault."""
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
-    """Return input -> the part's field for it, of the inputs that it has (a caption may be missing).
+    """Return input -> the part's field for it, for the inputs that the part has; empty if the part is not for it.
 
-    Empty: nothing is to be taken there. A dataset's photos lie in one of two fields, by its policy; a featurizer that
-    wants one of them takes the other as well. Of other formats it takes the only field that ends so (`image.jpg`).
+    Photos have one of two fields, by the dataset's policy, and either serves. In other formats it is the only field
+    with this ending (`image.jpg`).
     """
-    there = {field for shard in part.shards for field in shard.field_nbytes}
-    found = {}
-    for field in featurizer.inputs.get(kind, ()):
-        others = PHOTO_WORDS if kind == "image" and field in PHOTO_WORDS else ()
-        words = field, *others
-        ending = sorted(name for name in there if name.rpartition(".")[2] in words)
-        stored = next((name for name in words if name in there), ending[0] if len(ending) == 1 else None)
+    available = {field for shard in part.shards for field in shard.field_nbytes}
+    fields = {}
+    for wanted_field in featurizer.inputs.get(kind, ()):
+        others = PHOTO_WORDS if kind == "image" and wanted_field in PHOTO_WORDS else ()
+        words = wanted_field, *others
+        ending = sorted(name for name in available if name.rpartition(".")[2] in words)
+        stored = next((name for name in words if name in available), ending[0] if len(ending) == 1 else None)
         if stored is not None:
-            found[field] = stored
-    return found
+            fields[wanted_field] = stored
+    return fields
 
 
-def featurize(stretch: Stretch) -> Made:
-    """Compute the features of a stretch, in a worker. Raises: Corrupt where the bytes of samples have changed."""
-    inputs = inputs_of(stretch.featurizer, stretch.kind, stretch.part)
+def featurize(sample_range: SampleRange) -> RangeResult:
+    """Compute the features of a range, in a worker. Raises: Corrupt for changed samples."""
+    inputs = inputs_of(sample_range.featurizer, sample_range.kind, sample_range.part)
     keys: list[str] = []
 
     def samples() -> Iterator[Mapping[str, bytes]]:
-        rows = range(stretch.start, stretch.stop)
-        stored_rows = read_part(stretch.store, stretch.part, list(inputs.values()), rows)
+        rows = range(sample_range.start, sample_range.stop)
+        stored_rows = read_part(sample_range.store, sample_range.part, list(inputs.values()), rows)
         for at, (key, sample) in zip(rows, stored_rows, strict=True):
             keys.append(key)
-            if at not in stretch.gone:
+            if at not in sample_range.removed:
                 yield {field: sample[stored] for field, stored in inputs.items()}
 
     try:
-        made = list(_made(stretch, samples()))
+        results = list(_results(sample_range, samples()))
     except (StoreError, ModelFailed) as error:
-        return Made(fault=type(error).__name__, reason=str(error))
+        return RangeResult(fault=type(error).__name__, reason=str(error))
     except (InvalidWeights, MissingDependency) as error:
-        return Made(fault=ModelFailed.__name__, reason=str(error))
-    left = iter(made)
-    rows = enumerate(keys, stretch.start)
-    return Made(rows=tuple(Row(key=key) if at in stretch.gone else _row(key, next(left)) for at, key in rows))
+        return RangeResult(fault=ModelFailed.__name__, reason=str(error))
+    remaining = iter(results)
+    rows = enumerate(keys, sample_range.start)
+    return RangeResult(
+        rows=tuple(
+            FeatureRow(key=key) if at in sample_range.removed else _row(key, next(remaining))
+            for at, key in rows
+        )
+    )
 
 
-def _made(stretch: Stretch, samples: Iterable[Mapping[str, bytes]]) -> Iterable[Features | Unusable]:
-    if isinstance(stretch.featurizer, ModelFeaturizer):
-        return stretch.featurizer.features(stretch.kind, samples, stretch.place or place_here())
-    return (_one(stretch.featurizer, stretch.kind, sample) for sample in samples)
+def _results(
+    sample_range: SampleRange, samples: Iterable[Mapping[str, bytes]]
+) -> Iterable[Features | Unusable]:
+    if isinstance(sample_range.featurizer, ModelFeaturizer):
+        return sample_range.featurizer.features(
+            sample_range.kind, samples, sample_range.place or place_here()
+        )
+    return (_features_or_refusal(sample_range.featurizer, sample_range.kind, sample) for sample in samples)
 
 
-def _one(featurizer: Featurizer, kind: str, sample: Mapping[str, bytes]) -> Features | Unusable:
+def _features_or_refusal(
+    featurizer: Featurizer, kind: str, sample: Mapping[str, bytes]
+) -> Features | Unusable:
     try:
         return featurizer(kind, sample)
     except Unusable as unusable:
         return unusable
 
 
-def _row(key: str, made: Features | Unusable) -> Row:
-    if isinstance(made, Unusable):
-        return Row(key=key, code=made.code, reason=made.reason)
-    return Row(key=key, features=made)
+def _row(key: str, result: Features | Unusable) -> FeatureRow:
+    if isinstance(result, Unusable):
+        return FeatureRow(key=key, code=result.code, reason=result.reason)
+    return FeatureRow(key=key, features=result)
 
 
 def compute_part(
@@ -154,54 +173,53 @@ def compute_part(
     part: loader.Part,
     timeout_s: float,
     progress: Progress | None = None,
-    gone: frozenset[int] = frozenset(),
-) -> Iterator[Row]:
-    """Yield the rows of all samples of a part, in its order, as they come.
+    removed: frozenset[int] = frozenset(),
+) -> Iterator[FeatureRow]:
+    """Yield the rows of all samples of a part, in order. A sample that kills its worker is refused.
 
-    A sample that no worker survives is a refusal. gone: rows that nothing is computed of.
-
-    Raises: StoreError; ModelFailed, also for a model that no sample of a stretch survives.
+    removed: rows without features. Raises: StoreError; ModelFailed, also if no sample of a range survives the model.
     """
-    gpus, length = gpus_of(featurizer), stretch_of(featurizer)
+    gpus, length = gpus_of(featurizer), range_length(featurizer)
     work = [
-        Stretch(
+        SampleRange(
             store=store,
             part=part,
             kind=kind,
             featurizer=featurizer,
             start=start,
             stop=min(start + length, part.n_rows),
-            gone=gone.intersection(range(start, start + length)),
+            removed=removed.intersection(range(start, start + length)),
         )
         for start in range(0, part.n_rows, length)
     ]
-    for stretch, outcome in zip(work, _outcomes(compute, work, gpus, timeout_s, progress), strict=True):
+    for sample_range, outcome in zip(work, _outcomes(compute, work, gpus, timeout_s, progress), strict=True):
         if outcome.value is not None:
-            yield from sound(outcome.value)
+            yield from rows_or_raise(outcome.value)
             continue
-        alone = [
-            replace(stretch, start=at, stop=at + 1, gone=stretch.gone & {at})
-            for at in range(stretch.start, stretch.stop)
+        singles = [
+            replace(sample_range, start=at, stop=at + 1, removed=sample_range.removed & {at})
+            for at in range(sample_range.start, sample_range.stop)
         ]
-        keys = [key for key, _ in read_part(store, part, [], range(stretch.start, stretch.stop))]
-        rows = list(_one_by_one(keys, _outcomes(compute, alone, gpus, timeout_s)))
+        keys = [key for key, _ in read_part(store, part, [], range(sample_range.start, sample_range.stop))]
+        rows = list(_one_by_one(keys, _outcomes(compute, singles, gpus, timeout_s)))
         if (
             isinstance(featurizer, ModelFeaturizer)
             and len(rows) > 1
             and all(row.code in _LOST for row in rows)
         ):
-            raise ModelFailed(f"no sample from {keys[0]!r} to {keys[-1]!r} survives it: {rows[0].reason}")
+            raise ModelFailed(
+                f"every sample from {keys[0]!r} to {keys[-1]!r} kills its worker: {rows[0].reason}"
+            )
         yield from rows
 
 
 def _outcomes(
     compute: Compute,
-    work: Sequence[Stretch],
+    work: Sequence[SampleRange],
     gpus: Sequence[str],
     timeout_s: float,
     progress: Progress | None = None,
-) -> Iterator[Outcome[Made]]:
-    """Yield the outcome of every stretch, in order. gpus: those that workers take, one each."""
+) -> Iterator[Outcome[RangeResult]]:
     variables = store_variables(
         *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
     )
@@ -211,31 +229,125 @@ def _outcomes(
 
 
 def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
-    """Return the GPUs of this machine that workers take for a featurizer, one each; none for those without a model."""
+    """Return this machine's GPUs for a featurizer, with one worker each; none without a model."""
     return gpus_for(featurizer.device) if isinstance(featurizer, ModelFeaturizer) else ()
 
 
-def stretch_of(featurizer: Featurizer) -> int:
-    """Return the number of samples that one unit of work takes."""
+def range_length(featurizer: Featurizer) -> int:
+    """Return the number of samples of one unit of work."""
     may_be_on_gpu = isinstance(featurizer, ModelFeaturizer) and featurizer.device != "cpu"
-    return GPU_STRETCH if may_be_on_gpu else STRETCH
+    return GPU_RANGE if may_be_on_gpu else RANGE
 
 
 def weights_of(*featurizers: Featurizer) -> list[str]:
-    """Return the URLs of weights that workers read for them beside the samples."""
+    """Return the URLs of weights that workers read."""
     return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
 
 
-def sound(made: Made) -> Sequence[Row]:
+def rows_or_raise(result: RangeResult) -> Sequence[FeatureRow]:
     """Return the rows. Raises: StoreError; ModelFailed."""
-    if made.fault:
-        raise _FAULTS.get(made.fault, StoreError)(made.reason)
-    return made.rows
+    if result.fault:
+        raise _FAULTS.get(result.fault, StoreError)(result.reason)
+    return result.rows
 
 
-def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[Made]]) -> Iterator[Row]:
+def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[RangeResult]]) -> Iterator[FeatureRow]:
     for key, outcome in zip(keys, outcomes, strict=True):
         if outcome.value is not None:
-            yield from sound(outcome.value)
+            yield from rows_or_raise(outcome.value)
         elif outcome.error is not None:
-            yield Row(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])
+            yield FeatureRow(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFeatures:
+    """Stored features of a batch."""
+
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    """JSON."""
+    table: list[dict[str, Any]] = field(default_factory=list)
+    """A row per sample."""
+    parts: list[list[Any]] = field(default_factory=list)
+    """[part id, kind, rows of `table`] of each part, in order."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Facts of a model and its machine; empty without a model."""
+
+    @property
+    def refused(self) -> int:
+        return sum(1 for row in self.table if row["code"])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts for the stage's record."""
+        nbytes = sum(shard["nbytes"] for shard in self.shards)
+        return {"samples": len(self.table), "refused": self.refused, "nbytes": nbytes}
+
+
+def store_part(
+    store: Store,
+    featurizer: Featurizer,
+    names: FeatureNames,
+    kind: str,
+    part: loader.Part,
+    rows: Iterator[FeatureRow],
+    stored: StoredFeatures,
+    txn: str | None = None,
+) -> None:
+    """Write the part's new shard, and add each row's values to the table.
+
+    Writes no shard for a featurizer without fields, without samples, or if the part has this group.
+
+    Raises: FieldMismatch if the featurizer's names differ from its declaration; Conflict; StoreError.
+    """
+    before = len(stored.table)
+    recorded = _recorded(featurizer, kind, rows, stored.table)
+    has_new_shard = bool(featurizer.outputs[kind]) and all(
+        shard.group != names.group for shard in part.shards
+    )
+    first: list[FeatureRow] = []
+    for row in recorded:
+        if has_new_shard:
+            first.append(row)
+        if row.features and has_new_shard:
+            empty: dict[str, Any] = dict.fromkeys(featurizer.outputs[kind], b"")
+            samples = (one.features.fields if one.features else empty for one in chain(first, recorded))
+            values = ({names.fields[name]: value for name, value in fields.items()} for fields in samples)
+            extended = add_part_group(store, part, names.group, values, txn=txn)
+            stored.shards.append(extended.to_json()["shards"][-1])
+    stored.parts.append([part.id, kind, len(stored.table) - before])
+
+
+def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, str | int]:
+    """Return the facts of this machine, once a worker has loaded the model. Raises: ModelFailed."""
+    variables = store_variables(featurizer.weights)
+    (outcome,) = compute.map(
+        machine_facts, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)
+    )
+    if outcome.value is None:
+        reason = outcome.error.summary if outcome.error else ""
+        raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")
+    return outcome.value
+
+
+def _recorded(
+    featurizer: Featurizer, kind: str, rows: Iterator[FeatureRow], table: list[dict[str, Any]]
+) -> Iterator[FeatureRow]:
+    for row in rows:
+        if row.features is not None:
+            for what, names, declared in (
+                ("fields", row.features.fields, featurizer.outputs[kind]),
+                ("columns", row.features.columns, featurizer.columns[kind]),
+            ):
+                if set(names) != set(declared):
+                    raise FieldMismatch(
+                        f"sample {row.key!r}: featurizer {featurizer.name!r} made the {what} {sorted(names)} but "
+                        f"declares {sorted(declared)}; declare all of its names"
+                    )
+        if row.features is not None or row.code:
+            table.append(_table_row(row))
+        yield row
+
+
+def _table_row(row: FeatureRow) -> dict[str, Any]:
+    columns = dict(row.features.columns) if row.features else {}
+    return {"key": row.key, "code": row.code, "reason": row.reason, **columns}

@@ -1,7 +1,4 @@
-"""feature_<name>: one featurizer's features of each sample of a batch, as a group of its own and score columns.
-
-The media are not written again: fields become one more shard per part.
-"""
+"""The asset `feature_<name>`: one featurizer's features of a batch, as a new shard per part and score columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,16 +15,16 @@ from resources.compute import ComputeResource
 from resources.storage import RootResource
 
 from ..featurizers import Featurizer
-from ..featurizers.clashes import check_beside
+from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
-from ..pages.column_texts import feature_texts
 from ..pages.report import dagster_name, data_version, features_metadata
 from ..pages.stage_events import as_failures
+from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
 from ..tables import read_table, write_wide_table
 from .compute import inputs_of
-from .many_parts import BatchFeatures, FeaturesOf, Taken
+from .many_parts import BatchFeatures, FeatureInput, FeaturesOf
 from .names import described, names_of
 from .refresh import is_published, refresh_stage
 
@@ -45,26 +42,24 @@ def feature_stage(
     timeout_s: float,
     progress: Progress | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Compute and publish one featurizer's groups and columns for a batch; return the record, and its rows.
+    """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
-    A batch whose units and featurizer are those of the published record is not computed again. A sample that the
-    featurizer refuses has empty fields; the samples stage leaves it out. A model is loaded once before any sample is
-    touched.
+    An unchanged batch is not computed again. A refused sample has empty fields, and the samples stage leaves it out.
 
-    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict, before anything is computed, when the units have
-    such a group, field or column already; StoreError.
+    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units have this group, field or column
+    already; StoreError.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
     if isinstance(featurizer, ModelFeaturizer):
         featurizer = pinned(featurizer)
-    wanted = fingerprint(CODE_VERSION, featurizer.version, upstream.fingerprint, upstream.body["txn"])
+    digest = fingerprint(CODE_VERSION, featurizer.version, upstream.fingerprint, upstream.body["txn"])
     newest = current_record(root.store, dataset, stage, partition)
-    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
+    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         return newest, read_table(root.store, newest.files[stage])
     parts = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
-    taken = [Taken(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
-    _check_names(root.store, featurizer, taken)
+    inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
+    _check_names(root.store, featurizer, inputs)
     names = names_of(root, dataset, stage, featurizer, partition)
     body = described(featurizer, names)
     of = FeaturesOf(
@@ -73,12 +68,12 @@ def feature_stage(
         featurizer=featurizer,
         names=names,
         about=f"{dataset}/{stage}/{partition}",
-        fingerprint=fingerprint(wanted, newest.r if newest else 0),
+        fingerprint=fingerprint(digest, newest.r if newest else 0),
         timeout_s=timeout_s,
     )
     features = BatchFeatures(compute, of, progress)
     with root.heartbeat(upstream.body["txn"]):
-        stored = features.store(taken)
+        stored = features.store(inputs)
     record = StageRecord(
         dataset=dataset,
         stage=stage,
@@ -86,7 +81,7 @@ def feature_stage(
         verdict="published",
         run_id=run_id,
         code_version=f"{CODE_VERSION}/{featurizer.version}",
-        fingerprint=wanted,
+        fingerprint=digest,
         files={stage: write_wide_table(root.store, dataset, stage, partition, stored.table)},
         upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
         counts=stored.counts,
@@ -95,15 +90,14 @@ def feature_stage(
     return features.recorded(record), stored.table
 
 
-def _check_names(store: Store, featurizer: Featurizer, taken: Sequence[Taken]) -> None:
-    """Check that the parts have no such group, field or column yet. Raises: Conflict."""
-    for one in taken:
-        check_beside(
+def _check_names(store: Store, featurizer: Featurizer, inputs: Sequence[FeatureInput]) -> None:
+    for item in inputs:
+        check_new_names(
             featurizer,
-            one.kind,
-            groups={shard.group for shard in one.part.shards},
-            fields={field for shard in one.part.shards for field in shard.field_nbytes},
-            columns={name for row in part_rows(store, one.part) for name in row},
+            item.kind,
+            groups={shard.group for shard in item.part.shards},
+            fields={field for shard in item.part.shards for field in shard.field_nbytes},
+            columns={name for row in part_rows(store, item.part) for name in row},
         )
 
 
@@ -116,7 +110,7 @@ def features_of_batch(
     partition: str,
     run_id: str,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Compute the features of a batch as `feature_stage`, or of a published one as `refresh_stage`."""
+    """Compute the features of a batch: by `feature_stage`, or if it is published, by `refresh_stage`."""
     units = require_published(root.store, spec.name, "units", partition)
     if is_published(root.state, units):
         return refresh_stage(root, compute, spec, featurizer, units, run_id=run_id)
@@ -134,12 +128,12 @@ def features_of_batch(
 def feature_asset(
     spec: DatasetSpec, feature: Feature, batches: dg.PartitionsDefinition[str]
 ) -> dg.AssetsDefinition:
-    """Return the asset [dataset, feature_<name>].
+    """Return the asset [dataset, feature_<name>]; nothing is read here.
 
-    Its code version follows the featurizer's: a new one makes it stale. Nothing is read here. Other weights under the
-    same path make a model's features stale for Dagster if their sha256 is stated; if it is not, the next run finds out.
+    Its code version follows the featurizer's, so a new one makes it stale in Dagster. So do new weights under the same
+    path, if their sha256 is stated; otherwise the next run notices.
     """
-    featurizer = feature.made()
+    featurizer = feature.build()
     version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version
     texts = feature_texts(featurizer)
 
@@ -156,9 +150,9 @@ def feature_asset(
         context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, compute.opened(context) as engine:
-            told: Any = {"partition": context.partition_key, "run_id": context.run.run_id}
+            options: Any = {"partition": context.partition_key, "run_id": context.run.run_id}
             with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed):
-                record, rows = features_of_batch(opened, engine, spec, featurizer, **told)
+                record, rows = features_of_batch(opened, engine, spec, featurizer, **options)
             if record.verdict != "published":
                 shown = features_metadata(record, rows, texts)
                 raise dg.Failure(record.reason, metadata=shown, allow_retries=False)

@@ -1,4 +1,4 @@
-"""A featurizer over the parts of a batch: on a cluster's nodes, or by workers of the process that waits."""
+"""A featurizer over the parts of a batch: on a cluster's nodes, or by this process's workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,22 +16,21 @@ from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer
 from ..featurizers.models.weights import weights_store
 from ..stages import check_written
-from .compute import compute_part
-from .names import Names
+from .compute import StoredFeatures, compute_part, model_here, store_part
+from .names import FeatureNames
 from .part_work import PartFeatures, PartTask, PlainFeaturizer, plain_featurizer, work_of
-from .store import Stored, model_here, store_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """A part whose samples a featurizer takes."""
+class FeatureInput:
+    """A part that a featurizer takes."""
 
     kind: str
     """Kind of its samples."""
     part: loader.Part
     """The part."""
-    gone: frozenset[int] = frozenset()
-    """Rows that no version has any more; nothing is computed for them."""
+    removed: frozenset[int] = frozenset()
+    """Rows that no version has any more; they get no features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +38,25 @@ class FeaturesOf:
     """A featurizer over a batch."""
 
     store: Store
-    """Store of the root."""
+    """The root's."""
     reader: RangeReader
-    """Reader of the parts' shards: the store, or one that also finds those in other places."""
+    """Reads the parts' shards: the store, or one that also finds shards in place."""
     featurizer: Featurizer
     """The featurizer."""
-    names: Names
+    names: FeatureNames
     """Names of its fields."""
     about: str
-    """Words for people: 'demo/feature_mel/b000007'."""
+    """For people: 'demo/feature_mel/b000007'."""
     fingerprint: str
-    """Everything that decides the features."""
+    """Covers everything that decides the features."""
     timeout_s: float
-    """Seconds that a stretch of samples may take."""
+    """Time limit of a range of samples."""
     txn: str | None = None
-    """Transaction of the shards; None for that of the parts."""
+    """Transaction of the shards; None: the parts' own."""
 
 
 class BatchFeatures:
-    """The features of a batch, computed and stored part by part."""
+    """Features of a batch, computed and stored part by part."""
 
     def __init__(self, compute: Compute, of: FeaturesOf, progress: Progress | None = None) -> None:
         self._compute, self._of, self._progress = compute, of, progress
@@ -72,44 +71,43 @@ class BatchFeatures:
             stores=[of.store, *([weights] if weights else [])],
         )
 
-    def store(self, taken: Sequence[Taken]) -> Stored:
+    def store(self, inputs: Sequence[FeatureInput]) -> StoredFeatures:
         """Compute and store the features of parts. A model computes all of them on one kind of machine.
 
-        Raises: ModelFailed where it does not; as `compute_part` and `store_part`; as `blocks_of`.
+        Raises: ModelFailed if the machines differ; as `compute_part`, `store_part` and `blocks_of`.
         """
         plain = self._plain()
-        done = self._on_cluster(taken, plain) if plain is not None else [None] * len(taken)
-        stored, of = Stored(), self._of
-        if self._model is not None and taken:
-            stored.model.update(self._facts(self._model, taken, done))
-        for one, features in zip(taken, done, strict=True):
+        done = self._on_cluster(inputs, plain) if plain is not None else [None] * len(inputs)
+        stored, of = StoredFeatures(), self._of
+        if self._model is not None and inputs:
+            stored.model.update(self._facts(self._model, inputs, done))
+        for item, features in zip(inputs, done, strict=True):
             if features is not None:
-                check_written(features.shards, of.txn or one.part.txn, one.part.id)
+                check_written(features.shards, of.txn or item.part.txn, item.part.id)
                 stored.shards.extend(features.shards)
                 stored.table.extend(map(dict, features.table))
-                stored.taken.append([one.part.id, one.kind, len(features.table)])
+                stored.parts.append([item.part.id, item.kind, len(features.table)])
                 continue
             rows = compute_part(
                 of.reader,
                 self._compute,
                 of.featurizer,
-                one.kind,
-                one.part,
+                item.kind,
+                item.part,
                 of.timeout_s,
                 self._progress,
-                one.gone,
+                item.removed,
             )
-            store_part(of.store, of.featurizer, of.names, one.kind, one.part, rows, stored, of.txn)
+            store_part(of.store, of.featurizer, of.names, item.kind, item.part, rows, stored, of.txn)
         return stored
 
     def recorded(self, record: StageRecord) -> StageRecord:
-        """Append the batch's record; the job's folder goes with it."""
+        """Append the batch's record, and delete the job's folder."""
         published = append_record(self._of.store, record)
         discard(self._compute, self._job)
         return published
 
     def _plain(self) -> PlainFeaturizer | None:
-        """Return the featurizer as nodes make it; None where this process computes."""
         of = self._of
         if not isinstance(self._compute, Jobs) or of.reader is not of.store:
             return None
@@ -118,12 +116,11 @@ class BatchFeatures:
         return plain_featurizer(of.featurizer)
 
     def _facts(
-        self, model: ModelFeaturizer, taken: Sequence[Taken], done: Sequence[PartFeatures | None]
+        self, model: ModelFeaturizer, inputs: Sequence[FeatureInput], done: Sequence[PartFeatures | None]
     ) -> dict[str, Any]:
-        """Return the record's facts of a model, loaded here if parts are left. Raises: ModelFailed."""
         here = model_here(self._compute, model, self._of.timeout_s) if None in done else {}
         ran_on = {
-            one.part.id: here if part is None else part.ran_on for one, part in zip(taken, done, strict=True)
+            one.part.id: here if part is None else part.ran_on for one, part in zip(inputs, done, strict=True)
         }
         (first, facts), *others = ran_on.items()
         for part, other in others:
@@ -131,21 +128,19 @@ class BatchFeatures:
                 discard(self._compute, self._job)  # or the next run would find the same parts
                 raise ModelFailed(
                     f"featurizer {model.name!r}: part {first} was computed on {_words(facts)}, part {part} on "
-                    f"{_words(other)}{' (here)' if other is here else ''}: they may differ in their last bits. Let the "
-                    "cluster's file name one kind of node (`gpu_type`, `queue`, `node_selector`), and run it again"
+                    f"{_words(other)}{' (here)' if other is here else ''}: they may differ in their last bits. Name "
+                    "one kind of node in the cluster's file (`gpu_type`, `queue`, `node_selector`), and run it again"
                 )
         stated = {"weights": model.weights, "weights_sha256": model.sha256, "dtype": model.dtype}
         return {**stated, **facts}
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if isinstance(self._compute, Jobs):
             self._compute.tell(line)
 
-    def _on_cluster(self, taken: Sequence[Taken], plain: PlainFeaturizer) -> list[PartFeatures | None]:
-        """Return the features of each part; None for one that no node could compute, of which this process says why.
-
-        Raises: ModelFailed for a model that does not run on a node.
-        """
+    def _on_cluster(
+        self, inputs: Sequence[FeatureInput], plain: PlainFeaturizer
+    ) -> list[PartFeatures | None]:
         of = self._of
         tasks = [
             PartTask(
@@ -154,25 +149,25 @@ class BatchFeatures:
                 kind=one.kind,
                 featurizer=plain,
                 names=of.names,
-                gone=sorted(one.gone),
+                removed=sorted(one.removed),
                 txn=of.txn,
                 stretch_s=of.timeout_s,
             )
-            for one in taken
+            for one in inputs
         ]
-        found = list[PartFeatures | None]()
+        computed = list[PartFeatures | None]()
         for block in blocks_of(self._compute, self._job, lambda: tasks, self._progress):
-            for one, outcome in zip(taken[block.first :], block.outcomes, strict=False):
+            for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
                 if outcome.error is not None:
-                    self._tell(f"part {one.part.id} is computed here: {outcome.error.summary}")
-                found.append(outcome.value)
-        for one, features in zip(taken, found, strict=True):
+                    self._log(f"part {item.part.id} is computed here: {outcome.error.summary}")
+                computed.append(outcome.value)
+        for item, features in zip(inputs, computed, strict=True):
             if features is not None and features.fault:
                 discard(self._compute, self._job)  # or the next run would find the same fault
                 raise ModelFailed(
-                    f"featurizer {of.featurizer.name!r} fails on a node, at part {one.part.id}: {features.fault}"
+                    f"featurizer {of.featurizer.name!r} fails on a node, at part {item.part.id}: {features.fault}"
                 )
-        return found
+        return computed
 
 
 def _words(facts: Mapping[str, str | int]) -> str:

@@ -1,8 +1,7 @@
-"""The features of a part as a work: a node reads its samples from the store, and writes its shard.
+"""The works that compute a part's features on a node: it reads the samples from the store, and writes the shard.
 
-A featurizer travels by its class and parameters. A worker loads the weights of a model once, and keeps them for the
-parts that follow. Parts of which a sample kills its worker are left to the machine that waits: there it costs itself,
-as without a cluster.
+A featurizer travels as its class and parameters. A worker loads a model's weights once. A part with a sample that kills
+its worker is left to the submitting machine, which refuses only that sample.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,51 +16,59 @@ from penstock.compute.plain import from_json, from_mapping, to_json
 from penstock.compute.work import Node, Resources, Work
 
 from ..featurizers import Featurizer
-from ..featurizers.models import ModelFeaturizer, tried_out
-from .compute import STRETCH, Row, Stretch, featurize, sound, stretch_of
-from .names import Names
-from .store import Stored, store_part
+from ..featurizers.models import ModelFeaturizer, machine_facts
+from .compute import (
+    RANGE,
+    FeatureRow,
+    SampleRange,
+    StoredFeatures,
+    featurize,
+    range_length,
+    rows_or_raise,
+    store_part,
+)
+from .names import FeatureNames
 
 _SAMPLE_S = 0.05
-"""Seconds that a sample takes about."""
+"""Seconds per sample, estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainFeaturizer:
-    """A featurizer by name."""
+    """A featurizer as class and parameters."""
 
     place: str
     """'module:class'."""
     parameters: dict[str, Any]
-    """Field -> value, plain."""
+    """Field -> JSON value."""
 
-    def made(self, packages: Sequence[str]) -> Featurizer:
-        """Return the featurizer. Raises: InvalidRuntime for one, or a network, of another package than `packages`."""
+    def build(self, packages: Sequence[str]) -> Featurizer:
+        """Return the featurizer. Raises: InvalidRuntime if it, or its network, is not in one of these packages."""
         network = str(self.parameters.get("network", ""))
         for what, place in (("featurizer", self.place), ("network", network)):
             if ":" in place and place.partition(":")[0].partition(".")[0] not in packages:
                 raise InvalidRuntime(
-                    f"{what} {place!r}; accepted are those of the packages {', '.join(sorted(packages))}: name its "
-                    "package in `packages` of the cluster's file"
+                    f"{what} {place!r} is not in the accepted packages {', '.join(sorted(packages))}: add its package "
+                    "to `packages` in the cluster's file"
                 )
-        return self.again()
+        return self.load()
 
-    def again(self) -> Featurizer:
+    def load(self) -> Featurizer:
         """Return the featurizer, whatever its package."""
         module, _, name = self.place.partition(":")
-        made: Featurizer = from_mapping(self.parameters, getattr(import_module(module), name))
-        return made
+        featurizer: Featurizer = from_mapping(self.parameters, getattr(import_module(module), name))
+        return featurizer
 
 
 def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
-    """Return a featurizer by name; None for one that its name and plain parameters do not make again."""
+    """Return a featurizer as class and parameters; None if these do not make an equal one."""
     kind = type(featurizer)
     try:
-        told = to_json(
+        text = to_json(
             PlainFeaturizer(place=f"{kind.__module__}:{kind.__qualname__}", parameters=asdict(featurizer))
         )
-        plain = from_json(told, PlainFeaturizer, "a featurizer")
-        again = plain.again()
+        plain = from_json(text, PlainFeaturizer, "a featurizer")
+        again = plain.load()
     except (TypeError, ValueError, AttributeError, Corrupt):  # not plain, or a class in a function
         return None
     return plain if again == featurizer else None
@@ -74,19 +81,19 @@ class PartTask:
     root: str
     """URL of the root's store."""
     part: dict[str, Any]
-    """The part as JSON."""
+    """JSON."""
     kind: str
     """Kind of its samples."""
     featurizer: PlainFeaturizer
     """The featurizer."""
-    names: Names
+    names: FeatureNames
     """Names of its fields."""
-    gone: list[int]
+    removed: list[int]
     """Rows that no version has any more."""
     txn: str | None
-    """Transaction of the shard; None for the part's own."""
+    """Transaction of the shard; None: the part's own."""
     stretch_s: float
-    """Seconds that a stretch of samples may take."""
+    """Time limit of a range of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,24 +101,24 @@ class PartFeatures:
     """Features of a part."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
-    """The shard as JSON; none where there are no fields."""
+    """The shard as JSON; empty without fields."""
     table: list[list[tuple[str, Any]]] = field(default_factory=list)
-    """Columns and values of each sample, in the featurizer's order."""
+    """(column, value) of each sample, in the featurizer's order."""
     ran_on: dict[str, str | int] = field(default_factory=dict)
-    """Facts of the machine that decide a model's bits, as `tried_out`; empty for other featurizers."""
+    """Facts of the machine that decide a model's bits, of `machine_facts`; else empty."""
     fault: str = ""
-    """Reason why the model does not run on the node; "" where it does."""
+    """Why the model does not run on the node; "" if it does."""
 
 
 def part_features(task: PartTask, node: Node) -> PartFeatures:
     """Compute the features of a part, and write its shard. Raises: StoreError; as `store_part`."""
     store, part = node.open(task.root), loader.Part.from_json(task.part)
-    featurizer, stored = task.featurizer.made(node.packages), Stored()
-    gone, length = frozenset(task.gone), stretch_of(featurizer)
+    featurizer, stored = task.featurizer.build(node.packages), StoredFeatures()
+    removed, length = frozenset(task.removed), range_length(featurizer)
 
-    def rows() -> Iterator[Row]:
-        stretches = (
-            Stretch(
+    def rows() -> Iterator[FeatureRow]:
+        ranges = (
+            SampleRange(
                 store=store,
                 part=part,
                 kind=task.kind,
@@ -119,14 +126,14 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
                 start=start,
                 stop=min(start + length, part.n_rows),
                 place=node.place,
-                gone=gone,
+                removed=removed,
             )
             for start in range(0, part.n_rows, length)
         )
-        return chain.from_iterable(sound(featurize(stretch)) for stretch in stretches)
+        return chain.from_iterable(rows_or_raise(featurize(sample_range)) for sample_range in ranges)
 
     try:
-        ran_on = tried_out(featurizer, node.place) if isinstance(featurizer, ModelFeaturizer) else {}
+        ran_on = machine_facts(featurizer, node.place) if isinstance(featurizer, ModelFeaturizer) else {}
         store_part(store, featurizer, task.names, task.kind, part, rows(), stored, task.txn)
     except (InvalidWeights, MissingDependency, ModelFailed) as error:
         return PartFeatures(fault=str(error))
@@ -140,7 +147,7 @@ def _n_rows(task: PartTask) -> int:
 
 
 def _limit_s(task: PartTask) -> float:
-    return task.stretch_s * max(1, -(-_n_rows(task) // STRETCH))
+    return task.stretch_s * max(1, -(-_n_rows(task) // RANGE))
 
 
 def _cost_s(task: PartTask) -> float:
@@ -164,13 +171,13 @@ MODEL_FEATURES = replace(
     resources=Resources(gpus=1),
     libraries=(*FEATURES.libraries, "torch", "safetensors", "transformers", "diffusers", "timm"),
 )
-"""Features of a model that a GPU may run: each GPU has a worker of its own."""
+"""For a model that may run on a GPU: one worker per GPU."""
 CPU_MODEL_FEATURES = replace(MODEL_FEATURES, name="cpu-model-features", resources=Resources())
-"""Features of a model that runs on CPUs, in a worker per core."""
+"""For a model on CPUs: one worker per core."""
 
 
 def work_of(featurizer: Featurizer) -> Work[PartTask, PartFeatures]:
-    """Return the work that computes a featurizer's parts."""
+    """Return the work of a featurizer."""
     if not isinstance(featurizer, ModelFeaturizer):
         return FEATURES
     return CPU_MODEL_FEATURES if featurizer.device == "cpu" else MODEL_FEATURES

@@ -1,9 +1,9 @@
-"""refresh: features of published batches that wait, audited and published together as the dataset's next version.
+"""The asset [dataset, refresh]: waiting features of published batches, audited and published as the next version.
 
     stages/<dataset>/refresh/<transaction>/<r>.json       the verdict
 
-Fields come as groups, columns as other values of the same columns. Samples that the featurizer refuses, or that are now
-outside one of the dataset's filters, are excluded. All of it is one log entry. Earlier versions stay.
+Fields come as groups, columns as new values. Samples that the featurizer refuses, or that a filter of the dataset now
+rejects, are excluded. All of it is one log entry; earlier versions stay.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,33 +23,34 @@ from loader.dataset.tables.parquet import get_table
 from loader.dataset.versions.samples_table import scan_samples
 from loader.errors import EmptyVersion, FieldMismatch, StageNotPublished
 from penstock.stages import StageRecord, Upstream, append_record, current_records, fingerprint
+from resources.storage import RootResource
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..field_facts import facts_told
-from ..gate import EXPECTATIONS, Gate
+from ..gate_checks import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
+from ..pages.report import Metadata, markdown_table
 from ..spec import DatasetSpec, Filter, stage_name
 from ..stages import REFRESH
+from ..tables import facts_of_fields
 from .refresh import REFRESHED, settled, transaction
 
 if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "1"
-_TOLD = ("key", "code", "reason")
+_ROW_COLUMNS = ("key", "code", "reason")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The features of one batch that wait."""
+class RefreshedBatch:
+    """Waiting features of one batch."""
 
     record: StageRecord
-    """Record of the features."""
+    """Their record."""
     tables: tuple[pa.Table, ...]
-    """Table of each part: rows of samples that the version still has, with key, code, reason and the columns that
-    the featurizer gives that kind."""
+    """Per part: live samples with key, code, reason and the featurizer's columns for that kind."""
     whole: bool
-    """True where the version has no other samples in these parts."""
+    """True if the version has no other samples in these parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,91 +58,83 @@ class Refresh:
     """Result of a publish of refreshed features."""
 
     version: loader.Version | None
-    """The new version; None where nothing waited."""
+    """The new version; None if nothing waited."""
     published: tuple[str, ...] = ()
     """"stage partition" of each record."""
     left_out: int = 0
-    """Samples left out."""
+    """Excluded samples."""
     results: tuple[CheckResult, ...] = ()
     """Results of the gate's checks."""
 
 
 def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
-    """Return records of features that the dataset has now, computed of published batches and in no version.
-
-    By stage, then batch. Costs a listing and a GET per batch of each feature. Raises: Corrupt; InvalidWeights;
-    StoreError.
-    """
+    """Return records of features of published batches that wait for a version, by stage, then batch."""
     open_txns = {name for name, txn in root.log.refresh().txns.items() if txn.status == "open"}
-    found = []
+    result = []
     for feature in spec.features:
-        featurizer = settled(feature.made())
+        featurizer = settled(feature.build())
         records = current_records(root.store, spec.name, stage_name(featurizer.name)).values()
-        found += [
+        result += [
             one
             for one in records
             if one.verdict == "published"
             and one.body.get("refresh") in open_txns
             and one.body["version"] == featurizer.version
         ]
-    return found
+    return result
 
 
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
-    """Publish the waiting features as one version, or none of them: the gate's verdict is written before.
+    """Publish all waiting features as one version, or none; the gate's verdict is written first.
 
-    A batch with a sample that was excluded when it was computed, and is back since that version was retired, is not
-    published: it is stale now, and computed again.
+    A batch with a sample that was excluded at its computation and is back is left out. A refused refresh is dropped:
+    its records have the reason, and only a person or another featurizer version repeats it.
 
-    A refused refresh is given up, batch by batch: its records say why, and it is computed again only by hand, or by
-    another featurizer version.
-
-    Raises: StageNotPublished with that reason; Conflict when somebody else changed the same cells, groups or samples
-    meanwhile: nothing is lost, run it again.
+    Raises: StageNotPublished with the reason; Conflict if another writer changed the same cells: run it again.
     """
     records = waiting(root, spec)
     if not records:
         return Refresh(version=None)
     txn = transaction(root, spec.name)
-    mine = [one for one in records if one.body["refresh"] == txn]
+    selected = [one for one in records if one.body["refresh"] == txn]
     version = root.open(f"{spec.name}@latest")
-    batches = [one for one in _batches(spec, root, version, mine) if one.whole]
+    batches = [one for one in _batches(spec, root, version, selected) if one.whole]
     if not batches:
-        root.abort(txn, "samples that were not computed are back")
+        root.abort(txn, "samples without new features are back")
         return Refresh(version=None)
-    mine = [one.record for one in batches]
+    selected = [one.record for one in batches]
     exclude, table = _assembled(spec, version, batches)
     results, broken = audit(spec.gate, table)
-    if broken:  # nobody's fault yet: it is tried again
+    if broken:  # no verdict: it is tried again
         raise StageNotPublished(
             f"nothing was refreshed: {_words(results)}; repair the check and run this again"
         )
     reason = _words(results)
     if not reason:
-        verdict = _append_verdict(root, spec, txn, mine, results, run_id, "")
+        verdict = _append_verdict(root, spec, txn, selected, results, run_id, "")
         extension = _extension(version, batches, exclude)
-        producer = _producer(root, spec, mine, verdict, run_id)
+        producer = _producer(root, spec, selected, verdict, run_id)
         try:
-            made = publish_extension(root, version, txn, extension, producer)
+            version_ = publish_extension(root, version, txn, extension, producer)
         except (FieldMismatch, EmptyVersion) as error:
             reason = f"{type(error).__name__}: {error}"
         else:
-            named = tuple(f"{one.stage} {one.partition}" for one in mine)
-            return Refresh(version=made, published=named, left_out=len(exclude), results=results)
-    verdict = _append_verdict(root, spec, txn, mine, results, run_id, reason)
+            named = tuple(f"{one.stage} {one.partition}" for one in selected)
+            return Refresh(version=version_, published=named, left_out=len(exclude), results=results)
+    verdict = _append_verdict(root, spec, txn, selected, results, run_id, reason)
     root.abort(txn, f"the gate before a refresh: {reason}"[:500])
-    for record in mine:
+    for record in selected:
         append_record(root.store, replace(record, verdict="failed", reason=reason[:2000], run_id=run_id, r=0))
     raise StageNotPublished(
-        f"nothing was refreshed: {reason} ({verdict.path}). {len(mine)} batches of features were given up; repair the "
-        "featurizer or the gate, and materialize their feature assets again"
+        f"nothing was refreshed: {reason} ({verdict.path}). {len(selected)} batches of features were dropped; repair "
+        "the featurizer or the gate, and materialize their feature assets again"
     )
 
 
 def audit(gate: Gate, table: "pl.DataFrame") -> tuple[tuple[CheckResult, ...], bool]:
-    """Return every result of the gate over the samples as they would be, and whether a check could not run.
+    """Return the gate's results over the refreshed samples, and whether a check could not run.
 
-    They are compared with no other version: a refresh is made to differ.
+    They are not compared with another version: a refresh is meant to differ.
     """
     reports: list[CheckReport] = []
 
@@ -159,21 +153,20 @@ def _words(results: Sequence[CheckResult]) -> str:
 
 def _batches(
     spec: DatasetSpec, root: loader.Root, version: loader.Version, records: Sequence[StageRecord]
-) -> list[Batch]:
-    """Return the batches of the records. Reads the version's keys, and a table per record, all into memory."""
+) -> list[RefreshedBatch]:
     live = pa.array(scan_samples(version, ["key"]).collect()["key"].to_list(), pa.string())
-    columns = {one.name: one.columns for one in (feature.made() for feature in spec.features)}
+    columns = {one.name: one.columns for one in (feature.build() for feature in spec.features)}
     return [
         _batch(root, version, record, columns[str(record.body["featurizer"])], live) for record in records
     ]
 
 
 def _assembled(
-    spec: DatasetSpec, version: loader.Version, batches: Sequence[Batch]
+    spec: DatasetSpec, version: loader.Version, batches: Sequence[RefreshedBatch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
-    """Return key -> why a sample is left out, and the samples table as it would be of the others.
+    """Return key -> why a sample is excluded, and the refreshed samples table of the others.
 
-    Reads the version's samples table, which is in memory once.
+    Holds the version's samples table in memory.
     """
     import polars as pl
 
@@ -198,47 +191,50 @@ def _batch(
     record: StageRecord,
     columns: Mapping[str, Sequence[str]],
     live: pa.Array,
-) -> Batch:
+) -> RefreshedBatch:
     table, start, tables, whole = get_table(root.store, record.files[record.stage]), 0, [], True
-    there = set(version.parts.ids.to_pylist())
+    part_ids = set(version.parts.ids.to_pylist())
     for part, kind, n_rows in record.body["taken"]:
-        told = [name for name in columns[kind] if name in table.column_names]
-        mine = table.slice(start, n_rows)
-        mine = mine.filter(pc.is_in(mine["key"], value_set=live)) if n_rows else mine
+        own_columns = [name for name in columns[kind] if name in table.column_names]
+        rows = table.slice(start, n_rows)
+        rows = rows.filter(pc.is_in(rows["key"], value_set=live)) if n_rows else rows
         start += n_rows
         if n_rows:
-            tables.append(mine.select([*_TOLD, *told]))
-        if part in there:
-            whole &= int(version.parts.n_live[version.parts.position(part)]) == mine.num_rows
-    return Batch(record=record, tables=tuple(tables), whole=whole)
+            tables.append(rows.select([*_ROW_COLUMNS, *own_columns]))
+        if part in part_ids:
+            whole &= int(version.parts.n_live[version.parts.position(part)]) == rows.num_rows
+    return RefreshedBatch(record=record, tables=tuple(tables), whole=whole)
 
 
-def _left_out(filters: Sequence[Filter], batch: Batch) -> Iterator[tuple[str, str]]:
-    """Yield (key, why), as the samples of a new batch are left out."""
+def _left_out(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:
     featurizer = batch.record.body["featurizer"]
     for table in batch.tables:
-        mine = [one for one in filters if one.column in table.column_names]
+        own_filters = [one for one in filters if one.column in table.column_names]
         for row in table.to_pylist():
             if row["code"]:
                 yield row["key"], f"{featurizer}: {row['code']}: {row['reason']}"
-            for one in mine:
-                if reason := one.reason(row[one.column]):
+            for each in own_filters:
+                if reason := each.reason(row[each.column]):
                     yield row["key"], reason
 
 
-def _extension(version: loader.Version, batches: Sequence[Batch], exclude: Mapping[str, str]) -> Extension:
-    there = set(version.parts.ids.to_pylist())
+def _extension(
+    version: loader.Version, batches: Sequence[RefreshedBatch], exclude: Mapping[str, str]
+) -> Extension:
+    part_ids = set(version.parts.ids.to_pylist())
     shards = [ShardFile(**shard) for batch in batches for shard in batch.record.body["shards"]]
     by_column: dict[tuple[str, str, tuple[str, ...]], list[pa.Table]] = {}
     for batch in batches:
         body = batch.record.body
         for table in batch.tables:
-            told = table.filter(pc.equal(table["code"], "")).drop_columns(["code", "reason"])
+            values = table.filter(pc.equal(table["code"], "")).drop_columns(["code", "reason"])
             known = version.manifest["columns"]
-            names = [one for one in told.column_names if one in known or told[one].null_count < told.num_rows]
-            if len(names) > 1 and told.num_rows:
+            names = [
+                one for one in values.column_names if one in known or values[one].null_count < values.num_rows
+            ]
+            if len(names) > 1 and values.num_rows:
                 what = (str(body["featurizer"]), str(body["version"]), tuple(sorted(names)))
-                by_column.setdefault(what, []).append(told.select(names))
+                by_column.setdefault(what, []).append(values.select(names))
     rows = [
         (
             Annotating(name=f"refresh-{name}"[:64], author=f"{name} {made_by}", nulls="remove"),
@@ -246,17 +242,17 @@ def _extension(version: loader.Version, batches: Sequence[Batch], exclude: Mappi
         )
         for (name, made_by, _), tables in sorted(by_column.items(), key=lambda item: item[0])
     ]
-    mine = [one for one in shards if one.part in there]
-    facts = facts_told(mine, *(batch.record.body.get("facts", {}) for batch in batches))
-    return Extension(shards=mine, rows=rows, exclude=exclude, facts=facts)
+    own_shards = [one for one in shards if one.part in part_ids]
+    facts = facts_of_fields(own_shards, *(batch.record.body.get("facts", {}) for batch in batches))
+    return Extension(shards=own_shards, rows=rows, exclude=exclude, facts=facts)
 
 
 def _producer(
     root: loader.Root, spec: DatasetSpec, records: Sequence[StageRecord], verdict: StageRecord, run_id: str
 ) -> dict[str, Any]:
     listed: dict[str, dict[str, int]] = {}
-    for one in records:
-        listed.setdefault(one.stage, {})[one.partition] = one.r
+    for record in records:
+        listed.setdefault(record.stage, {})[record.partition] = record.r
     return {
         "dagster_run_id": run_id,
         "asset_key": f"{spec.name}/{REFRESH}",
@@ -298,3 +294,62 @@ def _append_verdict(
         body={"checks": [result.to_json() for result in results]},
     )
     return append_record(root.store, record)
+
+
+CHECK = "refresh_gate"
+_CHECK_DESCRIPTION = (
+    "The dataset's gate over the samples with recomputed features. A failed refresh is dropped: recompute it by hand, "
+    "or with another featurizer version."
+)
+RefreshEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
+    """Return the asset [dataset, refresh] with its check, for a dataset with featurizers."""
+    key = dg.AssetKey([spec.name, REFRESH])
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey([spec.name, feature.stage]) for feature in spec.features],
+        kinds={"webdataset", "parquet"},
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)],
+        description="A version with recomputed features of published batches; older versions stay.",
+    )
+    def refresh(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[RefreshEvent]:
+        with root.opened() as opened:
+            try:
+                published = publish_refresh(opened, spec, context.run.run_id)
+            except StageNotPublished as error:
+                yield dg.AssetCheckResult(check_name=CHECK, passed=False, metadata={"reason": str(error)})
+                raise dg.Failure(str(error), allow_retries=False) from error
+        yield dg.AssetCheckResult(check_name=CHECK, passed=True, metadata=_results(published))
+        yield dg.MaterializeResult(metadata=_metadata(published))
+
+    return refresh
+
+
+def _results(refresh: Refresh) -> Metadata:
+    rows = [("passed" if one.passed else "warning", one.name, one.explanation) for one in refresh.results]
+    table = markdown_table(("", "check", ""), rows) if rows else "nothing waited"
+    return {"checks": dg.MetadataValue.md(table)}
+
+
+def _metadata(refresh: Refresh) -> Metadata:
+    facts: Metadata = {
+        "version": dg.MetadataValue.text(refresh.version.name if refresh.version else "none: nothing waited"),
+        "refreshed_batches": dg.MetadataValue.int(len(refresh.published)),
+        "left_out_samples": dg.MetadataValue.int(refresh.left_out),
+    }
+    if refresh.version is None:
+        return facts
+    groups = [
+        (name, one["version"], one["group"], ", ".join(sorted(one["fields"].values())))
+        for name, one in sorted(refresh.version.manifest["producer"]["featurizers"].items())
+    ]
+    table = markdown_table(("featurizer", "version", "group", "fields"), groups)
+    batches = markdown_table(("feature and batch",), [(name,) for name in refresh.published])
+    return facts | {
+        "id": dg.MetadataValue.text(refresh.version.id),
+        "featurizers": dg.MetadataValue.md(table),
+        "batches": dg.MetadataValue.md(batches),
+    }

@@ -1,4 +1,4 @@
-"""Featurizers: computations on one sample. One file each, and one line here (or in `models`, with a model)."""
+"""Featurizers: computations on one sample."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ from .featurizer import Features, Featurizer, version_of
 
 __all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
 
-# name -> "module:Class", imported on first use. The conformance suite runs over these.
+# name -> "module:Class", imported on first use. A new featurizer gets a line here, or in `models`.
 FEATURIZERS = {
     "picture": "assets.featurizers.picture:Picture",
     "loudness": "assets.featurizers.loudness:Loudness",
@@ -19,20 +19,20 @@ FEATURIZERS = {
 
 
 def make(name: str, /, **parameters: Any) -> Featurizer:
-    """Return the featurizer of that name, or the class at "module:Class", with these parameters.
+    """Return the featurizer of this name, or of the class at "module:Class", with these parameters.
 
-    Raises: ValueError (an unknown name; a value the featurizer refuses), TypeError (a parameter that it does
-    not have), ImportError and AttributeError (no such module or class).
+    Raises: ValueError (unknown name or value), TypeError (unknown parameter), ImportError or AttributeError (no
+    such class).
     """
-    from .models import MODELS  # a spec without features does without the machinery of models
+    from .models import MODELS  # a spec without features loads no models
 
     registry = {**FEATURIZERS, **MODELS}
     target = registry.get(name, name)
     module, colon, attribute = target.partition(":")
     if not colon:
         raise ValueError(
-            f"no featurizer {name!r}; there are {', '.join(sorted(registry))}. Another one is named by "
-            "'module:Class', or gets a line in assets/featurizers/__init__.py"
+            f"no featurizer {name!r}; accepted: {', '.join(sorted(registry))}. Name any other as "
+            "'module:Class', or add a line to assets/featurizers/__init__.py"
         )
-    made: Featurizer = getattr(import_module(module), attribute)(**parameters)
-    return made
+    featurizer: Featurizer = getattr(import_module(module), attribute)(**parameters)
+    return featurizer

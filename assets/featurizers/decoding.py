@@ -1,8 +1,8 @@
-"""Decoded inputs of a featurizer; any fault in them is Unusable, at the stage "featurize"."""
+"""Decoded inputs of a featurizer. Any fault in them is Unusable, stage "featurize"."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,9 +10,12 @@ from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
 from loader.modalities.audio.downmix import UnknownLayout, mix_for
 from loader.modalities.audio.resample import StrangeRate, resampled
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 
 from ..media.unit import rejected
+
+if TYPE_CHECKING:
+    import torch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,19 +25,19 @@ _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
 
 def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
-    """Return `Featurizer.inputs` of kinds with one field each; a kind whose field is None is not taken."""
+    """Return `Featurizer.inputs` with one field per kind, without None."""
     return {kind: (field,) for kind, field in fields.items() if field is not None}
 
 
 def field_of(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
-    """Return the one field read of this kind. Raises: ValueError for a kind that is not taken."""
+    """Return the field to read for this kind. Raises: ValueError for any other kind."""
     if kind not in inputs:
         raise ValueError(f"a sample of kind {kind!r}; accepted: {', '.join(sorted(inputs))}")
     return inputs[kind][0]
 
 
 def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
-    """Return the bytes of a field. Raises: Unusable (the field is missing or empty)."""
+    """Return the bytes of a field. Raises: Unusable if missing or empty."""
     data = sample.get(field)
     if data is None:
         raise rejected(STAGE, "missing_field", f"the sample has no field {field!r}")
@@ -53,7 +56,7 @@ def decoded(sample: Mapping[str, bytes], field: str) -> Any:
 
 
 def photo(sample: Mapping[str, bytes], field: str) -> Array:
-    """Return a photo as uint8 [H, W, 3] sRGB, upright; transparency is laid on white. Raises: Unusable."""
+    """Return a photo as uint8 [H, W, 3] sRGB, upright, on white where transparent. Raises: Unusable."""
     pixels: Array = decoded(sample, field)
     if pixels.shape[2] == 3:
         return pixels
@@ -62,73 +65,70 @@ def photo(sample: Mapping[str, bytes], field: str) -> Array:
 
 
 def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]) -> Array:
-    """Return uint8 [T, H, W, 3] RGB: the frames that `pick(n_frames)` names, ascending and each once.
-
-    Raises: Unusable.
-    """
+    """Return uint8 [T, H, W, 3] RGB: the frames numbered by `pick(n_frames)`, ascending. Raises: Unusable."""
     from loader.modalities.video.decode import read_clip
 
     data = bytes_of(sample, field)
 
-    def wanted(n_frames: int) -> Sequence[int]:
+    def numbers(n_frames: int) -> Sequence[int]:
         if not n_frames:
             raise rejected(STAGE, "no_frames", "the video shows no frames")
         return pick(n_frames)
 
     try:
-        return read_clip(data, wanted)
+        return read_clip(data, numbers)
     except DecodeFailed as error:
         raise rejected(STAGE, "undecodable", error) from error
 
 
 def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int], max_frames: int) -> Array:
-    """Return uint8 [T, h, w, 3] RGB: every frame, shrunk to `size` (height, width) in px as `shrunk` does.
+    """Return uint8 [T, h, w, 3] RGB: every frame, shrunk to `size` (height, width) in px.
 
-    Raises: Unusable (also for more than `max_frames`).
+    Raises: Unusable, also above `max_frames`.
     """
     small: list[Array] = []
-    n_found = 1
+    n_total = 1
 
-    def next_ones(n_frames: int) -> range:
-        nonlocal n_found
-        n_found = n_frames
+    def next_numbers(n_frames: int) -> range:
+        nonlocal n_total
+        n_total = n_frames
         if n_frames > max_frames:
             raise rejected(STAGE, "too_long", f"{n_frames} frames; at most {max_frames} are taken")
         return range(len(small), min(n_frames, len(small) + _FRAMES_AT_ONCE))
 
-    while len(small) < n_found:
-        small += [shrunk(frame, size) for frame in frames(sample, field, next_ones)]
+    while len(small) < n_total:
+        small += [shrunk(frame, size) for frame in frames(sample, field, next_numbers)]
     return np.stack(small)
 
 
 def shrunk(pixels: Array, size: tuple[int, int]) -> Array:
-    """Return uint8 [h, w, 3] of uint8 [H, W, 3]: the mean over the area of each new pixel, whatever the shape."""
+    """Return uint8 [h, w, 3] from uint8 [H, W, 3]: area means, ignoring the aspect ratio."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BOX))
 
 
 def three_of(n_frames: int) -> list[int]:
-    """Return the first, middle and last frame, as far as these are different ones: a `pick` of `frames`."""
+    """Return the first, middle and last frame, each once: a `pick` for `frames`."""
     return sorted({0, n_frames // 2, n_frames - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
-    """The first audio stream of a field, decoded."""
+    """First audio stream of a field, decoded."""
 
     samples: Array
     """float32 [channels, samples], full scale 1."""
     rate_hz: int
     """Sample rate."""
     layout: str
-    """FFmpeg's name of the layout."""
+    """FFmpeg's layout name."""
     channels: tuple[str, ...]
-    """FFmpeg's name of each channel."""
+    """FFmpeg's channel names."""
 
 
 def sound(sample: Mapping[str, bytes], field: str) -> Sound:
-    """Return the first audio stream at its stored rate. Raises: Unusable (also for samples that are no numbers)."""
+    """Return the first audio stream at its stored rate. Raises: Unusable."""
     import io
 
     import av
@@ -141,7 +141,7 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
         with av.open(io.BytesIO(sample[field]), options=options) as container:
             stream = container.streams.audio[0]
             rate_hz, layout = stream.rate, stream.layout
-            if layout.nb_channels != samples.shape[0]:  # the header's word; the decoder's counts
+            if layout.nb_channels != samples.shape[0]:  # trust the decoder, not the header
                 layout = av.AudioLayout(f"{samples.shape[0]} channels")
             name, places = layout.name, tuple(channel.name for channel in layout.channels)
     except (av.error.FFmpegError, ValueError, LookupError) as error:
@@ -156,16 +156,61 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
 
 
 def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
-    """Return float32 [n] at `rate_hz`: the first audio stream, mixed by ITU-R BS.775 and resampled.
-
-    Raises: Unusable.
-    """
-    heard = sound(sample, field)
+    """Return float32 [n] at `rate_hz`: the first audio stream, mixed to mono. Raises: Unusable."""
+    audio = sound(sample, field)
     try:
-        mixed = mix_for(heard.channels, heard.layout, "mono")(heard.samples)
-        one: Array = resampled(mixed, heard.rate_hz, rate_hz)[0]
+        mixed = mix_for(audio.channels, audio.layout, "mono")(audio.samples)
+        mono: Array = resampled(mixed, audio.rate_hz, rate_hz)[0]
     except UnknownLayout as error:
         raise rejected(STAGE, "unknown_layout", error) from error
     except StrangeRate as error:
         raise rejected(STAGE, "sample_rate", error) from error
-    return one
+    return mono
+
+
+# Largest aspect ratio; longer images lose their ends: a strip 1 px high would be enlarged to gigabytes.
+_WIDEST = 8
+
+
+def images_of(
+    kind: str, sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]
+) -> Sequence[Array]:
+    """Return uint8 [H, W, 3] each: the photo, or the clip's frames that `pick(n_frames)` returns. Raises: Unusable."""
+    return [photo(sample, field)] if kind == "image" else list(frames(sample, field, pick))
+
+
+def spread(n_frames: int, count: int) -> list[int]:
+    """Return up to `count` frame numbers, evenly spaced from first to last, each once."""
+    return sorted({int(place) for place in np.linspace(0, n_frames - 1, min(count, n_frames)).round()})
+
+
+def cropped(pixels: Array, size_px: int) -> Array:
+    """Return uint8 [size_px, size_px, 3]: the centre of [H, W, 3], its shorter side scaled as CLIP does."""
+    from PIL import Image
+
+    pixels = _centre(pixels, *(min(side, _WIDEST * min(pixels.shape[:2])) for side in pixels.shape[:2]))
+    height, width = pixels.shape[:2]
+    short = min(height, width)
+    size = (int(size_px * width / short), int(size_px * height / short))
+    return _centre(
+        np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)), size_px, size_px
+    )
+
+
+def whole_blocks(pixels: Array, block_px: int) -> Array:
+    """Return the centre of an image, its sides cropped to multiples of `block_px`."""
+    height, width = (side // block_px * block_px for side in pixels.shape[:2])
+    return _centre(pixels, height, width)
+
+
+def normalised(
+    pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
+) -> "torch.Tensor":
+    """Return dtype [N, 3, H, W] from uint8 [N, H, W, 3]: (x / 255 - mean) / std, computed in float32."""
+    scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    return scaled.to(dtype)
+
+
+def _centre(pixels: Array, height: int, width: int) -> Array:
+    top, start = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
+    return np.ascontiguousarray(pixels[top : top + height, start : start + width])

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, get_args
 
+from loader.errors import Conflict, InvalidName
 from loader.modalities import check_field
 
 from ..media.unit import Kind
@@ -27,10 +29,9 @@ class Features:
     """
 
     fields: Mapping[str, Any]
-    """Field name -> value that `loader.modalities.encode` takes; the same names for every sample of a kind."""
+    """Field name -> value for `loader.modalities.encode`; equal names within a kind."""
     columns: Mapping[str, Column]
-    """Score columns of plain Python values, with units in their names; the same names for every sample of a kind.
-    Floats are finite, and an unknown value is None."""
+    """Score column, with its unit -> finite value, None if unknown; equal names within a kind."""
 
     def __post_init__(self) -> None:
         for field in self.fields:
@@ -39,29 +40,28 @@ class Features:
             if type(value) not in (bool, int, float, str, type(None)):
                 raise TypeError(f"column {name!r} is {value!r}; accepted: bool, int, float, str, None")
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"column {name!r} is {value}; what cannot be measured is None")
+                raise ValueError(f"column {name!r} is {value}; store None for what cannot be measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Featurizer(ABC):
-    """A featurizer states its name, its kinds' fields and its outputs, and has `__call__`.
+    """A featurizer: its name, the field that it reads of each kind, its outputs, and `__call__`.
 
-    Instances pickle and keep no state: the same bytes give the same features, in any process. A dataclass field named
-    image, video, audio or text holds the field to read of samples of that kind; None leaves the kind out. All other
-    dataclass fields are parameters, and all are part of the version.
+    Instances pickle and hold no state. A dataclass field named image, video, audio or text names the field to read;
+    None skips that kind. All other dataclass fields are parameters, and part of the version.
     """
 
     code: ClassVar[int] = 1
-    """Version of the code, raised by every change of the features that it computes."""
+    """Version of the code. Raise it with every change of the features."""
     output_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that every sample gets, of every kind; override `outputs` where kinds differ."""
+    """Fields of every sample; override `outputs` if kinds differ."""
     output_columns: ClassVar[tuple[str, ...]] = ()
-    """Score columns that every sample gets, of every kind; override `columns` where kinds differ."""
+    """Score columns of every sample; override `columns` if kinds differ."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of the featurizer, and of the group that its fields are stored in."""
+        """Name of the featurizer, and of the group that stores its fields."""
 
     @property
     def version(self) -> str:
@@ -70,31 +70,31 @@ class Featurizer(ABC):
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> fields that it reads."""
+        """Kind -> fields to read."""
         return inputs_of(
             **{item.name: getattr(self, item.name) for item in fields(self) if item.name in KINDS}
         )
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds that it takes."""
+        """Kinds that it accepts."""
         return frozenset(self.inputs)
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> fields that every sample of it gets, () for columns only."""
+        """Kind -> fields of every sample; () for columns only."""
         return dict.fromkeys(self.inputs, self.output_fields)
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> score columns that every sample of it gets, () for fields only."""
+        """Kind -> score columns of every sample; () for fields only."""
         return dict.fromkeys(self.inputs, self.output_columns)
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Output field -> facts of it: text, whole numbers and lists, which dataset versions keep for ever.
+        """Output field -> facts (text, integers, lists) that dataset versions store.
 
-        They hold for every sample of this `version`; other facts are another `code` (docs/format.md).
+        They hold for every sample of this `version`; new facts need a new `code` (docs/format.md).
         """
         return {}
 
@@ -102,15 +102,68 @@ class Featurizer(ABC):
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """Return the features of one sample; `sample` holds the encoded bytes of the kind's inputs.
 
-        Raises: assets.media.unit.Unusable (rejected, stage "featurize") for bytes that it cannot take, and nothing else
-        for any bytes whatever; ValueError for a kind that is not its own.
+        Raises: assets.media.unit.Unusable (rejected, stage "featurize") for bytes that it cannot use, and no other
+        error for any bytes; ValueError for a kind that it does not accept.
         """
 
 
 def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
-    """Return '<code>-<8 hex>': the code's own number, and a hash of parameters and of weights (their sha256).
+    """Return '<code>-<8 hex>': the code's number, and a hash of the parameters and the weights' sha256.
 
-    parameters: values that JSON holds; code: raised by every change of the features that are computed.
+    parameters: JSON values.
     """
     stated = json.dumps([dict(parameters), *weights], sort_keys=True, ensure_ascii=False, allow_nan=False)
     return f"{code}-{hashlib.sha256(stated.encode()).hexdigest()[:8]}"
+
+
+RESERVED_COLUMNS = frozenset({"key", "code", "reason", "refused", "is_known", "kind", "left_out"})
+"""Columns of the features and samples tables."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def check_distinct_names(dataset: str, featurizers: Iterable[Featurizer]) -> None:
+    """Check that no two featurizers of a dataset share a name, field or column, whatever their kinds.
+
+    Raises: InvalidName.
+    """
+    owners: dict[tuple[str, str], str] = {("column", name): "penstock itself" for name in RESERVED_COLUMNS}
+    for featurizer in featurizers:
+        if not _NAME.fullmatch(featurizer.name):
+            raise InvalidName(f"featurizer name {featurizer.name!r}: use lower-case letters, digits and '_'")
+        names = {
+            ("name", featurizer.name),
+            *(("field", name) for names in featurizer.outputs.values() for name in names),
+            *(("column", name) for names in featurizer.columns.values() for name in names),
+        }
+        for part, name in sorted(names):
+            if owner := owners.get((part, name)):
+                raise InvalidName(
+                    f"dataset {dataset!r}: featurizer {featurizer.name!r} has the {part} {name!r}, and so has "
+                    f"{owner}; give one of them another name, or leave one out"
+                )
+            owners[part, name] = f"featurizer {featurizer.name!r}"
+
+
+def check_new_names(
+    featurizer: Featurizer,
+    kind: str,
+    *,
+    groups: Collection[str],
+    fields: Collection[str],
+    columns: Collection[str],
+) -> None:
+    """Check that a featurizer's group, fields and columns differ from its units' own.
+
+    Raises: Conflict.
+    """
+    clashes = [
+        *(f"group {name!r}" for name in (featurizer.name,) if name in groups and featurizer.outputs[kind]),
+        *(f"field {name!r}" for name in featurizer.outputs[kind] if name in fields),
+        *(f"column {name!r}" for name in featurizer.columns[kind] if name in columns),
+    ]
+    if clashes:
+        raise Conflict(
+            f"featurizer {featurizer.name!r} would make {', '.join(clashes)}, which units of kind {kind!r} have "
+            "already; rename them in the featurizer"
+        )

@@ -1,4 +1,4 @@
-"""Mel spectrograms: short-time Fourier transforms, summed in triangular bands and taken as logarithms."""
+"""Mel spectrograms: logarithms of short-time Fourier transforms, summed in triangular bands."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .decoding import STAGE, Array, field_of, one_channel
 from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
-"""Longest sound in seconds: a spectrogram is held whole."""
+"""Longest audio in seconds: memory holds the whole spectrogram."""
 
 _AT_ONCE = 1000  # frames
 
@@ -22,21 +22,21 @@ Log = Literal["none", "ln", "log10", "db", "whisper"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mel(Featurizer):
-    """Mel spectrogram of sounds; the default is the input of OpenAI's Whisper.
+    """Mel spectrogram of audio; the defaults give the input of OpenAI's Whisper.
 
-    The sound is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and, at either end, padded by half
-    a window. Frame t is n_fft samples around sample t * hop under a periodic Hann window. Its spectrum's magnitudes
-    to the power of `power` are summed in n_mels triangles between fmin_hz and fmax_hz, evenly spaced on `scale`.
-    Then `log` is taken of values of at least `floor`. A clip without sound gets no frames.
+    Audio is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and padded by half a window at each
+    end. Frame t holds n_fft samples around sample t * hop under a periodic Hann window. Magnitudes to the power of
+    `power` are summed in n_mels triangles from fmin_hz to fmax_hz, evenly spaced on `scale`. `log` applies to
+    values raised to at least `floor`. A clip without audio gets no frames.
 
-    Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop. Computed in float64, O(samples): some 600
-    times as fast as the sound plays.
+    Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop. Computed in float64, O(samples), about 600
+    times real time.
     """
 
     audio: str | None = "flac"
-    """Field that holds the sound of sounds; None to leave sounds out."""
+    """Field of audio; None skips it."""
     video: str | None = None
-    """Field that holds the sound of clips; None to leave clips out."""
+    """Field with a clip's audio; None skips clips."""
     sample_rate_hz: int = 16_000
     """Sample rate before the transform."""
     n_fft: int = 400
@@ -56,19 +56,19 @@ class Mel(Featurizer):
     power: int = 2
     """Power of the magnitudes, 1 or 2."""
     log: Log = "whisper"
-    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is log10,
-    at most 8 below the largest of the sound, plus 4, over 4; and no frame for the last hop."""
+    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is (log10
+    + 4) / 4, at most 2 below the largest, without the last frame."""
     floor: float = 1e-10
-    """Smallest value that `log` is taken of; smaller values are raised to it."""
+    """Smallest argument of `log`; smaller values are raised to it."""
     pad: Literal["reflect", "constant"] = "reflect"
-    """"reflect" mirrors the sound at its ends; "constant" puts zeros there."""
+    """"reflect" mirrors the audio at its ends; "constant" pads with zeros."""
     name: ClassVar[str] = "mel"
     """Name of the featurizer."""
     output_fields: ClassVar[tuple[str, ...]] = ("mel.npy",)
 
     def __post_init__(self) -> None:
         highest = self.sample_rate_hz / 2
-        for what, accepted in (
+        for setting, accepted in (
             (f"sample_rate_hz={self.sample_rate_hz}", 1_000 <= self.sample_rate_hz <= 384_000),
             (f"n_fft={self.n_fft}", 16 <= self.n_fft <= 65_536),
             (f"hop={self.hop}", 1 <= self.hop <= self.n_fft),
@@ -83,7 +83,7 @@ class Mel(Featurizer):
             (f"pad={self.pad!r}", self.pad in ("reflect", "constant")),
         ):
             if not accepted:
-                raise ValueError(f"mel({what}): see the class for what is accepted")
+                raise ValueError(f"mel({setting}): see the class for accepted values")
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
@@ -95,8 +95,8 @@ class Mel(Featurizer):
             "db": "dB",
             "whisper": f"(log10 of {summed} + 4) / 4",
         }
-        told = {"dims": ["band", "frame"], "unit": units[self.log]}
-        return {"mel.npy": {**told, "sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop}}
+        shared = {"dims": ["band", "frame"], "unit": units[self.log]}
+        return {"mel.npy": {**shared, "sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
@@ -133,7 +133,7 @@ class Mel(Featurizer):
         filters = mel_filters(
             self.sample_rate_hz, self.n_fft, self.n_mels, self.fmin_hz, fmax_hz, self.scale, self.norm
         )
-        # Not the matrix product of a BLAS, whose sums depend on the number of its threads.
+        # No BLAS: its sums depend on the number of threads.
         return np.stack(
             [
                 np.einsum("tf,f->t", magnitudes[:, low:high], weights[low:high])

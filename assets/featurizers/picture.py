@@ -11,16 +11,16 @@ from .decoding import Array, field_of, frames, photo, shrunk, small_frames, thre
 from .featurizer import Column, Features, Featurizer
 
 SERIES = (36, 64)
-"""Height and width in px to which every picture is shrunk, whatever its shape; only sharpness sees more."""
+"""Height and width in px to which every image is shrunk; only sharpness uses more."""
 
 SHARPNESS_PX = 256
-"""The shorter side at which sharpness is measured, of larger pictures; the variance depends on the scale."""
+"""Shorter side at which sharpness is measured: the variance depends on the scale."""
 
 MAX_FRAMES = 20_000
-"""Six minutes at 60 frames per second; a unit is a clip."""
+"""Six minutes at 60 frames per second."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1, as JPEG and the canonical clips store it."""
+"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1, as in JPEG and canonical clips."""
 
 # FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
 _BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98
@@ -41,22 +41,22 @@ MOVING = ("motion_mean_ratio", "frozen_ratio", "black_ratio")
 class Picture(Featurizer):
     """Brightness, contrast, colour and sharpness of photos and clips, and motion of clips.
 
-    Columns are ratios of full range, 0 to 1 (limited-range video has been expanded). All but the sharpness are of the
-    64 x 36 px series:
+    Columns are ratios of full range, 0 to 1 (limited-range video is expanded). All but sharpness use the 64 x 36 px
+    series:
 
     - luma_mean_ratio, luma_std_ratio; luma_contrast_ratio: from the 5th to the 95th percentile of luma.
-    - chroma_mean_ratio: of max - min over R'G'B', so 0 for gray, dark noise included.
-    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as OpenCV users know it. A clip's is
-      the mean over its first, middle and last frame. None for less than 3 x 3 px.
-    - motion_mean_ratio, of video only: mean absolute luma difference of consecutive frames; None for a single frame.
-    - frozen_ratio, of video only: share of pairs without any motion; None for a single frame.
-    - black_ratio, of video only: share of black frames.
+    - chroma_mean_ratio: max - min over R'G'B', so 0 for gray; includes dark noise.
+    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as in OpenCV. For a clip the
+      mean over its first, middle and last frame. None below 3 x 3 px.
+    - motion_mean_ratio, video only: mean absolute luma difference of consecutive frames; None for a single frame.
+    - frozen_ratio, video only: share of frame pairs without motion; None for a single frame.
+    - black_ratio, video only: share of black frames.
     """
 
     image: str | None = "jpg"
-    """Field to read of photos; None to leave photos out."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None to leave clips out."""
+    """Field of clips; None skips them."""
     name: ClassVar[str] = "picture"
 
     @property
@@ -74,16 +74,13 @@ class Picture(Featurizer):
 
 
 def luma_of(pixels: Array) -> Array:
-    """Return float32 [...] in 0 to 1 of uint8 RGB [..., 3]."""
+    """Return float32 [...], 0 to 1, from uint8 RGB [..., 3]."""
     luma: Array = pixels @ (LUMA / np.float32(255))
     return luma
 
 
 def laplacian_variance(luma: Array) -> float | None:
-    """Return the variance of the Laplacian of luma in 0 to 1 [H, W], in 8-bit steps squared, over its inner pixels.
-
-    None for less than 3 x 3 px.
-    """
+    """Return the variance of the Laplacian of luma [H, W], 0 to 1, in 8-bit steps squared; None below 3 x 3 px."""
     if min(luma.shape) < 3:
         return None
     y = luma * np.float32(255)
@@ -119,7 +116,6 @@ def _moving(luma: Array) -> dict[str, Column]:
 
 
 def _at_most(luma: Array) -> Array:
-    """Return luma [H, W] with a shorter side of at most SHARPNESS_PX, never enlarged."""
     from PIL import Image
 
     scale = SHARPNESS_PX / min(luma.shape)
@@ -130,5 +126,5 @@ def _at_most(luma: Array) -> Array:
 
 
 def _rounded(value: Any) -> float:
-    """Round to six digits behind the point: the rest is due to the order of a sum, which differs between machines."""
+    """Round to six decimals: the rest depends on the machine's order of summation."""
     return round(float(value), 6)

@@ -1,7 +1,7 @@
-"""Token ids of text by a tokenizer whose vocabulary comes with its package: nothing is downloaded.
+"""Token ids of text by Tekken, whose vocabulary ships with mistral-common: nothing is downloaded.
 
-Tekken, a byte-level BPE of 131,072 tokens over more than 100 languages (Apache-2.0), out of mistral-common:
-every text has tokens, and decoding gives it back exactly. About 1.5 s and 170 MiB once per process.
+A byte-level BPE of 131,072 tokens over more than 100 languages (Apache-2.0); decoding restores every text exactly.
+Loading takes about 1.5 s and 170 MiB per process.
 """
 
 import hashlib
@@ -27,26 +27,25 @@ VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f8
 class Tokens(Featurizer):
     """Tokens of documents, captions and transcripts.
 
-    A document is there and not empty. A caption may be missing or empty: its sample gets no tokens, and None in the
-    columns where it is missing. Text that the tokenizer cannot split is refused (hundreds of thousands of blanks in
-    a row).
+    A document must not be missing or empty. A missing or empty caption gives no tokens; n_tokens is None if it is
+    missing. Text that the tokenizer cannot split (hundreds of thousands of blanks in a row) is rejected.
 
-    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are kept for special tokens, of
-    which none is added: a text that spells one out, like `</s>`, is text.
+    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are special tokens, and none is
+    added: a text that spells one out, like `</s>`, is text.
 
-    Columns: n_tokens. (The number of characters is a fact of the unit, not of the tokenizer.)
+    Columns: n_tokens.
     """
 
     text: str | None = "txt"
-    """txt field to read of texts, a document; None to leave texts out."""
+    """txt field of texts, a document; None skips them."""
     image: str | None = None
-    """txt field to read of photos, a caption; None to leave photos out."""
+    """txt field of photos, a caption; None skips them."""
     video: str | None = None
-    """txt field to read of clips, a caption; None to leave clips out."""
+    """txt field of clips, a caption; None skips them."""
     audio: str | None = None
-    """txt field to read of sounds, a transcript; None to leave sounds out."""
+    """txt field of audio, a transcript; None skips it."""
     max_bytes: int = 8 << 20
-    """Bytes of the longest text; a longer text is refused."""
+    """Bytes of the longest accepted text."""
     name: ClassVar[str] = "tokens"
     """Name of the featurizer."""
     code: ClassVar[int] = 2
@@ -66,14 +65,14 @@ class Tokens(Featurizer):
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        told = {
+        facts = {
             "tokenizer": VOCABULARY,
             "tokenizer_sha256": VOCABULARY_SHA256,
             "vocabulary": VOCABULARY_TOKENS,
             "dims": ["token"],
             "text_fields": sorted({field for fields in self.inputs.values() for field in fields}),
         }
-        return {"tokens.npy": told}
+        return {"tokens.npy": facts}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
@@ -85,20 +84,19 @@ class Tokens(Featurizer):
         text: str = decoded(sample, field)
         try:
             ids = _tokenizer().encode(text, bos=False, eos=False)
-        except ValueError as error:  # its regular expression gives up
+        except ValueError as error:  # its regular expression exceeds a limit
             raise rejected(STAGE, "untokenizable", error) from error
         return _features(ids)
 
 
 def _features(ids: list[int] | None) -> Features:
-    """Return the features of these ids; None: there was no text."""
     columns: dict[str, Column] = {"n_tokens": None if ids is None else len(ids)}
     return Features(fields={"tokens.npy": np.array(ids or [], np.int32)}, columns=columns)
 
 
 @cache
 def _tokenizer() -> Any:
-    """Load the tokenizer. Raises: MissingDependency (the package, or a release of it with this very vocabulary)."""
+    """Load the tokenizer. Raises: MissingDependency."""
     from importlib.resources import as_file, files
 
     install = "pip install -e '.[pipeline]'"
@@ -109,10 +107,10 @@ def _tokenizer() -> Any:
             f"tokens need the package 'mistral-common', which is not installed: {install}"
         ) from error
     with as_file(files("mistral_common") / "data" / VOCABULARY) as path:
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no such file"
-        if found != VOCABULARY_SHA256:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no such file"
+        if digest != VOCABULARY_SHA256:
             raise MissingDependency(
-                f"the mistral-common installed here has another {VOCABULARY} than this code was written for: "
-                f"{found}, not {VOCABULARY_SHA256}; install the release in constraints.txt: {install}"
+                f"the installed mistral-common has another {VOCABULARY} than this code expects: "
+                f"{digest}, not {VOCABULARY_SHA256}; install the release in constraints.txt: {install}"
             )
         return Tekkenizer.from_file(path)

@@ -1,4 +1,4 @@
-"""Segments of speech: Silero's voice activity detector, run by onnxruntime; torch is not loaded."""
+"""Speech segments by Silero's voice activity detector on onnxruntime, without torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,40 +17,39 @@ from .featurizer import Features, Featurizer, version_of
 
 RATE_HZ = 16_000
 WEIGHTS = "data/silero_vad_16k_sequence.onnx"
-"""In the package silero-vad (MIT): the 16 kHz model, which takes frames one after the other in one call."""
+"""16 kHz model of the package silero-vad (MIT), which takes a sequence of frames per call."""
 
-_FRAME, _CONTEXT = 512, 64  # samples that a frame adds, and of the frame before
+_FRAME, _CONTEXT = 512, 64  # samples: new ones of a frame, and repeated ones of the frame before
 _STATE = (1, 1, 128)
 _AT_ONCE = 512  # frames
 
-_QUIETER = 0.15
-"""Speech ends below the threshold less this, as Silero's own get_speech_timestamps has it."""
+_QUIETER = 0.15  # speech ends this far below the threshold, as in Silero's get_speech_timestamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoiceActivity(Featurizer):
-    """Segments of speech in sounds.
+    """Speech segments of audio.
 
-    The sound is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the probability
-    of speech in 32 ms reaches `threshold`. It ends where the probability stays more than 0.15 below for
-    min_silence_s. A clip without sound has no segments, and None in its columns.
+    Audio is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the speech
+    probability of 32 ms reaches `threshold`. It ends where the probability stays more than 0.15 lower for
+    min_silence_s. A clip without audio has no segments, and None in its columns.
 
-    Field vad.npy: int64 [segments, 2], first sample and the one behind the last, at 16 kHz. Columns: speech_ratio,
-    share of the sound within segments; n_speech_segments. O(samples), some 200 times as fast as the sound plays.
+    Field vad.npy: int64 [segments, 2], first sample and one past the last, at 16 kHz. Columns: speech_ratio, share
+    of the audio within segments; n_speech_segments. O(samples), about 200 times real time.
     """
 
     audio: str | None = "flac"
-    """Field that holds the sound of sounds; None to leave sounds out."""
+    """Field of audio; None skips it."""
     video: str | None = None
-    """Field that holds the sound of clips; None to leave clips out."""
+    """Field with a clip's audio; None skips clips."""
     threshold: float = 0.5
-    """Probability of speech, 0 to 1, at which a segment begins."""
+    """Speech probability, 0 to 1, at which a segment begins."""
     min_speech_s: float = 0.25
-    """Longest segment in seconds that is left out."""
+    """Segments up to this many seconds are left out."""
     min_silence_s: float = 0.1
     """Seconds below the threshold that end a segment."""
     pad_s: float = 0.03
-    """Seconds that are added at both ends of a segment, where segments do not meet."""
+    """Seconds added at both ends of a segment; neighbours share a shorter pause."""
     name: ClassVar[str] = "vad"
     """Name of the featurizer."""
     output_fields: ClassVar[tuple[str, ...]] = ("vad.npy",)
@@ -89,22 +88,22 @@ class VoiceActivity(Featurizer):
         )
 
     def segments(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
-        """Return [start, end) in samples of a sound with these probabilities of speech, one per 32 ms."""
-        found = self._spoken(speech, n_samples)
+        """Return [start, end) in samples of the speech segments; `speech`: a probability per 32 ms."""
+        spans = self._spoken(speech, n_samples)
         pad = int(RATE_HZ * self.pad_s)
         padded = []
-        for number, (start, end) in enumerate(found):
-            before = start - found[number - 1][1] if number else 2 * start
-            behind = found[number + 1][0] - end if number + 1 < len(found) else 2 * (n_samples - end)
-            padded.append((start - min(pad, before // 2), end + min(pad, behind // 2)))
+        for number, (start, end) in enumerate(spans):
+            before = start - spans[number - 1][1] if number else 2 * start
+            after = spans[number + 1][0] - end if number + 1 < len(spans) else 2 * (n_samples - end)
+            padded.append((start - min(pad, before // 2), end + min(pad, after // 2)))
         return padded
 
     def _spoken(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
         shortest, pause = RATE_HZ * self.min_speech_s, RATE_HZ * self.min_silence_s
         quiet = max(self.threshold - _QUIETER, 0.01)
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         start: int | None = None
-        end: int | None = None  # of what may be the last of it
+        end: int | None = None  # of a pause that may end the segment
         for number, probability in enumerate(speech):
             at = number * _FRAME
             if probability >= self.threshold:
@@ -113,17 +112,17 @@ class VoiceActivity(Featurizer):
                 end = at if end is None else end
                 if at - end >= pause:
                     if end - start > shortest:
-                        found.append((start, end))
+                        spans.append((start, end))
                     start = end = None
         if start is not None and n_samples - start > shortest:
-            found.append((start, n_samples))
-        return found
+            spans.append((start, n_samples))
+        return spans
 
 
 def probabilities(samples: Array) -> Array:
-    """Return float32 [frames]: of speech, in each 512 samples of a float32 [n] at 16 kHz.
+    """Return float32 [frames]: speech probability of each 512 samples of float32 [n] at 16 kHz.
 
-    The last frame ends in silence.
+    Silence fills the last frame.
     """
     n_frames = -(-len(samples) // _FRAME)
     padded = np.zeros(_CONTEXT + n_frames * _FRAME, np.float32)
@@ -132,16 +131,16 @@ def probabilities(samples: Array) -> Array:
     frames = windows[::_FRAME]
     model = _model(str(weights()))
     h, c = np.zeros(_STATE, np.float32), np.zeros(_STATE, np.float32)
-    found = [np.zeros(0, np.float32)]
+    parts = [np.zeros(0, np.float32)]
     for start in range(0, n_frames, _AT_ONCE):
         block = np.ascontiguousarray(frames[start : min(start + _AT_ONCE, n_frames)])
         speech, h, c = model.run(["speech_probs", "hn", "cn"], {"input": block, "h": h, "c": c})
-        found.append(speech)
-    return np.concatenate(found)
+        parts.append(speech)
+    return np.concatenate(parts)
 
 
 def weights() -> Path:
-    """Return the model's file. Raises: MissingDependency, with the pip line."""
+    """Return the model's file. Raises: MissingDependency."""
     package = find_spec("silero_vad")  # imports nothing
     if package is None or not package.submodule_search_locations or find_spec("onnxruntime") is None:
         raise MissingDependency(
@@ -157,10 +156,10 @@ def _digest(path: str) -> str:
 
 @cache
 def _model(path: str) -> Any:
-    """Load the model with one thread: the same sums in the same order."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    # One thread: the same sums in the same order.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -1,1 +1,1 @@
-"""Reports of trainings, and the quarantine lists made of them."""
+"""Reports of trainings, exclusions and the quarantine."""

@@ -1,8 +1,7 @@
-"""Samples that a training called corrupt, read again by a worker of the pipeline.
+"""Read samples again that a training reported as corrupt.
 
-A node with bad memory, a decoder of somebody's own, or a proxy that broke an answer, make a sample look corrupt that is
-sound. So nobody's word is taken. Its bytes are read from the store, held against their checksums, and decoded whole, in
-a process that may die of it.
+Bad memory, a custom decoder or a broken proxy can make a healthy sample look corrupt. So a worker process reads its
+bytes from the store, compares their checksums, and decodes them whole.
 """
 
 import os
@@ -34,46 +33,45 @@ VIDEOS: Mapping[str, str] = {
     "webm": "video/webm",
     "mkv": "video/x-matroska",
 }
-"""Last word of a field -> type; a decoder reads some frames of these, the audit all."""
+"""Last word of a field -> type. The audit decodes every frame of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadingTask:
     """A sample to read."""
 
     store: RangeReader
-    """Store of its fields; pickled without secrets."""
+    """Store of its fields, pickled without secrets."""
     address: SampleAddress
-    """Place of its fields."""
+    """Address of its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Judgement:
     """Verdict on a sample."""
 
     verdict: Verdict
-    """"corrupt", "sound" or "gone"."""
+    """Outcome."""
     code: str = ""
-    """"checksum": the bytes are not those written; "decode": they are, and do not decode; "crashed" or "timeout":
-    their decoder did, twice; "" unless it is corrupt."""
+    """"checksum", "decode", or "crashed" and "timeout" if the decoder did so twice; "" unless corrupt."""
     reason: str = ""
-    """Reason in words; "" unless it is corrupt."""
+    """Why it is corrupt, or ""."""
     part: str = ""
-    """Id of the part that it lay in; "" for a sample that is gone."""
+    """Id of its part; "" if gone."""
     row: int = -1
-    """Row in the part; -1 for a sample that is gone."""
+    """Row in the part; -1 if gone."""
 
 
-def read_again(reading: Reading) -> Finding:
-    """Read every field, twice where its checksum is wrong, and decode it whole.
+def read_again(reading: ReadingTask) -> Judgement:
+    """Read every field, twice if its checksum is wrong, and decode it whole.
 
-    Raises: StoreError; errors that say nothing about the bytes, such as MemoryError.
+    Raises: StoreError; errors that do not depend on the bytes, such as MemoryError.
     """
     at = reading.address
 
-    def found(verdict: Verdict, code: str = "", reason: object = "") -> Finding:
-        said = " ".join(str(reason).split())[:500]
-        return Finding(verdict=verdict, code=code, reason=said, part=at.part, row=at.row)
+    def judgement(verdict: Verdict, code: str = "", reason: object = "") -> Judgement:
+        words = " ".join(str(reason).split())[:500]
+        return Judgement(verdict=verdict, code=code, reason=words, part=at.part, row=at.row)
 
     try:
         (data,) = read_fields(reading.store, [at])
@@ -83,17 +81,16 @@ def read_again(reading: Reading) -> Finding:
             if mime := VIDEOS.get(last_word(name)):
                 _decode_whole(value, mime)
     except DecodeFailed as error:
-        return found("corrupt", "decode", error)
+        return judgement("corrupt", "decode", error)
     except Corrupt as error:
-        return found("corrupt", "checksum", error)
+        return judgement("corrupt", "checksum", error)
     except Unusable as error:
-        if error.outcome == "rejected":  # others are sound: not wanted, or without a decoder here
-            return found("corrupt", "decode", f"{error.code}: {error.reason}")
-    return found("sound")
+        if error.outcome == "rejected":  # other outcomes are not damage: unwanted, or without a decoder here
+            return judgement("corrupt", "decode", f"{error.code}: {error.reason}")
+    return judgement("sound")
 
 
 def _decode_whole(data: bytes, mime: str) -> None:
-    """Decode a video to its end. Raises: Unusable."""
     with held_folder("judge") as scratch:
         path = os.path.join(scratch, "video")
         with open(path, "wb") as file:
@@ -108,22 +105,23 @@ def judge(
     *,
     timeout_s: float,
     progress: Progress | None = None,
-) -> dict[str, Finding]:
-    """Return key -> verdict on the sample in this version. claims: key -> the fields that the training read.
+) -> dict[str, Judgement]:
+    """Return key -> verdict on the sample in this version. claims: key -> fields that the training read.
 
-    Only fields that the version has are read; a sample that is not live in it any more is gone. One that kills its
-    worker, or takes too long, is read once more before it is believed. Costs the key column of the version, and the
-    samples.
+    A sample that is no longer live is gone. One that kills its worker or times out is read once more. Reads the
+    version's key column, and the samples.
 
-    Raises: StoreError for a sample that could not be read, which says nothing about it.
+    Raises: StoreError for a sample that could not be read.
     """
     addresses = _addresses(version, claims)
     readings = {
-        key: Reading(store=version.placed or version.store, address=at) for key, at in addresses.items()
+        key: ReadingTask(store=version.placed or version.store, address=at) for key, at in addresses.items()
     }
-    made: dict[str, Finding] = {key: Finding(verdict="gone") for key in claims if key not in readings}
+    judgements: dict[str, Judgement] = {
+        key: Judgement(verdict="gone") for key in claims if key not in readings
+    }
     for last in (False, True):
-        work = [key for key in readings if key not in made]
+        work = [key for key in readings if key not in judgements]
         outcomes = compute.map(
             read_again,
             [readings[key] for key in work],
@@ -134,36 +132,35 @@ def judge(
         for key, outcome in zip(work, outcomes, strict=True):
             at = addresses[key]
             if outcome.value is not None:
-                made[key] = outcome.value
+                judgements[key] = outcome.value
             elif last:
-                made[key] = _died(at, outcome)
-    return made
+                judgements[key] = _died(at, outcome)
+    return judgements
 
 
-def _died(at: SampleAddress, outcome: Outcome[Finding]) -> Finding:
-    """Return the verdict on a sample that killed its worker. Raises: StoreError for faults of machine or store."""
+def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
+    """Return the verdict on a sample that killed its worker. Raises: StoreError for other faults."""
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
-        said = error.summary if error else "no result"
-        raise StoreError(f"{at.describe()} could not be judged: {said}; run this again")
-    return Finding(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)
+        summary = error.summary if error else "no result"
+        raise StoreError(f"{at.describe()} could not be judged: {summary}; run this again")
+    return Judgement(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:
-    """Return key -> place of its fields, of live samples. A field that the sample's part lacks is left out."""
     parts, fields = version.parts, frozenset(version.fields)
-    found: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    by_fields: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for part, members in live_rows(version, frozenset(claims)).items() if claims else ():
         position = parts.position(part)
         live_before = np.cumsum(parts.live_members(position)) - 1
         for row, key in members.items():
             named = sorted(set(claims[key]) & fields)
-            held = tuple(one for one in named if parts.has_group(version.group_of(one))[position])
+            fields_of_part = tuple(one for one in named if parts.has_group(version.group_of(one))[position])
             ordinal = int(parts.first_ordinal[position] + live_before[row])
-            found.setdefault(held, []).append((key, ordinal))
+            by_fields.setdefault(fields_of_part, []).append((key, ordinal))
     out: dict[str, SampleAddress] = {}
-    for held, samples in found.items():
+    for fields_of_part, samples in by_fields.items():
         ordinals = np.array([ordinal for _, ordinal in samples], np.int64)
         keys = [key for key, _ in samples]
-        out |= dict(zip(keys, version.address(ordinals, held), strict=True))
+        out |= dict(zip(keys, version.address(ordinals, fields_of_part), strict=True))
     return out

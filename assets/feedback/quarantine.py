@@ -1,11 +1,9 @@
-"""quarantine: samples that trainings met as corrupt, judged again, and the next version without those that are.
+"""The asset `quarantine`: judges corrupt samples of trainings again, and publishes a version without them.
 
-A training puts every corrupt sample into a ledger under the root (`loader.read_ledger`). Each ledger is judged once;
-the verdicts are one table, of which the newest record of the stage names the current file:
+A training writes corrupt samples into a ledger under the root (`loader.read_ledger`). Each ledger is judged once. The
+newest record names the table of all verdicts, which is written before the version:
 
     stages/<dataset>/quarantine/ledgers/<r>.json    tables/<dataset>/quarantine/ledgers/<hex>.parquet
-
-The verdicts are written before the version without the corrupt samples: killed in between, the next run publishes it.
 """
 
 import time
@@ -24,25 +22,26 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.compute.pool import Compute, Progress
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
+from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
-from ..pages.quarantine_page import quarantine_metadata
+from ..pages.report import Metadata, code_block, link, markdown_table, viewer_metadata
 from ..spec import DatasetSpec
 from ..stages import QUARANTINE, VERSION
 from ..tables import read_table, write_table
-from .judging import Finding, judge
+from .judging import Judgement, judge
 
 PARTITION = "ledgers"
 CODE_VERSION = "1"
 CHECK = "within_limits"
 MAX_LEDGERS = 1000
-"""Ledgers judged by one run; the rest is for the next."""
+"""Most ledgers per run."""
 ALLOWANCE = 8
-"""Samples that may be taken out at once whatever their share: it says nothing about a small dataset."""
+"""Samples that may be left out whatever their share, for small datasets."""
 _TRIES = 5
 _LEDGER_BYTES = 64 * 2**20
-_KEY_BYTES = 1024  # more than a member's name may have
+_KEY_BYTES = 1024  # longer than any member's name
 
 Row = dict[str, Any]
 
@@ -52,21 +51,21 @@ class Quarantined:
     """Result of a quarantine run."""
 
     record: StageRecord | None
-    """Record of all verdicts; None for none."""
+    """Record of all verdicts, or None."""
     rows: tuple[Row, ...] = ()
-    """Rows of the ledgers that were judged now."""
+    """Rows of the ledgers judged now."""
     excluded: tuple[str, ...] = ()
-    """Keys of the samples left out."""
+    """Keys of excluded samples."""
     version: loader.Version | None = None
-    """Version without them; None where none was corrupt, or there are too many."""
+    """Version without them; None if none or too many are corrupt."""
     judged: loader.Version | None = None
     """Version whose samples were judged; None before the first."""
 
 
-def unjudged(store: Store, dataset: str) -> Iterator[str]:
-    """Return the paths of ledgers that were not judged for the dataset, in order of name.
+def unjudged_ledgers(store: Store, dataset: str) -> Iterator[str]:
+    """Return the keys of ledgers without verdicts for the dataset, sorted. Lists `ledgers/`.
 
-    Costs a listing of `ledgers/`, and the table of verdicts. Raises: Corrupt; StoreError.
+    Raises: Corrupt; StoreError.
     """
     seen = {row["ledger"] for row in verdicts(store, dataset)}
     return (
@@ -75,14 +74,14 @@ def unjudged(store: Store, dataset: str) -> Iterator[str]:
 
 
 def verdicts(store: Store, dataset: str) -> list[Row]:
-    """Return every line of every ledger that was judged, with its verdict. Raises: Corrupt; StoreError."""
+    """Return every line of every judged ledger, with its verdict. Raises: Corrupt; StoreError."""
     return _rows(store, current_record(store, dataset, QUARANTINE, PARTITION))
 
 
-def kept_out(store: Store, dataset: str) -> dict[str, str]:
-    """Return unit_id -> why, of units whose bytes do not decode: the same object cut again gives the same bytes.
+def quarantined_units(store: Store, dataset: str) -> dict[str, str]:
+    """Return unit_id -> why, of units whose bytes do not decode, even if cut again.
 
-    A sample whose stored bytes had changed is not among them: cut again it is good.
+    A sample with a wrong checksum is not among them: cut again it is healthy.
     """
     return {
         row["unit_id"]: f"quarantined: {row['code']}: {row['reason']}"
@@ -99,10 +98,10 @@ def quarantine_stage(
     run_id: str,
     progress: Progress | None = None,
 ) -> Quarantined:
-    """Judge at most 1,000 new ledgers, write the verdicts, and publish the version without corrupt samples.
+    """Judge new ledgers, write the verdicts, and publish the version without corrupt samples.
 
-    The record's verdict is `failed`, and nothing is published, when more samples would go than `max_quarantine_rate`
-    allows: then something else is wrong than samples. Raises: StoreError when a sample could not be read; Corrupt.
+    If more samples are corrupt than `max_quarantine_rate` allows, the record's verdict is `failed` and nothing is
+    published. Raises: StoreError if a sample could not be read; Corrupt.
     """
     store = root.store
     newest = root.state.newest(spec.name)
@@ -110,28 +109,32 @@ def quarantine_stage(
         return Quarantined(record=None)
     version = root.open(newest.id)
     lines = [
-        row for path in islice(unjudged(store, spec.name), MAX_LEDGERS) for row in _lines(root, spec, path)
+        row
+        for path in islice(unjudged_ledgers(store, spec.name), MAX_LEDGERS)
+        for row in _lines(root, spec, path)
     ]
-    mine = [row for row in lines if not row["verdict"]]
+    to_judge = [row for row in lines if not row["verdict"]]
     claims: dict[str, set[str]] = {}
-    for row in mine:
+    for row in to_judge:
         claims.setdefault(row["key"], set()).update(row["fields"])
-    found = judge(
+    judgements = judge(
         version,
         {key: sorted(fields) for key, fields in claims.items()},
         compute,
         timeout_s=spec.work_timeout_s,
         progress=progress,
     )
-    units = _unit_ids(version, [key for key, one in found.items() if one.verdict == "corrupt"])
-    rows = tuple(_judged(row, found.get(row["key"]), version, units, run_id) for row in lines)
+    units = _unit_ids(
+        version, [key for key, judgement in judgements.items() if judgement.verdict == "corrupt"]
+    )
+    rows = tuple(_judged(row, judgements.get(row["key"]), version, units, run_id) for row in lines)
     record = _written(root, spec, rows, version, run_id)
     if record is None:
         return Quarantined(record=None)
     if record.verdict != "published":
         return Quarantined(record=record, rows=rows, judged=version)
-    excluded, made = _publish_without(root, spec, record, run_id)
-    return Quarantined(record=record, rows=rows, excluded=excluded, version=made, judged=version)
+    excluded, version_without = _publish_without(root, spec, record, run_id)
+    return Quarantined(record=record, rows=rows, excluded=excluded, version=version_without, judged=version)
 
 
 def _rows(store: Store, record: StageRecord | None) -> list[Row]:
@@ -139,7 +142,7 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """Return a row per line of a ledger; `verdict` is "" where it has to be judged, and otherwise says why not."""
+    """Return a row per line of a ledger. `verdict` is "" for lines to judge."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -148,7 +151,7 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
     for number, line in enumerate(bytes(root.store.get(path).data).splitlines() or [b""]):
         row: Row = {"ledger": path, "line": number, "key": "", "verdict": ""}
         try:
-            row |= _told(parse_json_object(line))
+            row |= _row_of(parse_json_object(line))
             dataset, _ = root.state.ids.get(row["version_id"], ("", 0))
             row["verdict"] = "" if dataset == spec.name else "elsewhere"
         except DAMAGED as error:
@@ -157,8 +160,7 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
     return rows
 
 
-def _told(body: Mapping[str, Any]) -> Row:
-    """Return the row of a line. Raises: those of `DAMAGED` for values that no table holds, or no training writes."""
+def _row_of(body: Mapping[str, Any]) -> Row:
     row = {name: body[name] for name in ("version_id", "key", "source", "error")}
     if not all(isinstance(value, str) for value in row.values()):
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
@@ -171,19 +173,19 @@ def _told(body: Mapping[str, Any]) -> Row:
 
 
 def _judged(
-    row: Row, found: Finding | None, version: loader.Version, units: Mapping[str, str], run_id: str
+    row: Row, judgement: Judgement | None, version: loader.Version, units: Mapping[str, str], run_id: str
 ) -> Row:
-    told = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
-    if row["verdict"] or found is None:
-        # Of another dataset's samples nothing is written down here but that they were seen.
-        return told if row["verdict"] == "unreadable" else told | {"key": "", "error": ""}
-    return told | {
-        "verdict": found.verdict,
-        "code": found.code,
-        "reason": found.reason,
+    stamped = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
+    if row["verdict"] or judgement is None:
+        # Do not record details of another dataset's samples.
+        return stamped if row["verdict"] == "unreadable" else stamped | {"key": "", "error": ""}
+    return stamped | {
+        "verdict": judgement.verdict,
+        "code": judgement.code,
+        "reason": judgement.reason,
         "version": version.name,
-        "part": found.part,
-        "row": found.row,
+        "part": judgement.part,
+        "row": judgement.row,
         "unit_id": units.get(row["key"], ""),
     }
 
@@ -200,10 +202,7 @@ def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
 def _written(
     root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
 ) -> StageRecord | None:
-    """Return the record over all verdicts so far and these; None where there never was a ledger.
-
-    Verdicts that others wrote meanwhile are in it too: the table is written again until none came between.
-    """
+    """Return the record of all verdicts; None without any ledger. Retries until no other writer came between."""
     store = root.store
     while True:
         before = current_record(store, spec.name, QUARANTINE, PARTITION)
@@ -258,7 +257,7 @@ def _columns(row: Row) -> Row:
 
 
 def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
-    """Return keys of corrupt samples that are live where they were judged; one cut again lies elsewhere."""
+    """Return the keys of corrupt samples that are live at the place where they were judged."""
     corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
     live = live_rows(version, frozenset(corrupt.values())) if corrupt else {}
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
@@ -267,7 +266,6 @@ def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
 def _publish_without(
     root: loader.Root, spec: DatasetSpec, record: StageRecord, run_id: str
 ) -> tuple[tuple[str, ...], loader.Version | None]:
-    """Return (keys, the version without them). Raises: Conflict when others exclude the same ones again and again."""
     rows = _rows(root.store, record)
     producer = {
         "dagster_run_id": run_id,
@@ -289,8 +287,8 @@ def _publish_without(
 
 
 _CHECK_SAYS = (
-    "Samples that trainings met as corrupt, and that are so, are few enough to be left out. Where they are not, no "
-    "version without them is published."
+    "Few enough samples that trainings reported are corrupt to leave them out. If there are more, no version "
+    "without them is published."
 )
 QuarantineEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
@@ -305,19 +303,67 @@ def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
         code_version=CODE_VERSION,
         kinds={"parquet"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
-        description="Samples that trainings met as corrupt, judged again; the next version leaves out those that are.",
+        description="Samples that trainings reported as corrupt, judged again and left out if they are.",
     )
     def quarantine(
         context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
     ) -> Iterator[QuarantineEvent]:
         with root.opened() as opened, compute.opened(context) as engine:
-            found = quarantine_stage(opened, engine, spec, run_id=context.run.run_id)
-            shown = quarantine_metadata(opened.url, found)
-            reason = found.record.reason if found.record else ""
+            quarantined = quarantine_stage(opened, engine, spec, run_id=context.run.run_id)
+            shown = quarantine_metadata(opened.url, quarantined)
+            reason = quarantined.record.reason if quarantined.record else ""
             yield dg.AssetCheckResult(check_name=CHECK, passed=not reason, metadata=shown)
             if reason:
-                # The check makes it visible; the record, which is already written, makes it true.
+                # The check only shows it: the record is already written.
                 raise dg.Failure(reason, metadata=shown, allow_retries=False)
         yield dg.MaterializeResult(metadata=shown)
 
     return quarantine
+
+
+def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
+    """Return the verdicts and their ledgers as metadata. url: of the root."""
+    if quarantined.record is None:
+        return {"ledgers": dg.MetadataValue.int(0)}
+    judged = [row for row in quarantined.rows if row["verdict"] != "elsewhere"]
+    table = [
+        (
+            row["verdict"],
+            _sample_link(quarantined.judged, row),
+            row.get("code") or "",
+            row.get("reason") or "",
+            row["ledger"],
+        )
+        for row in judged
+    ]
+    plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
+    ask = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
+    return (
+        {name: dg.MetadataValue.int(n) for name, n in quarantined.record.counts.items()}
+        | {
+            "excluded": dg.MetadataValue.int(len(quarantined.excluded)),
+            "version": dg.MetadataValue.text(
+                quarantined.version.name if quarantined.version else "none: nothing to leave out"
+            ),
+            "judged_now": dg.MetadataValue.md(
+                markdown_table(("verdict", "sample", "code", "why", "ledger"), table) if table else "none"
+            ),
+            "explain": dg.MetadataValue.md(code_block("sh", *ask) if ask else "none"),
+            "stage_record": dg.MetadataValue.text(quarantined.record.path),
+        }
+        | viewer_metadata(
+            version_page(quarantined.version.dataset, quarantined.version.number)
+            if quarantined.version
+            else ""
+        )
+    )
+
+
+def _sample_link(version: loader.Version | None, row: Mapping[str, Any]) -> str:
+    """Return a sample's key, linked to its page in the judged version."""
+    if version is None or row.get("row", -1) < 0:
+        return str(row["key"])
+    position = version.parts.position(row["part"])
+    before = int(version.parts.live_members(position)[: row["row"]].sum())
+    ordinal = int(version.parts.first_ordinal[position]) + before
+    return link(row["key"], sample_page(version.dataset, version.number, ordinal))

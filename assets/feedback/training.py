@@ -1,4 +1,4 @@
-"""training_run: the reports of trainings with `loader.report`, as materializations of an external asset."""
+"""The external asset `training_run`: shows reports of `loader.report` as materializations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,16 +7,16 @@ import dagster as dg
 
 import loader
 from loader.api.report import Report
-from resources.viewer import run_page, version_page
+from resources.alerts import run_page, version_page
 
 from ..pages.report import code_block, link, markdown_table, viewer_metadata
 from ..stages import VERSION
 
 ASSET = "training_run"
 REPORT_TAG = "penstock/report"
-"""Tag of a materialization: the identity of the report that it shows."""
+"""Tag with the identity of the report."""
 
-_PAGE = 200  # materializations of one run that are read at a time
+_PAGE = 200  # materializations per query
 
 
 def training_key(dataset: str) -> dg.AssetKey:
@@ -25,12 +25,12 @@ def training_key(dataset: str) -> dg.AssetKey:
 
 
 def training_runs(dataset: str) -> dg.DynamicPartitionsDefinition:
-    """Return the trainings of a dataset, by the name that they report under."""
+    """Return the trainings of a dataset, by name."""
     return dg.DynamicPartitionsDefinition(name=f"{dataset}_{ASSET}")
 
 
 def training_asset(dataset: str) -> dg.AssetSpec:
-    """Return the external asset [dataset, training_run]: one partition per training, one materialization per report."""
+    """Return the external asset [dataset, training_run]: a partition per training, a materialization per report."""
     return dg.AssetSpec(
         training_key(dataset),
         deps=[dg.AssetKey([dataset, VERSION])],
@@ -40,27 +40,27 @@ def training_asset(dataset: str) -> dg.AssetSpec:
     )
 
 
-def problem_of(root: loader.Root, found: Report) -> str:
-    """Return why a report is not believed, or "": the root has no such version, or no such plan. Raises: StoreError."""
+def problem_of(root: loader.Root, report: Report) -> str:
+    """Return why a report is rejected, or "": its version or plan is missing in the root. Raises: StoreError."""
     known = root.state.ids
-    for version in found.versions:
+    for version in report.versions:
         if version["id"] not in known or "{}@{}".format(*known[version["id"]]) != version["name"]:
-            return f"{found.key} names {version['name']} {version['id']}, which the log of {root.url} does not have"
-    if not any(True for _ in root.store.list(f"plans/{found.plan}.json")):
-        return f"{found.key} names the plan {found.plan}, which was not saved in {root.url}"
+            return f"{report.key} names {version['name']} {version['id']}, which the log of {root.url} does not have"
+    if not any(True for _ in root.store.list(f"plans/{report.plan}.json")):
+        return f"{report.key} names the plan {report.plan}, which was not saved in {root.url}"
     return ""
 
 
-def is_known(instance: dg.DagsterInstance, found: Report) -> bool:
-    """Return whether a materialization shows this report. Costs a query per 200 reports of the same training."""
-    wanted = dg.AssetRecordsFilter(asset_key=training_key(found.dataset), asset_partitions=[found.run])
-    return any(tags.get(REPORT_TAG) == found.identity for tags in _tags(instance, wanted))
+def is_known(instance: dg.DagsterInstance, report: Report) -> bool:
+    """Return whether a materialization shows this report. Costs a query per 200 reports of the training."""
+    records = dg.AssetRecordsFilter(asset_key=training_key(report.dataset), asset_partitions=[report.run])
+    return any(tags.get(REPORT_TAG) == report.identity for tags in _tags(instance, records))
 
 
-def _tags(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterator[Mapping[str, str]]:
+def _tags(instance: dg.DagsterInstance, records: dg.AssetRecordsFilter) -> Iterator[Mapping[str, str]]:
     cursor = None
     while True:
-        page = instance.fetch_materializations(wanted, limit=_PAGE, cursor=cursor)
+        page = instance.fetch_materializations(records, limit=_PAGE, cursor=cursor)
         for record in page.records:
             if record.asset_materialization is not None:
                 yield record.asset_materialization.tags or {}
@@ -69,43 +69,43 @@ def _tags(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterat
         cursor = page.cursor
 
 
-def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
-    """Return the materialization that shows a report on the training's page."""
-    names = ", ".join(dict.fromkeys(version["name"] for version in found.versions))
+def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization:
+    """Return the materialization of a report."""
+    names = ", ".join(dict.fromkeys(version["name"] for version in report.versions))
     rows = [
         (version["source"], link(version["name"], _page_of(version["name"])), version["id"])
-        for version in found.versions
+        for version in report.versions
     ]
     metadata: dict[str, Any] = {
         "versions": dg.MetadataValue.md(markdown_table(("source", "version", "id"), rows)),
-        "version_asset": dg.MetadataValue.asset(dg.AssetKey([found.dataset, VERSION])),
-        "plan": dg.MetadataValue.text(found.plan),
-        "first_step": dg.MetadataValue.int(found.first_step),
-        "last_step": dg.MetadataValue.int(found.last_step),
-        "checkpoint": dg.MetadataValue.text(found.checkpoint or "none was named"),
-        "reported_at": dg.MetadataValue.timestamp(found.at_us / 1e6),
-        "report": dg.MetadataValue.text(f"{root.url}/{found.key}"),
+        "version_asset": dg.MetadataValue.asset(dg.AssetKey([report.dataset, VERSION])),
+        "plan": dg.MetadataValue.text(report.plan),
+        "first_step": dg.MetadataValue.int(report.first_step),
+        "last_step": dg.MetadataValue.int(report.last_step),
+        "checkpoint": dg.MetadataValue.text(report.checkpoint or "none was named"),
+        "reported_at": dg.MetadataValue.timestamp(report.at_us / 1e6),
+        "report": dg.MetadataValue.text(f"{root.url}/{report.key}"),
         "samples of a step": dg.MetadataValue.md(
-            code_block("sh", f"penstock explain {found.plan} --step {found.last_step} --root {root.url}")
+            code_block("sh", f"penstock explain {report.plan} --step {report.last_step} --root {root.url}")
         ),
     }
-    if any(True for _ in root.store.list(f"trails/{found.run}/")):
-        metadata |= viewer_metadata(run_page(found.run))
-    for name, value in found.metrics.items():
-        told = (
+    if any(True for _ in root.store.list(f"trails/{report.run}/")):
+        metadata |= viewer_metadata(run_page(report.run))
+    for name, value in report.metrics.items():
+        shown = (
             dg.MetadataValue.float(value) if isinstance(value, float) else dg.MetadataValue.text(str(value))
         )
-        metadata[f"metric {name}"] = told
+        metadata[f"metric {name}"] = shown
     return dg.AssetMaterialization(
-        asset_key=training_key(found.dataset),
-        partition=found.run,
-        description=f"steps {found.first_step} to {found.last_step} on {names}",
+        asset_key=training_key(report.dataset),
+        partition=report.run,
+        description=f"steps {report.first_step} to {report.last_step} on {names}",
         metadata=metadata,
-        tags={REPORT_TAG: found.identity, "dagster/data_version": found.identity},
+        tags={REPORT_TAG: report.identity, "dagster/data_version": report.identity},
     )
 
 
 def _page_of(version: str) -> str:
-    """Return the address of the viewer's page of a version, `photos@3`; "" for no viewer."""
+    """Return the viewer's address of a version such as `photos@3`; "" without a viewer."""
     dataset, _, number = version.rpartition("@")
     return version_page(dataset, int(number))

@@ -1,31 +1,31 @@
-"""The audit as a work: a node reads a raw object from its store, and probes and decodes it to its end.
+"""The work AUDIT: a node probes and decodes a raw object, or reads its samples; and staging of the clips it makes."""
 
-Of other formats than media it walks or reads the samples.
-"""
-
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loader.storage import Store
+from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 from penstock.compute.work import Fault, Node, Work
+from penstock.stages import check_partition, fingerprint
 
-from ..media.cutters import ALL_KINDS
-from ..media.known_facts import ClipStaging
+from ..media.cutters import ALL_KINDS, ClipStaging
 from ..media.objects import AuditRequest, audit_object, refusal_row
 from ..media.policy import CutPolicy
+from ..media.segments import Segment
 from ..media.unit import Unusable
-from .clip_staging import segments_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFormat:
-    """Format of raw objects that hold samples."""
+    """A format whose raw objects hold samples."""
 
     name: str
     """Name of the format."""
     choices: dict[str, Any]
-    """Choices of its reader, as `Options.to_json`."""
+    """Reader options, as `Options.to_json`."""
     batch: str
-    """Text that differs between two audits: a place is listed once for each."""
+    """Differs between two audits: each lists a source once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,36 +35,36 @@ class AuditTask:
     landing: str
     """URL of its store."""
     root: str
-    """URL of the store that takes clips made on the way."""
+    """URL of the store for clips made on the way."""
     raw: dict[str, Any]
-    """Row of the landed object."""
+    """Row of `raw_objects`."""
     policy: CutPolicy
-    """Cut policy, for clips that are made on the way."""
+    """For clips made on the way."""
     staging: str
-    """Key of these clips in the root; "" for nowhere."""
+    """Key of those clips in the root; "": make none."""
     cost_s: float
-    """Seconds that it takes about."""
+    """Estimate."""
     limit_s: float
-    """Seconds that it may take."""
+    """Time limit."""
     format: SampleFormat | None = None
-    """Format whose samples it holds; None for media."""
+    """None for media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """Result of an audit: exactly one of both."""
+    """Result of an audit: exactly one field is set."""
 
     row: dict[str, Any] | None = None
-    """Row of the `media` table; None for none."""
+    """Row of `media`."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of `refusals`."""
 
 
 def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
     if (of := task.format) is not None:
-        from .formats.audited_samples import audit_samples  # of modules that media do without
+        from .formats.read_place import audit_samples  # media do without these modules
 
         try:
             row = audit_samples(node.open(task.landing), raw, of.name, of.choices, of.batch)
@@ -112,3 +112,37 @@ AUDIT = Work(
     alike=_alike,
     libraries=("av", "pillow", "numpy"),
 )
+
+
+_VERSION = "1"
+"""Clips of another version are not used."""
+
+
+def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
+    """Return the given segments of a raw object."""
+    return tuple(Segment(**segment) for segment in raw.get("segments") or ())
+
+
+StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
+"""(SHA-256 of an object, its given segments) -> staging of its clips."""
+
+
+def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
+    """Return the staging of a batch. Its names depend on everything that decides the clips' bytes."""
+    plain = {name: str(value) for name, value in policy.of("video").items()}
+
+    def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
+        name = fingerprint(_VERSION, sha256, plain, [repr(segment) for segment in segments])[:32]
+        return ClipStaging(store=store, key=f"{_folder(dataset, partition)}{name}")
+
+    return staging
+
+
+def clear_staging(store: Store, dataset: str, partition: str) -> None:
+    """Delete a batch's staged clips."""
+    listed = list_in_place(store, _folder(dataset, partition))
+    delete_in_place(store, [info.key for info, is_link in listed if not is_link])
+
+
+def _folder(dataset: str, partition: str) -> str:
+    return f"tables/{dataset}/clips_ahead/{check_partition(partition)}/"

@@ -1,4 +1,4 @@
-"""Raw objects of a batch cut by workers, each compared with its source, and written as parts of a transaction."""
+"""Cut the raw objects of a batch by workers, and collect their units as parts of a transaction."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
 from ..stages import written_part
-from .clip_staging import StagingOf, segments_of
-from .cut_work import CUT, CutTask, Pieces
-from .time_limits import Limit, Tell, limits_decoded, log
+from .audit_work import StagingOf, segments_of
+from .cut_work import CUT, CutResult, CutTask
+from .limits import Limit, Tell, limits_decoded, log
 
 Row = dict[str, Any]
 
@@ -31,15 +31,15 @@ class CutInto:
     """Destination of a batch's units."""
 
     root: Store
-    """Store of the root."""
+    """The root's store."""
     txn: str
     """Transaction of the parts."""
     labels: Sequence[str]
-    """Names of the classes, in the order of their numbers."""
+    """Class names, by number."""
     provenance: Mapping[str, str]
     """Provenance of all samples."""
     waiting: StagingOf | None = None
-    """Places of clips that the audit made; None for none."""
+    """Staging of clips that the audit made."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,80 +47,78 @@ class CutBatch:
     """Result of cutting a batch."""
 
     parts: list[tuple[str, Part]] = field(default_factory=list)
-    """Kind and part, in the order of blocks."""
+    """(kind, part), in the order of blocks."""
     rows: list[Row] = field(default_factory=list)
-    """Rows of the `units` table."""
+    """Rows of `units`."""
     refusals: list[Row] = field(default_factory=list)
-    """Rows of the `refusals` table."""
-    job: Job[CutTask, Pieces]
-    """The job, whose folder may go once the batch is on record."""
+    """Rows of `refusals`."""
+    job: Job[CutTask, CutResult]
+    """Its folder may go once the batch is on record."""
     short_shots: int = 0
-    """Shots, and ends of shots, that gave no clip because they are too short."""
+    """Shots, and ends of shots, too short for a clip."""
 
 
 def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
-    """Return (media rows of objects to cut, refusal rows of the others).
+    """Return (media rows of objects to cut, refusal rows of duplicates).
 
-    published: sha256 -> where these bytes are in the dataset.
+    published: sha256 -> where the dataset has these bytes.
     """
-    wanted, refusals = list[Row](), list[Row]()
+    fresh, refusals = list[Row](), list[Row]()
     for row in audits:
         if row["sha256"] in published:
             twice = dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
             refusals.append(refusal_row(row["key"], row["sha256"], twice))
         else:
-            wanted.append(row)
-    return wanted, refusals
+            fresh.append(row)
+    return fresh, refusals
 
 
-def labels_of(wanted: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
-    """Return the class names: `known` first, so that no number changes its meaning; then new ones, sorted."""
-    found = {raws[row["key"]]["label"] for row in wanted if CUTTERS[row["kind"]].has_label}
-    return [*known, *sorted(found - set(known))]
+def labels_of(audits: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
+    """Return the class names: `known` first, so that numbers keep their meaning; then new ones, sorted."""
+    names = {raws[row["key"]]["label"] for row in audits if CUTTERS[row["kind"]].has_label}
+    return [*known, *sorted(names - set(known))]
 
 
 def cut_objects(
     landing: Store,
     compute: Compute,
     spec: DatasetSpec,
-    wanted: Sequence[Row],
+    audits: Sequence[Row],
     raws: Mapping[str, Row],
     into: CutInto,
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> CutBatch:
-    """Cut objects, and write their units as parts. wanted: their media rows.
+    """Cut objects, given by their media rows, and write their units as parts.
 
-    tell: of objects whose time limit is above the dataset's.
-
-    Raises: StoreError when a machine has no room, or a store does not answer.
+    tell: called for objects whose time limit exceeds the dataset's.
     """
-    limits = limits_decoded(wanted, spec, tell)
+    limits = limits_decoded(audits, spec, tell)
     tasks = [
         _task(landing, spec, row, raws[row["key"]], limit, into)
-        for row, limit in zip(wanted, limits, strict=True)
+        for row, limit in zip(audits, limits, strict=True)
     ]
     job = Job(
         store=into.root,
         work=CUT,
         about=f"{spec.name}/units/{into.provenance['partition']}",
-        fingerprint=fingerprint(into.txn, list(into.labels), [row["sha256"] for row in wanted]),
+        fingerprint=fingerprint(into.txn, list(into.labels), [row["sha256"] for row in audits]),
         stores=[landing, into.root],
     )
-    made = CutBatch(job=job)
+    batch = CutBatch(job=job)
     for block in blocks_of(compute, job, lambda: tasks, progress):
         for number, outcome in enumerate(block.outcomes, block.first):
-            row = wanted[number]
+            row = audits[number]
             if outcome.error is not None:
                 lost = rejected("cut", outcome.error.code, limits[number].reason(outcome.error))
-                made.refusals.append(refusal_row(row["key"], row["sha256"], lost))
+                batch.refusals.append(refusal_row(row["key"], row["sha256"], lost))
             elif outcome.value is not None and outcome.value.refusal is not None:
-                made.refusals.append(outcome.value.refusal)
-        made.parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
-        made.rows += block.part.rows
-        made.refusals += block.part.refusals
-        made.short_shots += block.part.short_shots
-    return made
+                batch.refusals.append(outcome.value.refusal)
+        batch.parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
+        batch.rows += block.part.rows
+        batch.refusals += block.part.refusals
+        batch.short_shots += block.part.short_shots
+    return batch
 
 
 def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: Limit, into: CutInto) -> CutTask:
@@ -142,7 +140,6 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: Limit, i
 
 
 def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
-    """Return the provenance of an object's samples: its place, split and subject."""
     by_subject = spec.split_by == "subject"
     identity = str(raw["label"] if by_subject else raw["sha256"])
     return {
@@ -157,23 +154,22 @@ def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
 
 
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
-    """Return why a batch stops of which these objects were refused, or "".
+    """Return why these refusals stop a batch, or "".
 
-    An object that differs from its source after the cut is left out in any case. Many of them are a mistake of ours, or
-    of a library.
+    An object that differs from its source after the cut is left out. Many of them point to a bug of ours or a library.
     """
     untrue = [row for row in refusals if row["stage"] == CUT_AUDIT]
     if len(untrue) <= max_untrue_rate * n_objects:
         return ""
     names = ", ".join(f"{name} ({n})" for name, n in sorted(Counter(row["code"] for row in untrue).items()))
     return (
-        f"{len(untrue)} of {n_objects} objects came out of the cut as something else than their source: {names}; "
+        f"{len(untrue)} of {n_objects} objects differ from their source after the cut: {names}; "
         f"allowed are {max_untrue_rate:.1%}. First: {untrue[0]['key']!r}: {untrue[0]['reason']}"
     )
 
 
 def policy_fingerprint(policy: CutPolicy) -> str:
-    """Return the sha256 hex of a policy."""
+    """Return the policy's SHA-256, in hex."""
     return fingerprint([_plain(policy, kind) for kind in ALL_KINDS])
 
 

@@ -1,31 +1,148 @@
-"""The cut as a work: a node reads a raw object from its store and cuts it; a block writes its units as parts.
+"""The work CUT: a node cuts a raw object into files, and a block writes its units as parts.
 
-Bytes go from store to store. Workers decode files that nobody has vouched for, so a part takes only files that lie in
-the unit's own folder.
+Workers decode untrusted files. So a part accepts only files in the unit's own folder, see `_is_own`.
 """
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from loader.dataset.shards.part import Part
+from loader.storage import Store
 from penstock.compute.pool import Outcome
 from penstock.compute.work import Block, Fault, Node, Work
 from penstock.stages import fingerprint
 
-from ..media.cutters import ALL_KINDS
+from ..media.cutters import ALL_KINDS, CUTTERS, ClipStaging
 from ..media.decode_time import work_of
-from ..media.known_facts import ClipStaging
 from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected
-from .clip_staging import segments_of
-from .unit_samples import CutUnit, n_short_shots, unit_row, write_parts
+from .audit_work import segments_of
+
+CAPTION = "caption.txt"
+"""Field of the text that came with an object or segment, in a group of its own."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutUnit:
+    """A unit whose bytes are in scratch files."""
+
+    unit_id: str
+    """Id."""
+    kind: Kind
+    """Kind of media."""
+    unit: Unit
+    """The unit."""
+    raw: Mapping[str, Any]
+    """Row of `raw_objects`."""
+    audit: Mapping[str, Any]
+    """Row of `media`."""
+    label: int | None
+    """Class number; None for kinds without classes."""
+    source: Mapping[str, str]
+    """Provenance of all samples of the object."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.unit_id[:20]}"
+
+
+def write_parts(
+    store: Store, txn: str, units: Sequence[CutUnit], name: str
+) -> list[tuple[Part, list[CutUnit]]]:
+    """Write one part per kind and set of fields; return each with its units. name: of the block."""
+    from loader.dataset.writing.part_writer import write_part  # only workers need it
+
+    layouts: dict[tuple[Kind, tuple[str, ...]], list[CutUnit]] = {}
+    for unit in units:
+        layouts.setdefault((unit.kind, field_names(unit)), []).append(unit)
+    parts = []
+    for place, ((kind, fields), members) in enumerate(sorted(layouts.items())):
+        groups = {**members[0].unit.groups, CAPTION: "captions"}
+        samples = ((unit.key, sample_fields(unit), _metadata(unit), _source(unit)) for unit in members)
+        used = {field: group for field, group in groups.items() if field in fields}
+        part = write_part(store, txn, samples, group=kind, groups=used, name=f"{kind}_{name}_{place}")
+        parts.append((part, members))
+    return parts
+
+
+def field_names(unit: CutUnit) -> tuple[str, ...]:
+    """Return the sorted fields of `sample_fields`, without reading files."""
+    cutter = CUTTERS[unit.kind]
+    names = {*unit.unit.fields, cutter.facts} - {"json"}
+    if cutter.has_label:
+        names.add("cls")
+    if unit.raw["text"] or unit.raw["title"]:
+        names.add(CAPTION)
+    return tuple(sorted(names))
+
+
+def sample_fields(unit: CutUnit) -> dict[str, Any]:
+    """Return field -> value of a sample, with its files read."""
+    cutter, raw = CUTTERS[unit.kind], unit.raw
+    fields: dict[str, Any] = {
+        name: value.read_bytes() if isinstance(value, Path) else value
+        for name, value in unit.unit.fields.items()
+    }
+    facts = {
+        name: raw[name] for name in ("label", "title", "text", "licence", "author", "origin") if raw[name]
+    }
+    fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **facts}
+    if cutter.has_label:
+        fields["cls"] = unit.label
+    if CAPTION not in fields and (caption := raw["text"] or raw["title"]):
+        fields[CAPTION] = caption
+    return fields
+
+
+def _metadata(unit: CutUnit) -> dict[str, Any]:
+    raw = unit.raw
+    facts = {"kind": unit.kind, "label": raw["label"], "licence": raw["licence"], "mime": raw["mime"]}
+    source_rate = unit.audit.get("sample_rate_hz")
+    if source_rate is not None:
+        facts["source_sample_rate_hz"] = source_rate
+    if unit.kind in ("image", "video"):  # they decide which of two copies stays
+        facts["source_width_px"] = unit.audit["upright_width_px"]
+        facts["source_height_px"] = unit.audit["upright_height_px"]
+        facts["source_nbytes"] = raw["nbytes"]
+    if unit.kind == "video":
+        facts["source_duration_s"] = unit.audit["duration_s"]
+    return {**facts, **unit.unit.metadata}
+
+
+def _source(unit: CutUnit) -> dict[str, str]:
+    place = {"raw_start": unit.unit.start, "raw_end": unit.unit.end} if unit.unit.end else {}
+    return {**unit.source, **place, "unit_id": unit.unit_id}
+
+
+def unit_row(unit: CutUnit, part: Part) -> Row:
+    """Return the unit's row of `units`."""
+    return {
+        "key": unit.key,
+        "unit_id": unit.unit_id,
+        "kind": unit.kind,
+        "part": part.id,
+        "raw_key": unit.raw["key"],
+        "raw_sha256": unit.raw["sha256"],
+        "start": unit.unit.start,
+        "end": unit.unit.end,
+    }
+
+
+def n_short_shots(units: Sequence[CutUnit]) -> int:
+    """Count shots, and ends of shots, too short for a clip, over all videos of these units."""
+    by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
+    return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())
+
 
 _PIXELS_PER_S, _VALUES_PER_S = 20e6, 10e6
-"""Pixels and samples of sound that a core decodes and encodes in a second, about."""
+"""Pixels and audio samples that a core decodes and encodes per second, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,35 +152,35 @@ class CutTask:
     landing: str
     """URL of its store."""
     root: str
-    """URL of the store that takes the parts."""
+    """URL of the store for the parts."""
     txn: str
     """Transaction of the parts."""
     raw: dict[str, Any]
-    """Row of the landed object."""
+    """Row of `raw_objects`."""
     audit: dict[str, Any]
-    """Row of the object in the media table."""
+    """Row of `media`."""
     policy: CutPolicy
     """Cut policy."""
     words: dict[str, str]
-    """The policy of its kind as text, which ids of units are made of."""
+    """The policy of its kind as text, part of the units' ids."""
     staging: str
-    """Key of clips that its audit made, in the root; "" for nowhere."""
+    """Key of staged clips in the root; "" for none."""
     label: int | None
-    """Number of its class; None for kinds without one."""
+    """Class number; None for kinds without classes."""
     source: dict[str, str]
-    """Provenance of all of its samples: the submitter's run, too."""
+    """Provenance of all of its samples, with the submitter's run."""
     limit_s: float
-    """Seconds that it may take."""
+    """Time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A unit of an object, its bytes in files of the object's folder."""
+class UnitFiles:
+    """A unit whose bytes are files of the object's folder."""
 
     files: dict[str, str]
-    """Field -> name of its file."""
+    """Field -> file name."""
     values: dict[str, Any]
-    """Field -> its JSON value."""
+    """Field -> JSON value."""
     start: str
     """As `Unit.start`."""
     end: str
@@ -77,32 +194,32 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """Result of cutting an object: its units, or why there are none."""
+class CutResult:
+    """Result of cutting an object: its units, or a refusal."""
 
     kind: Kind | None = None
-    """Kind of media; None where it was refused."""
-    pieces: list[Piece] = field(default_factory=list)
+    """None if refused."""
+    pieces: list[UnitFiles] = field(default_factory=list)
     """The units."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of `refusals`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutParts:
-    """Parts of a block, with their rows."""
+    """Parts of a block."""
 
     parts: list[tuple[Kind, dict[str, Any]]]
-    """Kind and JSON of each part."""
+    """(kind, JSON) of each part."""
     rows: list[dict[str, Any]]
-    """Rows of the `units` table."""
+    """Rows of `units`."""
     refusals: list[dict[str, Any]]
-    """Rows of the `refusals` table, of objects whose worker named files that are not theirs."""
+    """Rows of `refusals`, of objects whose worker named files that are not its own."""
     short_shots: int
-    """Shots, and ends of shots, that gave no clip."""
+    """Shots, and ends of shots, too short for a clip."""
 
 
-def cut(task: CutTask, node: Node) -> Pieces:
+def cut(task: CutTask, node: Node) -> CutResult:
     """Cut an object into files of `node.scratch`. Raises: Fault."""
     staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
     request = CutRequest(
@@ -120,11 +237,11 @@ def cut(task: CutTask, node: Node) -> Pieces:
     result = cut_object(request)
     if result.fault:
         raise Fault(f"{task.raw['key']!r} could not be cut: {result.fault}")
-    pieces = [_piece(unit, node.scratch) for unit in result.units]
-    return Pieces(kind=result.kind, pieces=pieces, refusal=result.refusal)
+    pieces = [_unit_files(unit, node.scratch) for unit in result.units]
+    return CutResult(kind=result.kind, pieces=pieces, refusal=result.refusal)
 
 
-def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[Pieces]], node: Node) -> CutParts:
+def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[CutResult]], node: Node) -> CutParts:
     """Write the units of a block as parts."""
     units, refusals = list[CutUnit](), list[dict[str, Any]]()
     for task, folder, outcome in zip(block.units, block.folders, outcomes, strict=True):
@@ -137,18 +254,18 @@ def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[Pieces]], node: 
             foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
             refusals.append(refusal_row(task.raw["key"], task.audit["sha256"], foreign))
     first = block.units[0]
-    made = write_parts(node.open(first.root), first.txn, units, f"{block.number:05d}")
+    written = write_parts(node.open(first.root), first.txn, units, f"{block.number:05d}")
     return CutParts(
-        parts=[(members[0].kind, part.to_json()) for part, members in made],
-        rows=[unit_row(unit, part) for part, members in made for unit in members],
+        parts=[(members[0].kind, part.to_json()) for part, members in written],
+        rows=[unit_row(unit, part) for part, members in written for unit in members],
         refusals=refusals,
         short_shots=n_short_shots(units),
     )
 
 
-def _piece(unit: Unit, folder: Path) -> Piece:
+def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
     files = {name: value for name, value in unit.fields.items() if isinstance(value, Path)}
-    return Piece(
+    return UnitFiles(
         files={name: file.name if file.parent == folder else str(file) for name, file in files.items()},
         values={name: value for name, value in unit.fields.items() if name not in files},
         start=unit.start,
@@ -159,11 +276,11 @@ def _piece(unit: Unit, folder: Path) -> Piece:
     )
 
 
-def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[Piece]) -> Iterator[CutUnit]:
+def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[UnitFiles]) -> Iterator[CutUnit]:
     for piece in pieces:
-        asked = [piece.request] if piece.request else []
+        request = [piece.request] if piece.request else []
         yield CutUnit(
-            unit_id=fingerprint(task.audit["sha256"], piece.start, piece.end, task.words, *asked),
+            unit_id=fingerprint(task.audit["sha256"], piece.start, piece.end, task.words, *request),
             kind=kind,
             unit=Unit(
                 start=piece.start,
@@ -181,15 +298,12 @@ def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[Piece]) -> 
 
 
 def _is_own(folder: Path, name: str) -> bool:
-    """Return whether a file was made in the unit's folder: no link, and nothing elsewhere.
-
-    A worker that a file took over would have the part take the files that it names.
-    """
+    """Return whether the file is a regular file of this folder: a compromised worker could name any other."""
     try:
-        found = os.lstat(folder / name)
+        status = os.lstat(folder / name)
     except (OSError, ValueError):
         return False
-    return Path(name).name == name and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return Path(name).name == name and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _alike(task: CutTask) -> CutTask:
@@ -207,7 +321,7 @@ def _cost_s(task: CutTask) -> float:
 
 
 def _nbytes(task: CutTask) -> int:
-    """Bytes of the units, about: those of the object, or of a video the share that its clips take of it."""
+    """Estimate the bytes of the units: the object's, or for a video the share that its clips take."""
     nbytes, video = int(task.raw["nbytes"]), task.policy.video
     length_s = task.audit.get("duration_s") or 0.0
     if task.audit["kind"] != "video" or video.max_clips is None or not length_s:
@@ -220,7 +334,7 @@ CUT = Work(
     version="1",
     function=cut,
     unit=CutTask,
-    result=Pieces,
+    result=CutResult,
     timeout_s=_limit_s,
     cost_s=_cost_s,
     alike=_alike,

@@ -1,4 +1,4 @@
-"""The hash of a raw object as a work: a node reads an object once, for its SHA-256 and its type by content."""
+"""The work HASH: a node reads a raw object once, for its SHA-256 and its type by content."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from ..media.sniff import HEAD_BYTES, sniff
 _CHUNK_BYTES = 8 * 2**20
 _REASON_CHARS = 500
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
-"""Wrong for all objects, and the next attempt may succeed: no reason to reject one."""
+"""Errors of the store: a later attempt may succeed, so they reject no object."""
 _BYTES_PER_S, _SLOWEST_BYTES_PER_S = 100e6, 1e6
 
 
@@ -26,29 +26,29 @@ class HashTask:
     key: str
     """Key of the object."""
     uri: str
-    """Address of the object, for messages."""
+    """For messages."""
     etag: str
-    """Change token of the version that was discovered."""
+    """The discovered version's."""
     nbytes: int
     """Bytes of that version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashed:
-    """Content of an object, or why it could not be read."""
+    """Content of an object, or why it was unreadable."""
 
     sha256: str = ""
-    """SHA-256 hex; "" where it could not be read."""
+    """Hex; "" if unreadable."""
     mime: str = ""
-    """Type by content; "" likewise."""
+    """Type by content; "" if unreadable."""
     error_code: str = ""
-    """Name of the error; "" for none."""
+    """Error class; "" for none."""
     error_reason: str = ""
     """Text of the error."""
 
 
 def hashed(landing: Store, task: HashTask) -> Hashed:
-    """Read exactly that object version. Raises: Throttled, Transient, ForkedStore of a store that does not answer."""
+    """Read exactly that object version. Raises: Throttled, Transient or ForkedStore of the store."""
     digest, head = hashlib.sha256(), b""
     try:
         for chunk in _chunks(landing, task):
@@ -62,11 +62,10 @@ def hashed(landing: Store, task: HashTask) -> Hashed:
 
 
 def _chunks(landing: Store, task: HashTask) -> Iterator[bytes]:
-    """Yield the bytes. Raises: Changed; ObjectNotFound; StoreError leaves."""
     if not task.nbytes and (now := landing.head(task.key)).etag != task.etag:
         raise Changed(
-            f"{task.uri}: it was replaced since it was discovered (etag {task.etag}, now {now.etag}); it lands again "
-            "in a later batch"
+            f"{task.uri} was replaced after its discovery (etag {task.etag}, now {now.etag}); it lands again in a "
+            "later batch"
         )
     for offset in range(0, task.nbytes, _CHUNK_BYTES):
         nbytes = min(_CHUNK_BYTES, task.nbytes - offset)

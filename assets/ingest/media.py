@@ -1,7 +1,4 @@
-"""media: every object of a batch probed and decoded to its end, each in isolation; the damaged ones become rows.
-
-Nothing is cut here. A later stage takes exactly the objects that this stage admitted.
-"""
+"""The asset `media`: every object of a batch probed and decoded to its end in isolation; damaged ones are refused."""
 
 import math
 import secrets
@@ -22,27 +19,32 @@ from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch
+from ..media.cutters import check_is_media
 from ..media.objects import refusal_row
-from ..media.other_formats import check_is_media
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
-from .audit_work import AUDIT, Audited, AuditTask, SampleFormat
-from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
-from .refusals import rates, refusal_counts, refusal_of_copy, stop_reason
-from .time_limits import Limit, Tell, limits_told, log
+from .audit_work import (
+    AUDIT,
+    Audited,
+    AuditTask,
+    SampleFormat,
+    StagingOf,
+    clear_staging,
+    segments_of,
+    staging_of,
+)
+from .limits import Limit, Tell, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
 
 CODE_VERSION = "3"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
-"""Somebody repaired the object (it lands again, in a later batch) or took it away: the way out for a batch that was
-stopped because of it. Not damage."""
+"""The object was repaired (it lands again) or deleted since. Not damage: so a stopped batch can go on."""
 _BYTES_PER_S = 10e6
-"""Bytes of a photo or a text that a core audits in a second, about. Of sound and video the limit is eight times as long
-as an idle core takes."""
+"""Bytes of an image or a text that a core audits per second, roughly."""
 
 Row = dict[str, Any]
 
@@ -58,23 +60,21 @@ def media_stage(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
-    """Audit a batch and publish the verdict; return the record, and the rows of admitted and of refused objects.
+    """Audit a batch and publish the verdict; return the record, the admitted and the refused rows.
 
-    The verdict is `failed` when more objects are damaged, or no media, than the dataset allows. A batch that looks as
-    it did is not audited again. tell: of time limits.
-
-    Raises: StageNotPublished without landed objects; StoreError when scratch space is full.
+    The verdict is `failed` if more objects are damaged, or not media, than the dataset allows. An unchanged batch is
+    not audited again. Raises: StageNotPublished without raw objects; StoreError if scratch space is full.
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
     takes = [spec.policy.video.hdr, spec.policy.video.deep, *spec.taken_as[:1], *spec.taken_as[2:]]
-    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, rates(spec), takes)
+    digest = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, rates(spec), takes)
     newest = current_record(store, spec.name, MEDIA, partition)
-    if newest is not None and newest.fingerprint == wanted:
+    if newest is not None and newest.fingerprint == digest:
         return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
     landed = read_table(store, upstream.files[RAW_OBJECTS])
     staging = staging_of(store, spec.name, partition, spec.policy)
-    of = AuditOf(root=store, partition=partition, fingerprint=wanted, staging=staging)
+    of = AuditOf(root=store, partition=partition, fingerprint=digest, staging=staging)
     admitted, refusals = audit_objects(landing, compute, landed, spec, of, progress, tell)
     reason = stop_reason(refusals, len(landed), spec)
     if reason:
@@ -87,7 +87,7 @@ def media_stage(
         reason=reason,
         run_id=run_id,
         code_version=CODE_VERSION,
-        fingerprint=wanted,
+        fingerprint=digest,
         files={
             MEDIA: write_table(store, spec.name, MEDIA, partition, admitted),
             "refusals": write_table(store, spec.name, "refusals", partition, refusals),
@@ -102,16 +102,16 @@ def media_stage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOf:
-    """Batch of an audit."""
+    """The batch of an audit."""
 
     root: Store
-    """Store of the root."""
+    """The root's store."""
     partition: str
-    """Name of the batch."""
+    """The batch."""
     fingerprint: str
-    """Everything that decides the result."""
+    """Covers everything that decides the result."""
     staging: StagingOf | None = None
-    """Places for clips that are made on the way; None for nowhere."""
+    """For clips made on the way."""
 
 
 def audit_objects(
@@ -123,13 +123,10 @@ def audit_objects(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
-    """Return (media rows, refusal rows), in landing order. If objects have the same bytes, the first is looked at.
+    """Return (media rows, refusal rows), in landing order.
 
-    The others have its verdict: if it is refused, so are they, and else they are its duplicates.
-
-    tell: of objects whose limit is above the dataset's.
-
-    Raises: StoreError when a machine has no room, or a store does not answer.
+    Only the first of objects with the same bytes is audited: the others are refused like it, or are its duplicates.
+    tell: called for objects whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}
     readable, copies = list[Row](), list[Row]()
@@ -137,29 +134,29 @@ def audit_objects(
     for row in landed:
         try:
             _check_readable(row, spec)
-        except Unusable as unusable:  # by its own name: a copy's says something else
+        except Unusable as unusable:  # by its own name: copies get another reason
             refusals[row["key"]] = refusal_row(row["key"], row["sha256"], unusable)
             continue
         is_first = first_with.setdefault(row["sha256"], row["key"]) == row["key"]
         (readable if is_first else copies).append(row)
     if spec.format:
-        from ..joined_objects import JoinedObjects  # which media do without
+        from ..joined_objects import JoinedObjects  # media do without it
 
         if isinstance(landing, JoinedObjects):  # a worker joins them again
             landing = landing.place
         limits = [Limit(seconds=spec.max_work_timeout_s)] * len(readable)
     else:
-        limits = limits_told(landing, compute, readable, spec, tell)
+        limits = limits_probed(landing, compute, readable, spec, tell)
     held = _format_of(spec)
     tasks = [_task(landing, spec, row, limit, of, held) for row, limit in zip(readable, limits, strict=True)]
     admitted = []
     for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks, progress):
         for number, outcome in enumerate(block.outcomes, block.first):
-            found = _audited(readable[number], limits[number], outcome)
-            if found.refusal is not None:
-                refusals[found.refusal["key"]] = found.refusal
-            elif found.row is not None:
-                admitted.append(found.row)
+            audited = _audited(readable[number], limits[number], outcome)
+            if audited.refusal is not None:
+                refusals[audited.refusal["key"]] = audited.refusal
+            elif audited.row is not None:
+                admitted.append(audited.row)
     refusals |= {row["key"]: refusal_of_copy(row, first_with[row["sha256"]], refusals) for row in copies}
     return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
@@ -175,7 +172,6 @@ def _job(landing: Store, spec: DatasetSpec, of: AuditOf) -> Job[AuditTask, Audit
 
 
 def _format_of(spec: DatasetSpec) -> SampleFormat | None:
-    """Return the format of raw objects that are no media."""
     if not spec.format:
         return None
     return SampleFormat(
@@ -200,7 +196,6 @@ def _task(
 
 
 def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
-    """Check a landed object. Raises: Unusable where it could not be read at landing, or is no media."""
     if row["error_code"] in _SUPERSEDED:
         raise dropped("land", row["error_code"], row["error_reason"])
     if row["error_code"]:
@@ -210,7 +205,6 @@ def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
 
 
 def _audited(row: Row, limit: Limit, outcome: Outcome[Audited]) -> Audited:
-    """Return the result, or a refusal for an object that no worker survived."""
     if outcome.value is not None:
         return outcome.value
     error = outcome.error
@@ -218,9 +212,9 @@ def _audited(row: Row, limit: Limit, outcome: Outcome[Audited]) -> Audited:
     return Audited(refusal=refusal_row(row["key"], row["sha256"], rejected("probe", code, reason)))
 
 
-_CHECK_SAYS = (
-    "Every object was decoded to its end in a process of its own; no more are damaged, or no media, than the dataset "
-    "allows. A batch that fails is not cut, now or later, until it is landed again."
+_CHECK_DESCRIPTION = (
+    "Every object was decoded to its end in a process of its own. No more are damaged, or not media, than the dataset "
+    "allows. A failed batch is not cut until it lands again."
 )
 MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
@@ -236,8 +230,8 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         code_version=CODE_VERSION,
         pool=dagster_name(spec.name),
         kinds={"ffmpeg", "pillow"},
-        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
-        description="What every object of a batch is, as probed and as decoded to its end.",
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)],
+        description="Facts of every object of a batch, probed and decoded to its end.",
     )
     def media(
         context: dg.AssetExecutionContext,
@@ -248,9 +242,9 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         batch = context.partition_key
         with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
-            told: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
+            options: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
             with as_failures(StageNotPublished), place as source:
-                record, admitted, refusals = media_stage(opened, source, engine, spec, **told)
+                record, admitted, refusals = media_stage(opened, source, engine, spec, **options)
         checked = check_metadata(record, refusals)
         yield from check_and_materialize(record, CHECK, checked, checked | media_metadata(admitted))
 

@@ -1,4 +1,4 @@
-"""raw_objects: the objects of a batch's manifest, by content. Raw objects stay where they are."""
+"""The asset `raw_objects`: the objects of a batch's manifest, by content. They stay where they are."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ from resources.storage import LandingResource, RootResource
 from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
 from ..arrivals.open_source import place_of_batch
 from ..joined_objects import JoinedObjects
-from ..media.segments.read import GivenSegments, read_segments
+from ..media.segments import GivenSegments, read_segments
 from ..pages.report import data_version, raw_objects_metadata
 from ..pages.stage_events import as_failures
 from ..sources import LANDING, ORIGINS, Source
@@ -42,48 +42,46 @@ _FACTS = ("licence", "author", "title", "origin", "text")
 Progress = Callable[[int, int, str], None]
 
 
-def no_progress(done: int, total: int, name: str) -> None:
-    """Ignore the progress."""
+def no_progress(done: int, total: int, name: str) -> None: ...
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
-    """Return the entry of each object in `_origins.json`, as it stands there; empty without the file.
+    """Return the entry of each object in `_origins.json`, unchecked; empty without the file.
 
-    Raises: Corrupt when it is no JSON object, or larger than 128 MiB: nobody knows then what any object may be used
-    for.
+    Raises: Corrupt if it is not a JSON object, or larger than 128 MiB: the licence of every object is unknown then.
     """
     place = f"{landing.url}/{ORIGINS}"
     try:
         info = landing.head(ORIGINS)
         if info.nbytes > _ORIGINS_BYTES:
             raise Corrupt(
-                f"{place} has {info.nbytes} bytes; accepted are {_ORIGINS_BYTES}: use several sources"
+                f"{place} has {info.nbytes} bytes, accepted are {_ORIGINS_BYTES}; use several sources"
             )
         return parse_json_object(landing.get(ORIGINS).data, lenient=True)
     except ObjectNotFound:
         return {}
     except DamagedJson as error:
         raise Corrupt(
-            f'{place} is not JSON ({error}); expected {{"<key>": {{"licence": "...", ...}}, ...}}: repair it, or take '
-            "it away"
+            f'{place} is not JSON ({error}); expected {{"<key>": {{"licence": "...", ...}}, ...}}: repair or delete it'
         ) from error
 
 
 def _facts(origin: object) -> dict[str, str]:
-    """Return the facts that are kept of an entry. Raises: Corrupt for values that are no text, or not in an object."""
     if not isinstance(origin, dict):
-        raise Corrupt(f"{ORIGINS} says {origin!r:.100} of it; expected an object with {', '.join(_FACTS)}")
-    told = {name: str(origin.get(name, "")) for name in _FACTS}
-    for name, value in told.items():
+        raise Corrupt(
+            f"its entry in {ORIGINS} is {origin!r:.100}; expected an object with {', '.join(_FACTS)}"
+        )
+    facts = {name: str(origin.get(name, "")) for name in _FACTS}
+    for name, value in facts.items():
         if not is_text(value) or value in ("inf", "-inf", "nan"):
-            raise Corrupt(f"{ORIGINS} says {name} {value!r:.100}; accepted is UTF-8 text")
+            raise Corrupt(f"its {name} in {ORIGINS} is {value!r:.100}; accepted is UTF-8 text")
         if len(value.encode()) > _FACT_BYTES:
-            raise Corrupt(f"{ORIGINS} says {name} of more than {_FACT_BYTES} bytes, which are accepted")
-    return told
+            raise Corrupt(f"its {name} in {ORIGINS} is larger than the accepted {_FACT_BYTES} bytes")
+    return facts
 
 
 Hashes = Callable[[Sequence[RawObject]], Iterator[Hashed]]
-"""Objects -> the content of each, in their order."""
+"""Objects -> their contents, in the same order."""
 
 
 def raw_rows(
@@ -92,28 +90,24 @@ def raw_rows(
     progress: Progress = no_progress,
     hashes: Hashes | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Read every object once, and yield a row each, in their order: SHA-256, type by content, licence and origin.
+    """Read every object once, and yield its row, in order: SHA-256, type by content, licence and origin.
 
-    A row has an error where the object is not the discovered one, has gone, or may not be read. So it has where the
-    object's entry in `_origins.json`, or in the table of segments, makes no sense. Every video and sound has one where
-    that table cannot be read.
+    A row has an error if the object was replaced, vanished or is forbidden. It also has one if its entry in
+    `_origins.json` or in the table of segments is invalid. hashes: reads the objects; None: threads of this process.
 
-    hashes: who reads the objects; None: threads of this process.
-
-    Raises: Corrupt for an `_origins.json` that is none; Throttled and Transient when the store does not answer; as
-    `hashes`.
+    Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
     origins, unread = read_origins(landing), ""
     try:
-        given = read_segments(landing, {item.key for item in objects})
+        segments = read_segments(landing, {item.key for item in objects})
     except Corrupt as error:
-        given, unread = GivenSegments(), str(error)
-    rows = [_row(item, origins.get(item.key, {}), given) for item in objects]
+        segments, unread = GivenSegments(), str(error)
+    rows = [_row(item, origins.get(item.key, {}), segments) for item in objects]
     readable = [item for item, row in zip(objects, rows, strict=True) if not row["error_code"]]
-    with closing((hashes or partial(_by_threads, landing))(readable)) as found:  # type: ignore[type-var]
+    with closing((hashes or partial(_by_threads, landing))(readable)) as contents:  # type: ignore[type-var]
         for position, (item, row) in enumerate(zip(objects, rows, strict=True)):
             progress(position, len(objects), item.key)
-            yield row if row["error_code"] else row | _content(next(found), unread)
+            yield row if row["error_code"] else row | _content(next(contents), unread)
 
 
 def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
@@ -129,16 +123,15 @@ def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed
 def _on_cluster(
     compute: Compute, job: Job[HashTask, Hashed], landing: Store, objects: Sequence[RawObject]
 ) -> Iterator[Hashed]:
-    """Yield what a cluster's nodes read. Raises: StoreError for an object that no node could read to its end."""
-    tasks, found = [_task(landing, item) for item in objects], list[Hashed]()
+    tasks, contents = [_task(landing, item) for item in objects], list[Hashed]()
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             if outcome.value is None:
                 discard(compute, job)  # so that it is read again
                 reason = outcome.error.summary if outcome.error else ""
                 raise StoreError(f"{tasks[number].uri} could not be read to its end: {reason}")
-            found.append(outcome.value)
-    yield from found
+            contents.append(outcome.value)
+    yield from contents
 
 
 def _task(landing: Store, item: RawObject) -> HashTask:
@@ -147,8 +140,7 @@ def _task(landing: Store, item: RawObject) -> HashTask:
     )
 
 
-def _row(item: RawObject, origin: object, given: GivenSegments) -> dict[str, Any]:
-    """Return what is known of an object before it is read, or why it is not read."""
+def _row(item: RawObject, origin: object, segments: GivenSegments) -> dict[str, Any]:
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -157,7 +149,7 @@ def _row(item: RawObject, origin: object, given: GivenSegments) -> dict[str, Any
         "sha256": "",
         "mime": "",
         "label": item.folder,
-        "segments": [segment.plain() for segment in given.by_key.get(item.key, ())],
+        "segments": [segment.plain() for segment in segments.by_key.get(item.key, ())],
         "error_code": "",
         "error_reason": "",
     }
@@ -165,18 +157,18 @@ def _row(item: RawObject, origin: object, given: GivenSegments) -> dict[str, Any
     try:
         row |= _facts(origin)
         row["licence"] = row["licence"] or "unknown"
-        if problem := given.problems.get(item.key):
+        if problem := segments.problems.get(item.key):
             raise Corrupt(problem)
     except Corrupt as error:
         return row | {"error_code": Corrupt.__name__, "error_reason": str(error)[:_REASON_CHARS]}
     return row
 
 
-def _content(found: Hashed, unread: str) -> dict[str, str]:
-    """Return the columns of an object's content. unread: why nobody knows the segments of any object."""
-    if unread and found.mime.startswith(_OF_SEGMENTS):
+def _content(content: Hashed, unread: str) -> dict[str, str]:
+    """Return an object's content columns. unread: why the table of segments is unreadable."""
+    if unread and content.mime.startswith(_OF_SEGMENTS):
         return {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
-    return asdict(found)
+    return asdict(content)
 
 
 def land(
@@ -189,13 +181,12 @@ def land(
     progress: Progress = no_progress,
     compute: Compute | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Publish a row for every object of the batch's manifest; nothing is written when they are as before.
+    """Publish a row for every object of the batch's manifest, unless nothing changed.
 
-    compute: a cluster whose nodes read the objects; any other engine leaves them to threads of this process, and so do
-    objects of several files.
+    compute: a cluster whose nodes read the objects. Other engines, and objects of several files, use threads here.
 
-    Raises: InvalidName and ObjectNotFound for a batch that was not discovered; StageNotPublished when it was
-    discovered in another place than `landing`; and as `raw_rows`.
+    Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if `landing` is another source; as
+    `raw_rows`.
     """
     manifest = read_manifest(store, check_dataset_name(dataset), partition)
     _check_place(manifest, landing)
@@ -209,14 +200,14 @@ def land(
     )
     hashes = partial(_on_cluster, compute, job, landing) if isinstance(compute, Jobs) else None
     if isinstance(landing, JoinedObjects):
-        hashes = None  # a node would open the first file alone
+        hashes = None  # a node would open only the first file
     rows = list(raw_rows(landing, manifest.objects, progress, hashes))
-    seen = [
+    facts = [
         [*(row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)), _plain(row["segments"])]
         for row in rows
     ]
-    wanted = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, seen)
-    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
+    digest = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, facts)
+    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         discard(compute, job)
         return newest, rows
     record = StageRecord(
@@ -226,7 +217,7 @@ def land(
         verdict="published",
         run_id=run_id,
         code_version=CODE_VERSION,
-        fingerprint=wanted,
+        fingerprint=digest,
         files={RAW_OBJECTS: write_table(store, dataset, RAW_OBJECTS, partition, rows)},
         counts={"landed": len(rows), "nbytes": sum(row["nbytes"] for row in rows)},
         body={"landing": landing.url, "manifest": manifest.path},
@@ -237,15 +228,14 @@ def land(
 
 
 def _plain(segments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return segments without floats: a fingerprint takes none."""
     return [[str(value) for value in segment.values()] for segment in segments]
 
 
 def _check_place(manifest: Manifest, landing: Store) -> None:
     if manifest.landing != landing.url:
         raise StageNotPublished(
-            f"batch {manifest.batch} of {manifest.dataset} was discovered in {manifest.landing}, and the landing "
-            f"place here is {landing.url}: point the landing resource to where the objects are"
+            f"batch {manifest.batch} of {manifest.dataset} was discovered in {manifest.landing}, but the landing "
+            f"resource opens {landing.url}: point it to the objects"
         )
 
 
@@ -259,7 +249,7 @@ def raw_objects_asset(
         partitions_def=batches,
         code_version=CODE_VERSION,
         kinds={"parquet"},
-        description="Every object of a batch, where it landed: address, SHA-256, type by content, licence.",
+        description="Every object of a batch: URI, SHA-256, type by content, licence.",
     )
     def raw_objects(
         context: dg.AssetExecutionContext,
@@ -271,9 +261,9 @@ def raw_objects_asset(
         with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, sources, opened.store, dataset, batch)
             with as_failures(InvalidName, ObjectNotFound, StageNotPublished, Corrupt), place as source:
-                told: Any = {"dataset": dataset, "partition": batch, "run_id": context.run.run_id}
-                told["compute"] = engine
-                record, rows = land(opened.store, source, **told)
+                options: Any = {"dataset": dataset, "partition": batch, "run_id": context.run.run_id}
+                options["compute"] = engine
+                record, rows = land(opened.store, source, **options)
         return dg.MaterializeResult(
             metadata=raw_objects_metadata(record, rows), data_version=data_version(record)
         )

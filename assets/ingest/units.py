@@ -1,7 +1,6 @@
-"""units: admitted objects, cut into samples' media and written at once as parts of an open transaction.
+"""The asset `units`: admitted objects, cut into samples and written as parts of an open transaction.
 
-A batch is cut in blocks, and a block's units of one kind with the same fields are one part. The transaction stays
-open: feature stages add groups to these parts, and `version` commits it, or nobody does.
+The transaction stays open: feature stages add groups to these parts, and `version` commits it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,16 +26,22 @@ from ..pages.report import check_metadata, dagster_name, units_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..source_formats import read_formats
 from ..spec import DatasetSpec
-from ..stages import MEDIA, RAW_OBJECTS, UNITS, open_transaction, require_published, require_read
+from ..stages import (
+    MEDIA,
+    RAW_OBJECTS,
+    UNITS,
+    clear_recut,
+    open_transaction,
+    require_published,
+    require_read,
+)
 from ..tables import read_table, write_table
-from . import recuts
-from .clip_staging import clear_staging, staging_of
+from .audit_work import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
-from .refusals import DUPLICATE, refusal_counts, refusals_of_copies
-from .time_limits import Tell, log
+from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
 
 if TYPE_CHECKING:
-    from .formats.sample_facts import Taken
+    from .formats.sample_facts import BatchSamples
 
 CODE_VERSION = "2"
 CHECK = "true_to_source"
@@ -55,46 +60,44 @@ def units_stage(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
-    """Cut a batch and publish its parts; return the record, the rows of its units, and those of refused objects.
+    """Cut a batch and publish its parts; return the record, the rows of its units, and the refusals.
 
-    Raw objects that the newest version has samples of are dropped as duplicates. A batch with the same media under the
-    same policy is not cut again, unless its transaction was aborted. tell: of time limits.
-
-    Raises: StageNotPublished; StoreError.
+    Raw objects of the newest version are dropped as duplicates. An unchanged batch is not cut again, unless its
+    transaction was aborted. Raises: StageNotPublished; StoreError.
     """
     store = root.store
     media = require_published(store, spec.name, MEDIA, partition)
-    wanted = fingerprint(
+    digest = fingerprint(
         CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
     )
     if spec.format:
-        wanted = fingerprint(wanted, *spec.taken_as)
+        digest = fingerprint(digest, *spec.taken_as)
     newest = current_record(store, spec.name, UNITS, partition)
-    if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
+    if newest is not None and newest.fingerprint == digest and _still_good(root, newest):
         return newest, read_table(store, newest.files[UNITS]), read_table(store, newest.files["refusals"])
     landed = require_published(store, spec.name, RAW_OBJECTS, partition)
     require_read(media, landed)
     raws = {row["key"]: row for row in read_table(store, landed.files[RAW_OBJECTS])}
     audits = read_table(store, media.files[MEDIA])
     earlier = newest.r if newest else 0
-    txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
+    txn = open_transaction(root, spec.name, UNITS, partition, digest, str(earlier), gated=True)
     copies = [row for row in read_table(store, media.files["refusals"]) if row["code"] == DUPLICATE]
     reason, short, n_known, more = "", 0, 0, dict[str, Any]()
     if spec.format:
-        told = _provenance(spec, partition, run_id)
+        provenance = _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
-            taken = _of_format(root, landing, compute, spec, txn, audits, raws, told)
-        parts, rows, labels = list(taken.parts), taken.rows, list(taken.labels)
-        refusals = [*taken.refusals, *refusals_of_copies(copies, taken.refusals)]
-        jobs, n_known = taken.jobs, taken.n_known
-        more = {name: found for name in ("foreign", "facts", "columns") if (found := getattr(taken, name))}
-        more |= {"replaces": taken.replaces, "keyed_by_place": spec.keyed_by_place}
-        for note in taken.notes:
+            batch = _of_format(root, landing, compute, spec, txn, audits, raws, provenance)
+        parts, rows, labels = list(batch.parts), batch.rows, list(batch.labels)
+        refusals = [*batch.refusals, *refusals_of_copies(copies, batch.refusals)]
+        jobs, n_known = batch.jobs, batch.n_known
+        more = {name: value for name in ("foreign", "facts", "columns") if (value := getattr(batch, name))}
+        more |= {"replaces": batch.replaces, "keyed_by_place": spec.keyed_by_place}
+        for note in batch.notes:
             tell(f"batch {partition}: {note}")
-        if n_known or taken.replaces:
+        if n_known or batch.replaces:
             tell(
-                f"batch {partition}: {n_known} samples were left out, which the dataset has or had of the same raw "
-                f"objects; {len(taken.replaces)} take the place of earlier ones"
+                f"batch {partition}: {n_known} samples left out, because the dataset has or had them; "
+                f"{len(batch.replaces)} replace earlier ones"
             )
     else:
         with root.heartbeat(txn):
@@ -126,7 +129,7 @@ def units_stage(
         reason=reason,
         run_id=run_id,
         code_version=CODE_VERSION,
-        fingerprint=wanted,
+        fingerprint=digest,
         files={
             UNITS: write_table(store, spec.name, UNITS, partition, rows),
             "refusals": write_table(store, spec.name, "refusals", partition, refusals),
@@ -153,7 +156,7 @@ def units_stage(
         discard(compute, job)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
-        recuts.clear(store, spec.name, partition, newest.body["txn"])
+        clear_recut(store, spec.name, partition, newest.body["txn"])
     return (
         published,
         read_table(store, published.files[UNITS]),
@@ -169,18 +172,17 @@ def _of_format(
     txn: str,
     audits: Sequence[Row],
     raws: Mapping[str, Row],
-    told: Mapping[str, str],
-) -> "Taken":
-    """Return the samples of a batch whose objects are of a format. Raises: StoreError."""
-    given = spec, txn, audits, raws, published_objects(root, spec.name), told
+    provenance: Mapping[str, str],
+) -> "BatchSamples":
+    common = spec, txn, audits, raws, published_objects(root, spec.name), provenance
     labels = published_labels(root, spec.name)
     if spec.format in read_formats():
-        from .formats.read_samples import write_read  # which other formats do without
+        from .formats.read_samples import write_read  # other formats do without it
 
-        return write_read(root, landing, compute, *given, labels)
+        return write_read(root, landing, compute, *common, labels)
     from .formats.foreign_samples import write_walked
 
-    return replace(write_walked(root, landing, compute, *given), labels=labels)
+    return replace(write_walked(root, landing, compute, *common), labels=labels)
 
 
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:
@@ -193,23 +195,21 @@ def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str
 
 
 def published_labels(root: "loader.Root", dataset: str) -> list[str]:
-    """Return the class names of the newest version, in the order of their numbers; none before the first."""
+    """Return the newest version's class names, by number; none before the first version."""
     return class_names(root.store, root.state.versions(dataset)) or []
 
 
 def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part"]) -> str:
-    """Return why waiting parts do not fit what was published since they were cut, or "".
+    """Return why waiting parts no longer fit the dataset, or "".
 
-    Numbers mean another class now, or a group has other fields. Or the same raw bytes, or other samples of the same raw
-    objects, are published.
-
-    record: of their units, or of their samples.
+    Since they were cut, class numbers, fields of a group or types of columns have changed. Or the same raw bytes, or
+    other samples of the same raw objects, were published. record: of their units, or of their samples.
     """
     dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)
     shared = min(len(known), len(labels))
     if known[:shared] != list(labels[:shared]):
-        return f"it was cut with the classes {list(labels)}, the newest version has {known}"
+        return f"it was cut with the classes {list(labels)}, but the newest version has {known}"
     if reason := _other_groups(root, dataset, parts) or _other_columns(root, record):
         return reason
     published = published_objects(root, dataset)
@@ -218,34 +218,32 @@ def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part
         if row["raw_sha256"] in published:
             return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
     if "replaces" in record.body and (newest := root.state.newest(dataset)) is not None:
-        from .formats.earlier_samples import published_since
+        from .formats.admission import published_since
 
         return published_since(root.open(newest.id), rows, record.body)
     return ""
 
 
 def _other_groups(root: "loader.Root", dataset: str, parts: Sequence["loader.Part"]) -> str:
-    """Return why the parts' groups are not those of the newest version, or ""."""
     newest = root.state.newest(dataset)
     groups = root.open(newest.id).manifest["groups"] if newest else {}
     for shard in (shard for part in parts for shard in part.shards):
         if shard.group in groups and set(shard.field_nbytes) != set(groups[shard.group]["field_nbytes"]):
-            return f"group {shard.group!r} has {sorted(groups[shard.group]['field_nbytes'])} by now"
+            return f"group {shard.group!r} has {sorted(groups[shard.group]['field_nbytes'])} now"
     return ""
 
 
 def _other_columns(root: "loader.Root", record: StageRecord) -> str:
-    """Return why columns of JSON documents have not the types that the newest version has by now, or ""."""
     newest = root.state.newest(record.dataset) if record.body.get("columns") else None
-    there = root.open(newest.id).manifest["columns"] if newest else {}
+    published = root.open(newest.id).manifest["columns"] if newest else {}
     for name, kind in record.body.get("columns", {}).items():
-        if name in there and there[name]["type"] not in (kind, "null"):
-            return f"the column {name!r} is {there[name]['type']} by now, and {kind} here"
+        if name in published and published[name]["type"] not in (kind, "null"):
+            return f"the column {name!r} is {published[name]['type']} in the newest version, and {kind} here"
     return ""
 
 
 def published_objects(root: "loader.Root", dataset: str) -> dict[str, str]:
-    """Return sha256 of every raw object that the newest version has samples of -> words for where."""
+    """Return sha256 -> description of every raw object that the newest version has samples of."""
     newest = root.state.newest(dataset)
     if newest is None:
         return {}
@@ -259,7 +257,7 @@ def _splits(spec: DatasetSpec) -> list[str]:
 
 
 def _still_good(root: "loader.Root", record: StageRecord) -> bool:
-    """Return whether the parts of an earlier attempt can stand: they are published, or still can be."""
+    """Return whether the parts of an earlier attempt are published, or still can be."""
     if record.verdict != "published":
         return False
     if not record.body["parts"]:
@@ -273,10 +271,10 @@ def _nbytes(parts: Sequence["loader.Part"]) -> int:
     return sum(shard.nbytes for part in parts for shard in part.shards)
 
 
-_CHECK_SAYS = (
-    "What was cut was compared with its source: times, orientation, colours, the place and the channels of sound. "
-    "Objects that differ are left out, by the name of what is wrong; a batch with more of them than the dataset allows "
-    "is not written, now or later, until it is cut again."
+_CHECK_DESCRIPTION = (
+    "Every unit was compared with its source: times, orientation, colours, timing and channels of audio. Objects that "
+    "differ are left out, with the difference named. A batch with more of them than the dataset allows is not written "
+    "until it is cut again."
 )
 UnitsEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
@@ -292,8 +290,8 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         code_version=CODE_VERSION,
         pool=dagster_name(spec.name),
         kinds={"ffmpeg", "webdataset"},
-        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
-        description="Clips, upright photos, segments of sound and documents, written as parts of a transaction.",
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_DESCRIPTION)],
+        description="Clips, upright photos, audio segments and documents, written as parts of a transaction.",
     )
     def units(
         context: dg.AssetExecutionContext,
@@ -304,9 +302,9 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         batch = context.partition_key
         with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
-            told: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
+            options: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
             with as_failures(StageNotPublished), place as source:
-                record, rows, refusals = units_stage(opened, source, engine, spec, **told)
+                record, rows, refusals = units_stage(opened, source, engine, spec, **options)
         shown = units_metadata(record, rows, refusals)
         yield from check_and_materialize(record, CHECK, check_metadata(record, refusals), shown)
 

@@ -1,1 +1,1 @@
-"""Media: their types, their soundness, and the cutting of samples from them."""
+"""Media: types, audits, and the cutting of samples."""

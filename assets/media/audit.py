@@ -1,22 +1,31 @@
-"""The audit of one file: whether it is sound to its last byte, and its row of the media table."""
+"""Audit of one raw object: decode it to its last byte, and measure its row of the media table."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .audio.audit import audit_audio
-from .clips.audit_and_cut import Ahead
+from .clips.early_clips import EarlyClips
 from .cutters import MEDIA_KINDS, kind_of
-from .image.audit import audit_image
+from .image.metadata import has_coordinates
+from .image.open import Photo, photo
+from .image.pixels import bit_depth, has_alpha
+from .image.to_srgb import to_srgb
 from .media_table import Row, media_row
 from .policy import CutPolicy
 from .text import audit_text
 from .unit import Kind
 from .video.audit import audit_video
 
-AUDITS: Mapping[Kind, Callable[[str, CutPolicy, Ahead | None], Row]] = {
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+AUDITS: Mapping[Kind, Callable[[str, CutPolicy, EarlyClips | None], Row]] = {
     "image": lambda path, *_: audit_image(path),
-    "video": lambda path, policy, ahead: audit_video(path, policy.video, ahead),
+    "video": lambda path, policy, early: audit_video(path, policy.video, early),
     "audio": lambda path, *_: audit_audio(path),
     "text": lambda path, *_: audit_text(path),
 }
@@ -28,16 +37,55 @@ def audit(
     mime: str,
     kinds: Collection[Kind] = MEDIA_KINDS,
     policy: CutPolicy = _POLICY,
-    ahead: Ahead | None = None,
+    early: EarlyClips | None = None,
 ) -> dict[str, Any]:
-    """Return every column of `MEDIA`; key and sha256 are the caller's to fill in.
+    """Return every column of `MEDIA` but key and sha256.
 
-    mime: as sniffed; the name plays no part.
-    policy: says whether HDR and deep colour are taken.
-    ahead: makes the clips of a video on the way.
+    mime: by content. early: makes the clips of a video during its decode.
 
-    Raises: Unusable: rejected for a damaged file, dropped for a sound one that is not taken.
+    Raises: Unusable: rejected for a damaged file, dropped for a healthy one outside the policy.
     """
     kind = kind_of(path, mime, kinds)
-    facts = AUDITS[kind](path, policy, ahead)
+    facts = AUDITS[kind](path, policy, early)
     return media_row({"mime": mime, "kind": kind, "nbytes": os.path.getsize(path), **facts})
+
+
+def audit_image(path: str) -> Row:
+    """Return the columns of the media table. Raises: Unusable."""
+    with photo(path) as opened:
+        image = opened.image
+        turn = opened.orientation
+        return {
+            "container": image.format,
+            "codec": (image.format or "").lower() or None,
+            "width_px": opened.size_px[0],
+            "height_px": opened.size_px[1],
+            "upright_width_px": opened.upright_size_px[0],
+            "upright_height_px": opened.upright_size_px[1],
+            "image_mode": image.mode,
+            "bit_depth": bit_depth(image),
+            "exif_orientation": turn.exif,
+            "xmp_orientation": turn.xmp,
+            "orientation_by": turn.by,
+            "colour_by": opened.colour.by,
+            "has_icc": bool(image.info.get("icc_profile")),
+            "has_alpha": has_alpha(image),
+            "is_animated": opened.is_animated,
+            "decode_warning": opened.warning,
+            "has_gps": has_coordinates(image, Path(path).read_bytes()),
+            "luma_mean": _luma_mean(opened),
+        }
+
+
+def _luma_mean(opened: Photo) -> float:
+    thumbnail = opened.image
+    if thumbnail.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
+        thumbnail = _boxed(thumbnail)
+    colours = to_srgb(thumbnail, opened.colour).convert("RGB")
+    return float(np.asarray(_boxed(colours).convert("L")).mean())
+
+
+def _boxed(image: "Image") -> "Image":
+    from PIL import Image
+
+    return image.resize((64, 64), Image.Resampling.BOX)

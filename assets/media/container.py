@@ -1,5 +1,6 @@
-"""Opening a media container, its streams, and the check that its tail is there."""
+"""Media containers: open one, find its streams, check its tail; and faults of this machine."""
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from loader.errors import DecodeFailed
-from loader.modalities.error_origin import is_of_the_machine, is_ours
+from loader.errors import DecodeFailed, StoreError
+from loader.modalities.fields import is_of_the_machine, is_ours
 from loader.modalities.video.mp4 import check_tables_of
+from loader.storage.disk.scratch import no_room
 
-from .scratch import check_scratch
 from .unit import Kind, Unusable, not_supported, rejected
 
 if TYPE_CHECKING:
@@ -22,36 +23,35 @@ if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.stream import VideoStream
 
+_OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
+
 DEMUXERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "flv", "live_flv", "mpeg", "mpegts", "ogg"),
     *("wav", "w64", "flac", "mp3", "aac", "amr", "amrnb", "amrwb", "aiff", "caf", "asf", "ac3", "eac3"),
     *("mxf", "dv"),
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
-    "image2",  # asked by a file's name alone, which is ours
+    "image2",  # chosen by file name, which is ours
 )
-"""Demuxers of the types that are taken. FFmpeg asks all that it has, whatever a file begins with: playlists, and others
-that open the files and addresses that they name, are not among these."""
+"""Demuxers of accepted types. FFmpeg would try others on any file, even playlists that open other files."""
 
 ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
-"""Options by which FFmpeg opens a file and nothing else."""
+"""Options by which FFmpeg opens this file and no other."""
 
-_COUNTED = ("mov", "mp4")
-"""Formats whose header states how many packets each stream has; in others that number is a guess."""
+_COUNTED = ("mov", "mp4")  # formats whose header states each stream's packet count; elsewhere it is a guess
 
+# Formats whose header states the duration; mp3 and ogg estimate it from the size, asf and mxf state sizes.
 _TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac", "w64", "aiff", "caf", "flv")
-"""Formats whose header states the duration; mp3 and ogg estimate it from the size, and asf and mxf state sizes."""
 
 _UNPLACED = re.compile(r"\d+ channels")
 
 TAIL_S = 1.0
-"""Most seconds by which a header may round a length, however long."""
+"""Most seconds by which a header may round a length."""
 
+# A header may round by so many seconds, by this share of the length, or by 1.5 times the longest frame step.
 _LEAST_TAIL_S, _TAIL_SHARE = 0.1, 0.02
-"""A header may round by so many seconds, by this share of the length, or by one and a half times the longest step
-from one frame to the next."""
 
 MAX_GAP_S = 86_400
-"""Most seconds from one frame to the next, shown or hidden; a larger gap means a damaged clock in the header."""
+"""Most seconds between frames, shown or hidden; a larger gap means a damaged clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +61,21 @@ class PacketIndex:
     n_packets: int
     """Number of packets, hidden ones included."""
     start_pts: int
-    """Start of the first shown frame, in ticks."""
+    """Start of the first shown frame in ticks."""
     end_pts: int
-    """End of the last shown frame, exclusive, in ticks."""
+    """End of the last shown frame in ticks, exclusive."""
     time_base: tuple[int, int]
-    """Length of a tick in s: (numerator, denominator)."""
+    """Seconds per tick: (numerator, denominator)."""
     max_gop_frames: int
-    """Packets from one keyframe to the next, at most."""
+    """Most packets from one keyframe to the next."""
     n_discard: int = 0
     """Number of packets whose frame is hidden."""
     n_keyframes: int = 0
     """Number of keyframes."""
     has_b_frames: bool = False
-    """True where packets are decoded in another order than they are shown."""
+    """True if decode order differs from display order."""
     tail_missing_s: float = 0.0
-    """Seconds by which the file ends earlier than its header says; 0 where it says nothing."""
+    """Seconds by which the file ends before its stated duration."""
 
     @property
     def duration_s(self) -> float:
@@ -84,7 +84,7 @@ class PacketIndex:
 
 @contextmanager
 def opened(path: str) -> Iterator["InputContainer"]:
-    """Yield the container at `path`. Raises: Unusable for a file that FFmpeg refuses, inside the block too."""
+    """Yield the container at `path`. Raises: Unusable for FFmpeg's errors, inside the block too."""
     import av
 
     try:
@@ -96,86 +96,95 @@ def opened(path: str) -> Iterator["InputContainer"]:
         with av.open(path, options=dict(ALONE)) as container:
             yield container
     except av.error.FFmpegError as error:
-        said = error.strerror  # its text has our scratch path
-        raise ffmpeg_refusal(error, path, "probe", "unreadable", said) from error
+        text = error.strerror  # str(error) has our scratch path
+        raise ffmpeg_refusal(error, path, "probe", "unreadable", text) from error
     except (OverflowError, UnicodeDecodeError) as error:  # header fields out of any range
         raise rejected("probe", "bad_header", error) from error
 
 
 def ffmpeg_refusal(
-    error: "FFmpegError", path: str, stage: str, code: str, said: object, at_frame: int | None = None
+    error: "FFmpegError", path: str, stage: str, code: str, text: object, at_frame: int | None = None
 ) -> Unusable:
-    """Return the refusal of an object by what FFmpeg says of it: damaged, or of a codec that it does not have.
+    """Return the refusal that an error of FFmpeg means: damaged, or not supported.
 
-    at_frame: frames or samples that it had decoded before; a stream that it began it supports.
-
-    Raises: StoreError, or the error, for a fault of this machine.
+    at_frame: frames or samples decoded before it. Raises: StoreError, or the error, for a fault of this machine.
     """
     from av import error as errors
 
     check_machine(error, path)
     missing = (errors.PatchWelcomeError, errors.NotImplementedError, errors.DecoderNotFoundError)
     if isinstance(error, missing) and not at_frame:
-        return not_supported(stage, "not_implemented", f"FFmpeg has no decoder for it: {said}")
-    return rejected(stage, code, said, at_frame)
+        return not_supported(stage, "not_implemented", f"FFmpeg has no decoder for it: {text}")
+    return rejected(stage, code, text, at_frame)
+
+
+def check_scratch(error: Exception, scratch: Path | str) -> None:
+    """Check that scratch space did not cause this error. Raises: StoreError if it did."""
+    if getattr(error, "errno", None) in _OURS:
+        raise scratch_error(error, scratch) from error
+
+
+def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
+    """Return the error for scratch space that is full or read-only."""
+    meanwhile, room_for = (
+        "while media were cut; nothing of this object was kept",
+        "the raw object and its samples",
+    )
+    return no_room(scratch, error, meanwhile, room_for=room_for, again="run the batch again")
 
 
 def check_machine(error: Exception, path: str) -> None:
-    """Raise an error that says nothing of the bytes, and pass over the others.
-
-    Raises: StoreError for scratch space; the error for want of memory, and for a bug.
-    """
+    """Check that this machine did not cause the error. Raises: StoreError for scratch space, else the error."""
     check_scratch(error, Path(path).parent)
     if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
         raise error
 
 
 def kind_inside(path: str) -> Kind:
-    """Return 'video' when there is a moving picture (cover art is none), else 'audio'. Raises: Unusable."""
+    """Return 'video' if there is a video stream (cover art does not count), else 'audio'. Raises: Unusable."""
     with opened(path) as container:
-        if (picture := moving_picture(container)) is not None:
-            _check_picture(container, picture)
+        if (stream := first_video(container)) is not None:
+            _check_not_asf(container, stream)
             return "video"
         if container.streams.audio:
             return "audio"
     raise rejected("probe", "no_streams", "the container has neither a video nor an audio stream")
 
 
-def _check_picture(container: "InputContainer", picture: "VideoStream") -> None:
-    """Refuse Windows Media, whose decoders pass over damage without a word. Raises: Unusable."""
-    if container.format.name == "asf":
+def _check_not_asf(container: "InputContainer", stream: "VideoStream") -> None:
+    if container.format.name == "asf":  # its decoders pass over damage silently
         raise not_supported(
             "probe",
             "not_supported",
-            f"Windows Media video ({picture.codec_context.name}) is not supported; store it as MP4: "
+            f"Windows Media video ({stream.codec_context.name}) is not supported; store it as MP4: "
             "ffmpeg -i FILE -c:v libx264 -crf 18 out.mp4",
         )
 
 
-def moving_picture(container: "InputContainer") -> "VideoStream | None":
-    """Return the first video stream that is not a cover picture. Raises: Unusable when there is no decoder for it."""
+def first_video(container: "InputContainer") -> "VideoStream | None":
+    """Return the first video stream except cover art. Raises: Unusable if it has no decoder."""
     from av.stream import Disposition
 
     covers = Disposition.attached_pic
-    found = next((stream for stream in container.streams.video if not stream.disposition & covers), None)
+    video = next((stream for stream in container.streams.video if not stream.disposition & covers), None)
     # The stubs promise a codec context; a stream of an unknown codec has none.
-    if found is not None and cast("Any", found.codec_context) is None:
+    if video is not None and cast("Any", video.codec_context) is None:
         raise not_supported(
             "probe", "unknown_codec", "there is no decoder for the picture here; store it as H.264"
         )
-    return found
+    return video
 
 
-def first_sound(container: "InputContainer") -> "AudioStream | None":
-    """Return the first audio stream that there is a decoder for."""
+def first_audio(container: "InputContainer") -> "AudioStream | None":
+    """Return the first audio stream with a decoder."""
     # The stubs promise a codec context; a stream of an unknown codec has none.
     known = [stream for stream in container.streams.audio if cast("Any", stream.codec_context) is not None]
     return known[0] if known else None
 
 
-def first_audio(container: "InputContainer") -> "AudioStream":
-    """Return the first audio stream of a file that is sound alone. Raises: Unusable."""
-    stream = first_sound(container)
+def required_audio(container: "InputContainer") -> "AudioStream":
+    """Return the first audio stream of a file without video. Raises: Unusable."""
+    stream = first_audio(container)
     if stream is None and container.streams.audio:
         raise not_supported(
             "probe", "unknown_codec", "there is no decoder for the sound here; store it as FLAC"
@@ -186,14 +195,11 @@ def first_audio(container: "InputContainer") -> "AudioStream":
 
 
 def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream") -> Iterator["Packet[Any]"]:
-    """Yield every packet of these streams (of all without any), and at the end an empty one of each.
-
-    Transport streams may begin a stream in mid-file. PyAV 18's `container.demux` then raises IndexError, at the latest
-    at the end, and goes on where it was when it is asked again.
-    """
+    """Yield every packet of these streams (default: all), and a final empty one for each."""
+    # A transport stream may begin a stream in mid-file: PyAV 18's demux then raises IndexError once, and goes on.
     ended: set[int] = set()
-    wanted = {stream.index for stream in streams} or {stream.index for stream in container.streams}
-    while not wanted <= ended:
+    expected = {stream.index for stream in streams} or {stream.index for stream in container.streams}
+    while not expected <= ended:
         try:
             for packet in container.demux(*streams):
                 if packet.dts is None and not packet.size:
@@ -208,9 +214,9 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
 
 
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
-    """Read every packet once. Raises: Unusable when there is none, or the tail of the file is missing."""
-    seen = _Seen()
-    ends: dict[int, tuple[int, Fraction]] = {}  # of every stream: its last tick, and how long one is
+    """Read every packet once. Raises: Unusable if there is none, or the tail is missing."""
+    counter = _PacketCounter()
+    ends: dict[int, tuple[int, Fraction]] = {}  # stream index -> last tick, seconds per tick
     for packet in packets_of(container):
         if packet.pts is None and packet.dts is None:
             continue  # the flush packet of each stream
@@ -221,35 +227,35 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
         ends[packet.stream_index] = max(latest, end), tick_s
         if packet.stream_index != stream.index:
             continue
-        if packet.is_corrupt:  # fragments have no table of contents; a cut one shows here
-            raise rejected("probe", "truncated", f"packet {seen.n} of the video ends before its last byte")
-        seen.add(pts, end, packet.is_keyframe, packet.is_discard)
-    if seen.first is None or stream.time_base is None:
+        if packet.is_corrupt:  # a truncated fragment shows only here
+            raise rejected("probe", "truncated", f"packet {counter.n} of the video ends before its last byte")
+        counter.add(pts, end, packet.is_keyframe, packet.is_discard)
+    if counter.first is None or stream.time_base is None:
         raise rejected("probe", "no_frames", "the video stream has no packets")
-    hidden_s = float((seen.latest - seen.earliest - (seen.end - seen.first)) * stream.time_base)
+    hidden_s = float((counter.latest - counter.earliest - (counter.end - counter.first)) * stream.time_base)
     if hidden_s > MAX_GAP_S:
         raise rejected(
             "probe", "timestamps", f"frames that are not shown lie {hidden_s:.0f} s from those that are"
         )
     last_s = max((float(latest * tick_s) for latest, tick_s in ends.values()), default=0.0)
-    _check_count(container, stream, seen.n)
-    step_s = float(seen.longest_step * (stream.time_base or 0))
+    _check_count(container, stream, counter.n)
+    step_s = float(counter.longest_step * (stream.time_base or 0))
     missing_s = check_duration(container, max(0.0, last_s), step_s)
     return PacketIndex(
-        n_packets=seen.n,
-        start_pts=seen.first,
-        end_pts=max(seen.end, seen.first + 1),
+        n_packets=counter.n,
+        start_pts=counter.first,
+        end_pts=max(counter.end, counter.first + 1),
         time_base=(stream.time_base.numerator, stream.time_base.denominator),
-        max_gop_frames=seen.max_gop,
-        n_discard=seen.n_discard,
-        n_keyframes=seen.n_keyframes,
-        has_b_frames=seen.has_b_frames,
+        max_gop_frames=counter.max_gop,
+        n_discard=counter.n_discard,
+        n_keyframes=counter.n_keyframes,
+        has_b_frames=counter.has_b_frames,
         tail_missing_s=missing_s,
     )
 
 
-class _Seen:
-    """Counts and times of the packets of one stream, in decode order; hidden packets give no start and no end."""
+class _PacketCounter:
+    """Counts and times of one stream's packets, in decode order; hidden packets do not count for start and end."""
 
     def __init__(self) -> None:
         self.n = self.n_discard = self.n_keyframes = self.end = self.max_gop = self._since_key = 0
@@ -286,15 +292,14 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
 
 
 def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
-    """Return how many s before the end that its header announces a file ends; 0 where it announces none.
+    """Return the seconds by which the file ends before its announced end; 0 if none is announced.
 
-    found_s: end of the file. step_s: longest time from one frame to the next. Raises: Unusable for more than a
-    rounding, which follows the length.
+    found_s: end of the file. step_s: longest frame step. Raises: Unusable above rounding.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
         return 0.0
-    # Matroska's duration reaches from 0 to the end of the last frame, that of others from the first frame on.
+    # Matroska's duration counts from 0, the others' from the first frame.
     start = 0 if "matroska" in names else container.start_time or 0
     announced_s = (start + container.duration) / 1_000_000
     rounding_s = min(TAIL_S, max(_LEAST_TAIL_S, _TAIL_SHARE * announced_s, 1.5 * step_s))
@@ -308,7 +313,7 @@ def check_duration(container: "InputContainer", found_s: float, step_s: float = 
 
 
 def container_facts(container: "InputContainer") -> dict[str, Any]:
-    """Return the columns that every container has."""
+    """Return the columns of every container."""
     return {
         "container": container.format.name,
         "n_streams": len(container.streams),
@@ -316,7 +321,7 @@ def container_facts(container: "InputContainer") -> dict[str, Any]:
     }
 
 
-def sound_facts(stream: "AudioStream") -> dict[str, Any]:
+def audio_facts(stream: "AudioStream") -> dict[str, Any]:
     """Return the columns of an audio stream's header."""
     return {
         "audio_codec": stream.codec_context.name,

@@ -1,8 +1,7 @@
-"""The `media` table: properties of every sound object, one row each, as probed and as decoded to its end.
+"""The `media` table: one row of measurements per healthy object, as probed and as decoded to its end.
 
-Integers are signed. Times are integer ticks of the stream's time base `time_base_num / time_base_den` s; columns whose
-names end in `_s` are derived from them. A column that does not apply to a kind, or that the file does not tell, is
-null.
+Integers are signed. Times are ticks of `time_base_num / time_base_den` s; columns ending in `_s` derive from them.
+A column is null if it does not apply, or the file does not state it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,11 @@ _OBJECT = [
     ("n_streams", pa.int64(), "streams in the container"),
     ("duration_s", pa.float64(), "from the first frame or sample to the end of the last, as decoded"),
     ("header_duration_s", pa.float64(), "duration as announced"),
-    ("tail_missing_s", pa.float64(), "how much earlier than announced the packets end; never negative"),
+    (
+        "tail_missing_s",
+        pa.float64(),
+        "seconds by which the packets end before the announced duration, from 0",
+    ),
 ]
 _VIDEO = [
     ("time_base_num", pa.int64(), "numerator of the time base: seconds per tick"),
@@ -49,23 +52,23 @@ _VIDEO = [
     ("is_flipped", pa.bool_(), "the stored frames are mirrored left to right"),
     ("pix_fmt", pa.string(), "pixel format, as FFmpeg names it"),
     ("bit_depth", pa.int64(), "bits per component"),
-    ("colour_range", pa.string(), "range as tagged, null where the file does not say"),
-    ("colour_primaries", pa.string(), "as tagged, null where the file does not say"),
-    ("colour_trc", pa.string(), "transfer characteristic as tagged, null where the file does not say"),
-    ("colour_space", pa.string(), "matrix as tagged, null where the file does not say"),
+    ("colour_range", pa.string(), "range as tagged, null if untagged"),
+    ("colour_primaries", pa.string(), "as tagged, null if untagged"),
+    ("colour_trc", pa.string(), "transfer characteristic as tagged, null if untagged"),
+    ("colour_space", pa.string(), "matrix as tagged, null if untagged"),
     ("colour_assumed", pa.bool_(), "no matrix is tagged: read as BT.601, as every common decoder does"),
     ("hdr", pa.bool_(), "the video has a high dynamic range"),
     ("n_frames_decoded", pa.int64(), "frames that were decoded"),
     ("n_corrupt", pa.int64(), "frames that the decoder marked as corrupt"),
-    ("n_pts_backward", pa.int64(), "frames whose time lies before that of the frame before"),
-    ("n_pts_dup", pa.int64(), "frames with the time of the frame before"),
-    ("seek_ok", pa.bool_(), "random frames came back bit for bit after a seek; null where none was sought"),
+    ("n_pts_backward", pa.int64(), "frames whose time lies before the previous frame's"),
+    ("n_pts_dup", pa.int64(), "frames with the previous frame's time"),
+    ("seek_ok", pa.bool_(), "random frames came back bit for bit after a seek; null without a seek"),
     ("luma_mean", pa.float64(), "mean luma, full range, 0 to 255"),
     ("black_ratio", pa.float64(), "share of black frames"),
-    ("frozen_ratio", pa.float64(), "share of frames equal to the one before"),
+    ("frozen_ratio", pa.float64(), "share of frames equal to the previous one"),
     ("motion", pa.float64(), "mean absolute difference between neighbouring frames, in levels of 255"),
-    ("level", pa.int64(), "the codec's own number: 31 is H.264's 3.1"),
-    ("extradata_nbytes", pa.int64(), "what a decoder needs to begin; 0 where it lies in the packets"),
+    ("level", pa.int64(), "the codec's own number: 31 is H.264's level 3.1"),
+    ("extradata_nbytes", pa.int64(), "decoder setup in the header; 0 if it is in the packets"),
     ("extradata_sha256", pa.string(), "SHA-256 of extradata, in hex"),
     ("field_order", pa.string(), "progressive; or tt, bb, tb, bt: field stored first, field shown first"),
     ("interlaced_ratio", pa.float64(), "share of frames that are marked as two fields"),
@@ -75,7 +78,7 @@ _VIDEO = [
     ("keyframe_pts", pa.list_(pa.int64()), "times of the hashed keyframes, in ticks"),
     ("letterbox_ratio", pa.float64(), "share of the height at top and bottom that is always black"),
     ("pillarbox_ratio", pa.float64(), "share of the width at left and right that is always black"),
-    ("audio_error", pa.string(), "why a video's audio is not used; its columns are null then"),
+    ("audio_error", pa.string(), "why a video's audio is not used; the other audio columns are then null"),
 ]
 _AUDIO = [
     ("audio_codec", pa.string(), "codec of the audio"),
@@ -84,45 +87,45 @@ _AUDIO = [
     ("channel_layout", pa.string(), "layout of the channels, as FFmpeg names it"),
     ("n_samples", pa.int64(), "samples per channel, as decoded"),
     ("audio_duration_s", pa.float64(), "duration of the audio, as decoded"),
-    ("audio_offset_s", pa.float64(), "how much later than the frames the audio begins"),
+    ("audio_offset_s", pa.float64(), "seconds from the first frame to the first audio sample"),
     ("clipped_ratio", pa.float64(), "share of samples at full scale"),
     ("silence_ratio", pa.float64(), "share of 20 ms windows below -60 dBFS"),
-    ("n_gap_samples", pa.int64(), "silent samples, put where the timestamps leave a gap"),
-    ("n_overlap_samples", pa.int64(), "samples left out where another is heard at that time"),
+    ("n_gap_samples", pa.int64(), "silent samples inserted where the timestamps leave a gap"),
+    ("n_overlap_samples", pa.int64(), "samples left out because others have the same time"),
     (
         "n_padding_samples",
         pa.int64(),
-        "samples left out at the end, where the file says that its audio is shorter",
+        "samples left out at the end, because the file states a shorter audio",
     ),
     (
         "loudness_lufs",
         pa.float64(),
-        "integrated, EBU R128; null below its gate, and for audio that it does not measure",
+        "integrated, EBU R128; null below its gate, and for layouts or rates that it cannot measure",
     ),
     ("loudness_range_lu", pa.float64(), "loudness range, EBU Tech 3342"),
     ("true_peak_dbtp", pa.float64(), "true peak; null for digital silence"),
-    ("mono_sum_db", pa.float64(), "of two channels: power of their mean against the mean of their powers"),
+    ("mono_sum_db", pa.float64(), "for two channels: power of their mean against the mean of their powers"),
     ("mono_cancels", pa.bool_(), "mono_sum_db is below -10: the channels added up go silent"),
 ]
 _IMAGE = [
     ("image_mode", pa.string(), "mode of the image, as Pillow names it"),
-    ("exif_orientation", pa.int64(), "1 to 8; null without, or with a number that means nothing"),
+    ("exif_orientation", pa.int64(), "1 to 8; null if missing or invalid"),
     ("has_icc", pa.bool_(), "the image has an ICC profile"),
     ("has_alpha", pa.bool_(), "the image has transparency"),
     ("is_animated", pa.bool_(), "the image has several frames"),
-    ("has_gps", pa.bool_(), "EXIF tells where the photo was taken"),
-    ("xmp_orientation", pa.int64(), "orientation in XMP, 1 to 8; where the two contradict, EXIF decides"),
+    ("has_gps", pa.bool_(), "the photo has coordinates"),
+    ("xmp_orientation", pa.int64(), "orientation in XMP, 1 to 8; EXIF decides if both differ"),
     (
         "orientation_by",
         pa.string(),
-        "exif, xmp or container: which of them decided; null where none says anything",
+        "exif, xmp or container: the one that decided; null without any",
     ),
     (
         "colour_by",
         pa.string(),
-        "what names the colour space: icc, icc_unusable, code_points, gamma, exif, lab, ...",
+        "source of the colour space: icc, icc_unusable, code_points, gamma, exif, lab, ...",
     ),
-    ("decode_warning", pa.string(), "warning of libjpeg, where the pixels may all be right"),
+    ("decode_warning", pa.string(), "warning of libjpeg, although all pixels may be right"),
 ]
 _TEXT = [
     ("n_documents", pa.int64(), "documents in the text"),
@@ -132,14 +135,11 @@ _COLUMNS = _OBJECT + _VIDEO + _AUDIO + _IMAGE + _TEXT
 
 MEDIA = pa.schema([(name, kind) for name, kind, _ in _COLUMNS])
 MEDIA_TEXTS: Mapping[str, str] = {name: text for name, _, text in _COLUMNS}
-"""Column -> what it holds, as Dagster's pages show it. The file's schema has no descriptions."""
+"""Column -> description for Dagster's pages. The stored schema has none."""
 
 
 def media_row(facts: Mapping[str, Any]) -> Row:
-    """Return one row with every column of `MEDIA`, null where `facts` has nothing.
-
-    Raises: KeyError (no such column).
-    """
+    """Return a row with every column of `MEDIA`, null if missing. Raises: KeyError for an unknown column."""
     unknown = set(facts) - set(MEDIA.names)
     if unknown:
         raise KeyError(f"not columns of the media table: {sorted(unknown)}")

@@ -1,8 +1,7 @@
-"""One raw object, worked on where no other is harmed: fetched to scratch, checked, and audited or cut.
+"""One raw object in isolation: fetch it to scratch, verify it, and audit or cut it.
 
-Both functions are at module level, take values that pickle and give plain ones. So a compute engine can run them in a
-process of its own, which is where decoders are imported. A fault of the object comes back as a refusal row; a fault of
-this machine (a full disk) is raised.
+Requests and results pickle, so workers run both functions and import the decoders. A fault of the object returns a
+refusal row; a fault of this machine (a full disk) is raised.
 """
 
 import contextlib
@@ -16,12 +15,11 @@ from typing import Any, TypeVar
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
-from .cutters import CUTTERS, MEDIA_KINDS, kind_of
-from .known_facts import ClipStaging, Known
+from .container import check_scratch, scratch_error
+from .cutters import CUTTERS, MEDIA_KINDS, ClipStaging, Known, kind_of
 from .media_table import Row
 from .policy import CutPolicy
-from .scratch import check_scratch, scratch_error
-from .segments.read import Segment
+from .segments import Segment
 from .unit import Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
@@ -31,26 +29,26 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """One object to be audited."""
+    """Object to audit."""
 
     store: Store
     """Store of the object."""
     key: str
-    """Key of the object, as it landed."""
+    """Key of the object."""
     sha256: str
-    """Sha256 hex of the object, as it landed."""
+    """SHA-256 in hex, as it landed."""
     mime: str
-    """MIME type of the object, as it landed."""
+    """MIME type by content."""
     scratch: str
-    """Folder of this object's own, made when it is not there."""
+    """Scratch folder, created if missing."""
     kinds: tuple[Kind, ...] = MEDIA_KINDS
-    """Kinds of media that the dataset takes."""
+    """Kinds that the dataset accepts."""
     policy: CutPolicy = field(default_factory=CutPolicy)
-    """Cut policy, also for HDR and deep colour."""
+    """Cut policy."""
     segments: tuple[Segment, ...] = ()
-    """Given segments; empty for none."""
+    """Given segments."""
     staging: ClipStaging | None = None
-    """Place for clips that can be made on the way; None for nowhere."""
+    """Staging for clips made early; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +58,37 @@ class AuditResult:
     key: str
     """Key of the object."""
     row: Row | None = None
-    """Row of the `media` table; None for none."""
+    """Row of the `media` table."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of the `refusals` table."""
     fault: str = ""
-    """Fault of this machine or the store, not of the object; "" for none."""
+    """Fault of this machine or the store; "" for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """One object to be cut."""
+    """Object to cut."""
 
     store: Store
     """Store of the object."""
     key: str
-    """Key of the object, as it landed."""
+    """Key of the object."""
     sha256: str
-    """Sha256 hex of the object, as it landed."""
+    """SHA-256 in hex, as it landed."""
     mime: str
-    """MIME type of the object, as it landed."""
+    """MIME type by content."""
     scratch: str
-    """Folder of this object's own, made when it is not there."""
+    """Scratch folder, created if missing."""
     policy: CutPolicy
     """Cut policy."""
     kinds: tuple[Kind, ...] = MEDIA_KINDS
-    """Kinds of media that the dataset takes."""
+    """Kinds that the dataset accepts."""
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """Row of the object in the media table."""
+    """Row of the media table."""
     segments: tuple[Segment, ...] = ()
-    """Given segments; empty for none."""
+    """Given segments."""
     staging: ClipStaging | None = None
-    """Place where clips of it may wait; None for nowhere."""
+    """Staging of early clips; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,30 +98,29 @@ class CutResult:
     key: str
     """Key of the object."""
     kind: Kind | None = None
-    """Kind of media; None where it is not known."""
+    """Kind of media; None if unknown."""
     units: tuple[Unit, ...] = field(default=())
-    """Units with their files in the request's scratch folder, which the caller deletes; empty when refused or at a
-    fault."""
+    """Units, whose files the caller deletes; empty for a refusal or fault."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of the `refusals` table."""
     fault: str = ""
     """Fault of this machine or the store; "" for none."""
 
 
 def audit_object(request: AuditRequest) -> AuditResult:
-    """Audit one object; its scratch folder is left empty."""
+    """Audit one object; empties its scratch folder."""
     from .audit import audit
-    from .clips.audit_and_cut import Ahead, put_clips
+    from .clips.early_clips import EarlyClips, put_clips
 
     scratch = Path(request.scratch)
 
     def work(path: str) -> AuditResult:
-        ahead = None
+        early = None
         if request.staging is not None:
-            ahead = Ahead(request.policy.video, request.segments, scratch)
-        row = audit(path, request.mime, request.kinds, request.policy, ahead)
-        if ahead is not None and request.staging is not None and any(ahead.clips):
-            put_clips(request.staging, ahead.clips, ahead.extent, scratch)
+            early = EarlyClips(request.policy.video, request.segments, scratch)
+        row = audit(path, request.mime, request.kinds, request.policy, early)
+        if early is not None and request.staging is not None and any(early.clips):
+            put_clips(request.staging, early.clips, early.extent, scratch)
         return AuditResult(key=request.key, row={**row, "key": request.key, "sha256": request.sha256})
 
     try:
@@ -138,7 +135,7 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
 
 def cut_object(request: CutRequest) -> CutResult:
-    """Cut one object and compare the units with it. An object that is refused, or meets a fault, leaves no file."""
+    """Cut one object and compare its units with it. A refusal or fault leaves no file."""
     from .cut_audit.units import audit_units
 
     scratch = Path(request.scratch)
@@ -174,9 +171,8 @@ def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
 
 
 def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Result]) -> Result:
-    """Fetch, work, and delete the copy whatever happens. Raises: Unusable; StoreError."""
     scratch = Path(request.scratch)
-    raw = scratch / "raw.bin"  # never the object's name: it may be '..', or longer than a file name may be
+    raw = scratch / "raw.bin"  # never the object's name: it may be '..' or too long
     try:
         try:
             scratch.mkdir(parents=True, exist_ok=True)
@@ -192,17 +188,13 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
             raise
         except OSError as error:
             check_scratch(error, scratch)
-            raise  # decoders' own are refusals by now
+            raise  # a decoder's own is a refusal by now
     finally:
-        with contextlib.suppress(OSError):  # it may never have come to be
+        with contextlib.suppress(OSError):  # it may not exist
             raw.unlink()
 
 
 def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object]) -> None:
-    """Copy the object; it must be the bytes that landed.
-
-    Raises: Unusable; OSError of the scratch disk; Throttled, Transient when the store does not answer.
-    """
     digest = hashlib.sha256()
     try:
         stream = request.store.open_stream(request.key)

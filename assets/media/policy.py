@@ -1,16 +1,11 @@
-"""Policies that raw objects are cut into units by, one per kind of media.
+"""Cut policies, one per kind of media, and resolution buckets.
 
-Everything here is part of the id of the units of its kind: another policy for videos gives other clips, and leaves the
-photos as they are.
+A policy is part of its kind's unit ids: another video policy gives new clips and leaves photos unchanged.
 
-Buckets of resolution, aspect and length: the fixed shapes that pictures and clips are trained at.
-
-The sizes of a base are those of Stable Diffusion XL's table (Podell et al. 2023, appendix I) by the rule behind it. For
-every width on a grid of 64 px it takes the largest height on the grid whose area stays within base x base. The same is
-taken turned on its side; a base of 256 has a grid of 32 px. At 1024 this gives 33 of that table's 40 sizes; the other 7
-have less area than their neighbours.
-
-A bucket is a name, `w896h1152`, or with frames `w640h384f32`, so that a plan or a predicate can select it as it is.
+Buckets follow the rule behind Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths lie on a grid of
+64 px (32 px for a base of 256). Each takes the largest height on the grid with an area within base x base, and the
+same turned. At 1024 this gives 33 of the table's 40 sizes. A bucket is a name, `w896h1152` or `w640h384f32`, which
+plans and predicates can select.
 """
 
 import math
@@ -38,32 +33,31 @@ _HEX_COLOUR = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
 
 
 def ground_of(rule: str) -> tuple[int, int, int] | None:
-    """Return the RGB that a rule lays transparent pixels on; None for 'drop' and 'keep'. Raises: ValueError."""
+    """Return the RGB behind transparent pixels under a rule; None for 'drop' and 'keep'. Raises: ValueError."""
     if rule in ("drop", "keep"):
         return None
-    found = _HEX_COLOUR.fullmatch(rule)
-    if rule not in GROUNDS and not found:
+    match = _HEX_COLOUR.fullmatch(rule)
+    if rule not in GROUNDS and not match:
         raise ValueError(f"alpha={rule!r}; accepted: {', '.join(ALPHA_RULES)}")
-    return (int(found[1], 16), int(found[2], 16), int(found[3], 16)) if found else GROUNDS[rule]
+    return (int(match[1], 16), int(match[2], 16), int(match[3], 16)) if match else GROUNDS[rule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Shapes that pictures and clips are trained at. Raises: ValueError."""
+    """Shapes for training on images and clips. Raises: ValueError."""
 
     bases_px: tuple[int, ...] = (256, 512, 1024)
-    """Sides of the squares whose areas buckets have: 64 to 8192, ascending multiples of 64 (of 32 below 512)."""
+    """Sides of the squares whose areas buckets have: 64 to 8192, ascending multiples of 64 (32 below 512)."""
     max_aspect: int = 4
     """Largest ratio of the longer side to the shorter, 1 to 16."""
     aspects: tuple[Size, ...] | None = None
-    """(width, height) pairs such as (3, 2), each of which gives the nearest size of the grid; None for every size
-    of the grid."""
+    """(width, height) pairs such as (3, 2), each giving the nearest size of the grid; None for every size."""
     frames: tuple[int, ...] = (16, 32, 64)
     """Lengths of clips in frames, ascending."""
     max_upscale: float = 1.0
-    """Largest factor, 1 to 8, by which a picture may be enlarged to fill its bucket."""
+    """Largest factor, 1 to 8, by which an image may be enlarged to fill its bucket."""
     max_crop: float = 0.5
-    """Largest share of a picture's area that may be cut off, 0 up to, not including, 1."""
+    """Largest share of an image's area that may be cut off, from 0 to below 1."""
 
     def __post_init__(self) -> None:
         low, high = _BASES_PX
@@ -90,11 +84,10 @@ class Buckets:
 
 @lru_cache(maxsize=4096)
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
-    """Return the bucket of a picture, or of a clip of `n_frames`; None where it fills none, or would be cut too much.
+    """Return the bucket of an image, or of a clip of `n_frames`; None if it fills none or loses too much.
 
-    The base is the largest that it fills; the size is that of the nearest aspect, in ratio; the length is the longest
-    that it has. The picture is scaled until it covers the bucket, and cut there. Exact: compared as fractions, the same
-    on every machine.
+    The largest base that it fills, the nearest aspect by ratio, and the longest length. The image is scaled to
+    cover the bucket and cropped. Exact, by fractions.
     """
     length = None
     if n_frames is not None:
@@ -115,15 +108,15 @@ def bucket_name(size: Size, n_frames: int | None = None) -> str:
 
 @cache
 def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
-    """Return the (width, height) of a base's buckets, from the tallest to the widest."""
-    found = set(_of_grid(base_px, buckets.max_aspect) if buckets.aspects is None else ())
+    """Return the (width, height) of a base's buckets, from tallest to widest."""
+    shapes = set(_of_grid(base_px, buckets.max_aspect) if buckets.aspects is None else ())
     for width, height in buckets.aspects or ():
-        found.add(_on_grid(base_px, width, height))
-    return tuple(sorted(found, key=lambda size: (Fraction(*size), size)))
+        shapes.add(_on_grid(base_px, width, height))
+    return tuple(sorted(shapes, key=lambda size: (Fraction(*size), size)))
 
 
 def grid_px(base_px: int) -> int:
-    """Return the number of px that sides are multiples of."""
+    """Return the grid in px that sides are multiples of."""
     return _SMALL_GRID_PX if base_px < _SMALL_BELOW_PX else _GRID_PX
 
 
@@ -137,30 +130,30 @@ def _of_grid(base_px: int, max_aspect: int) -> Iterator[Size]:
 
 
 def _on_grid(base_px: int, width: int, height: int) -> Size:
-    """Return the size of the base's area and this aspect, each side to the nearest multiple."""
+    """Return the size with the base's area and this aspect, sides rounded to the grid."""
     step = grid_px(base_px)
 
     def side(over: int, under: int) -> int:
-        # round(base * sqrt(over / under) / step), in whole numbers: half a step is added before the root is cut off
+        # round(base * sqrt(over / under) / step) in integers: add half a step before truncating the root
         return max(1, (isqrt(4 * base_px * base_px * over // (under * step * step)) + 1) // 2) * step
 
     return side(width, height), side(height, width)
 
 
-def _nearest(found: tuple[Size, ...], width_px: int, height_px: int) -> Size | None:
-    """Return the nearest size by the ratio of the two aspects; of two equally near, the larger and then the wider."""
+def _nearest(candidates: tuple[Size, ...], width_px: int, height_px: int) -> Size | None:
+    """Return the size nearest by ratio of aspects; then the larger, then the wider."""
 
     def distance(size: Size) -> tuple[Fraction, int, int]:
         ratio = Fraction(width_px * size[1], height_px * size[0])
         return max(ratio, 1 / ratio), -size[0] * size[1], -size[0]
 
-    return min(found, key=distance, default=None)
+    return min(candidates, key=distance, default=None)
 
 
 def _fits(buckets: Buckets, size: Size, width_px: int, height_px: int) -> bool:
     scale = max(Fraction(size[0], width_px), Fraction(size[1], height_px))
-    kept = Fraction(size[0] * size[1], width_px * height_px) / scale**2
-    return scale <= Fraction(buckets.max_upscale) and 1 - kept <= Fraction(buckets.max_crop)
+    remaining = Fraction(size[0] * size[1], width_px * height_px) / scale**2
+    return scale <= Fraction(buckets.max_upscale) and 1 - remaining <= Fraction(buckets.max_crop)
 
 
 def _ascending(numbers: tuple[int, ...], low: int, high: int | None) -> bool:
@@ -179,40 +172,38 @@ _RATES_HZ = (8_000, 48_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePolicy:
-    """Rules by which photos are stored.
+    """Rules for photos.
 
-    The photos of a dataset lie in one field: `jpg` where all are JPEGs, `img` (JPEG, PNG or WebP) under
-    mode="reference" or alpha="keep". Raises: ValueError.
+    A dataset's photos have one field: `jpg` if all are JPEGs, `img` (JPEG, PNG or WebP) with mode="reference" or
+    alpha="keep". Raises: ValueError.
     """
 
     mode: Literal["canonical", "reference"] = "canonical"
-    """"canonical": decoded, upright, sRGB, 8 bits, small, without metadata. "reference": the source's bytes; a
-    photo that the loader would read wrong or not at all is stored as PNG of full size."""
+    """"canonical": decoded, upright, sRGB, 8 bits, small, without metadata. "reference": the source's bytes, or a
+    full-size PNG for a photo that the loader would read wrong or not at all."""
     short_side_px: int = 256
-    """Shorter side of a canonical photo in pixels, 16 to 4096; a photo is never enlarged."""
+    """Shorter side of a canonical photo in px, 16 to 4096; never enlarged."""
     jpeg_quality: int = 92
     """JPEG quality of a canonical photo, 1 to 100."""
     strip_gps: bool = True
-    """True removes all metadata of a reference photo that says where it was taken; no pixel changes."""
+    """True removes all metadata of a reference photo that has coordinates; no pixel changes."""
     alpha: str = "white"
-    """Ground for transparent photos: "white", "black" or "#rrggbb". "drop" leaves them out; "keep" stores those few
-    as PNG with their alpha."""
+    """Background of transparent photos: "white", "black" or "#rrggbb". "drop" leaves them out; "keep" stores them
+    as PNG with alpha."""
     animated: Literal["drop", "first"] = "drop"
-    """"drop" leaves out objects of more than one frame or page; "first" takes the first."""
+    """"drop" leaves out objects of several frames or pages; "first" uses the first."""
     buckets: Buckets = field(default_factory=Buckets)
-    """Shapes that photos are trained at (the column `bucket`)."""
+    """Shapes for training on photos (the column `bucket`)."""
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("canonical", "reference"))
         check_range("short_side_px", self.short_side_px, _SIDES_PX)
         check_range("jpeg_quality", self.jpeg_quality, (1, 100))
         if self.mode == "canonical" and not self.strip_gps:
-            raise ValueError(
-                "strip_gps=False with mode='canonical': what is encoded anew carries no metadata"
-            )
+            raise ValueError("strip_gps=False with mode='canonical': a canonical photo has no metadata")
         if self.mode == "reference" and (self.short_side_px, self.jpeg_quality) != (256, 92):
             raise ValueError(
-                "short_side_px and jpeg_quality are of canonical photos; a reference photo keeps its own"
+                "short_side_px and jpeg_quality apply to canonical photos; a reference photo keeps its own"
             )
         ground_of(self.alpha)
         check_choice("animated", self.animated, ("drop", "first"))
@@ -220,32 +211,32 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoPolicy:
-    """Rules by which videos become clips. Raises: ValueError."""
+    """Rules for clips of videos. Raises: ValueError."""
 
     units: Literal["windows", "shots", "segments"] = "windows"
     """"windows": clips of `clip_s` end to end. "shots": the same within each shot, none across a scene cut.
-    "segments": those of the landing place's `_segments` table, each as long as it says."""
+    "segments": the rows of the landing place's `_segments` table, at their own lengths."""
     clip_s: float = 2.5
     """Length of a window, and the longest clip of a shot, in seconds: 0.2 to 60."""
     min_clip_s: float = 0.5
-    """Shortest clip of a shot in seconds, 0.1 to `clip_s`; shorter clips are left out."""
+    """Shortest clip of a shot in seconds, 0.1 to `clip_s`; shorter ones are left out."""
     max_clips: int | None = 8
-    """Most windows or clips of shots taken from one video, spread evenly over it; None for all."""
+    """Most windows or shot clips per video, spread evenly; None for all."""
     mode: Literal["canonical", "reference"] = "canonical"
     """"canonical": encoded anew, small. "reference": whole GOPs of the source, packet for packet. A clip that
-    cannot be stored so is canonical, and says why."""
+    cannot be stored so is canonical, with the reason in a column."""
     max_overhead_ratio: float = 1.25
-    """Largest ratio, 1 to 4, of the frames that a reference clip holds to the frames asked for."""
+    """Largest ratio, 1 to 4, of a reference clip's frames to the requested frames."""
     short_side_px: int = 256
-    """Shorter side of a canonical clip in pixels, 16 to 4096; a clip is never enlarged."""
+    """Shorter side of a canonical clip in px, 16 to 4096; never enlarged."""
     hdr: Literal["drop", "tonemap"] = "drop"
-    """"drop" leaves out HDR video; "tonemap" turns it into SDR."""
+    """"drop" leaves out HDR video; "tonemap" converts it to SDR."""
     deep: Literal["drop", "reduce"] = "drop"
-    """"drop" leaves out SDR video of more than 8 bits; "reduce" turns it into 8 bits."""
+    """"drop" leaves out SDR video of more than 8 bits; "reduce" converts it to 8 bits."""
     sound_rate_hz: int = 16_000
-    """Sample rate of the sound that goes with a clip, 8,000 to 48,000."""
+    """Sample rate of a clip's audio, 8,000 to 48,000."""
     buckets: Buckets = field(default_factory=Buckets)
-    """Shapes that clips are trained at (the column `bucket`)."""
+    """Shapes for training on clips (the column `bucket`)."""
 
     def __post_init__(self) -> None:
         check_choice("units", self.units, ("windows", "shots", "segments"))
@@ -263,23 +254,23 @@ class VideoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """Rules by which sounds become segments. Raises: ValueError."""
+    """Rules for segments of audio. Raises: ValueError."""
 
     segments: Literal["fixed", "energy", "given"] = "fixed"
-    """"fixed": end to end, `segment_s` each, nothing is left out. "energy": stretches that are louder than their
-    background. "given": those of the landing place's `_segments` table, each as long as it says."""
+    """"fixed": end to end, `segment_s` each, nothing left out. "energy": stretches louder than their background.
+    "given": the rows of the landing place's `_segments` table, at their own lengths."""
     segment_s: float = 5.0
     """Longest "fixed" or "energy" segment in seconds, 0.5 to 60."""
     pause_s: float = 0.5
     """Pause in seconds that ends an "energy" segment, 0.1 to `segment_s`."""
     padding_s: float = 0.2
-    """Seconds around an "energy" segment that stay with it, 0 to half of `segment_s`."""
+    """Seconds kept around an "energy" segment, 0 to half of `segment_s`."""
     min_sound_s: float = 0.1
-    """Shortest stretch in seconds that counts for "energy", 0 to `segment_s`."""
+    """Shortest "energy" stretch in seconds, 0 to `segment_s`."""
     sample_rate_hz: int = 16_000
-    """Sample rate of the stored sound, 8,000 to 48,000."""
+    """Sample rate of the stored audio, 8,000 to 48,000."""
     channels: Channels = "mono"
-    """"mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix can clip), "keep" or "first"."""
+    """"mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix clips), "keep" or "first"."""
     bits: Literal[16, 24] = 16
     """Bits of the FLAC, 16 or 24."""
 
@@ -297,22 +288,22 @@ class AudioPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPolicy:
-    """One policy per kind. Texts are taken as they are."""
+    """One policy per kind. Texts are stored unchanged."""
 
     image: ImagePolicy = field(default_factory=ImagePolicy)
-    """Rules by which photos are stored."""
+    """Rules for photos."""
     video: VideoPolicy = field(default_factory=VideoPolicy)
-    """Rules by which videos become clips."""
+    """Rules for clips of videos."""
     audio: AudioPolicy = field(default_factory=AudioPolicy)
-    """Rules by which sounds become segments."""
+    """Rules for segments of audio."""
 
     def of(self, kind: Kind) -> dict[str, Any]:
-        """Return the settings that a unit of this kind depends on, as plain values."""
+        """Return the settings behind this kind's units, as plain values."""
         return {} if kind == "text" else asdict(getattr(self, kind))
 
 
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:
-    """Check that a number is within bounds, which are included. Raises: ValueError naming field, value and bounds."""
+    """Check that a number is within inclusive bounds. Raises: ValueError."""
     low, high = bounds
     if not (math.isfinite(value) and low <= value <= (value if high is None else high)):
         accepted = f"{low} or more" if high is None else f"{low} to {high}"
@@ -320,12 +311,14 @@ def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> 
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is one of the choices. Raises: ValueError naming the field, the value and the choices."""
+    """Check that a value is one of the choices. Raises: ValueError."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}; accepted: {', '.join(map(repr, choices))}")
 
 
 def policy_words(policy: CutPolicy, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return kind -> how its raw objects are cut, of these kinds; plain words, as a stage record holds them."""
+    """Return kind -> setting -> text, for stage records."""
     plain: dict[str, dict[str, Any]] = {kind: policy.of(kind) for kind in sorted(set(kinds))}  # type: ignore[arg-type]
-    return {kind: {name: str(value) for name, value in told.items()} for kind, told in plain.items() if told}
+    return {
+        kind: {name: str(value) for name, value in rules.items()} for kind, rules in plain.items() if rules
+    }

@@ -3,7 +3,7 @@
 import re
 
 HEAD_BYTES = 4096
-"""Number of first bytes of a file that `sniff` takes."""
+"""First bytes of a file that `sniff` reads."""
 
 EMPTY = "application/x-empty"
 UNKNOWN = "application/octet-stream"
@@ -13,9 +13,9 @@ SUBTITLES = ("text/vtt", "application/x-subrip", "text/x-ssa")
 ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 """First bytes of an ASF."""
 MXF_PARTITION = bytes.fromhex("060e2b34020501010d01020101")
-"""First bytes of every partition's key (SMPTE 377M); the next tells a header (02), body (03) or footer (04)."""
+"""First bytes of a partition's key (SMPTE 377M); then 02 header, 03 body, 04 footer."""
 MP4_FIRST_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
-"""Boxes with which an MP4 begins."""
+"""First boxes of MP4 files."""
 
 _PREFIXES = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -38,6 +38,7 @@ _PREFIXES = (
     (b"YUV4MPEG2", "video/x-yuv4mpeg"),
     (b"nut/multimedia container\0", "video/x-nut"),
 )
+# First bytes that a text may also have.
 _BINARY_PREFIXES = (
     (b"caff", "audio/x-caf"),
     (b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00", "audio/x-w64"),
@@ -70,7 +71,6 @@ _BINARY_PREFIXES = (
     (b"CWS", "application/x-shockwave-flash"),
     (b"\x00\x00\x01\xb3", "video/mpeg-es"),
 )
-"""First bytes that a text may have as well."""
 _RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
 _IMAGE_BRANDS = {
     b"heic": "image/heic",
@@ -83,17 +83,16 @@ _IMAGE_BRANDS = {
     b"avis": "image/avif",
     b"crx ": "image/x-raw",
 }
-# What a HEIF file names whose first brand says only that it is one (ISO/IEC 23008-12, 10).
+# First brands of HEIF that leave the codec to the compatible brands (ISO/IEC 23008-12, 10).
 _ANY_CODEC = (b"mif1", b"msf1")
 _AUDIO_BRANDS = (b"M4A ", b"M4B ")
 _TS_PACKET_BYTES = 188
 
 
 def sniff(head: bytes) -> str:
-    """Return the MIME type of a file that begins with `head` (its first 4096 bytes, or all of a shorter file).
+    """Return the MIME type of a file by its first 4096 bytes.
 
-    Gives `application/x-empty` for no bytes and `application/octet-stream` for bytes it does not know. A
-    container (mp4, ogg, matroska) is named by what it usually holds; only opening it tells what is inside.
+    A container (mp4, ogg, matroska) gets its usual content's type; open it to see its streams.
     """
     if not head:
         return EMPTY
@@ -102,8 +101,8 @@ def sniff(head: bytes) -> str:
             return mime
     if _ANYMAP.match(head):
         return "image/x-portable-anymap"
-    found = _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else None)
-    return found or _binary(head) or _raw_stream(head) or _padded(head)
+    mime_type = _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else None)
+    return mime_type or _binary(head) or _raw_stream(head) or _padded(head)
 
 
 def _container(head: bytes) -> str | None:
@@ -130,13 +129,13 @@ def _binary(head: bytes) -> str | None:
     for prefix, mime in _BINARY_PREFIXES:
         if head.startswith(prefix):
             return mime
-    if MXF_PARTITION + b"\x02" in head:  # something else may lie in front of the header
+    if MXF_PARTITION + b"\x02" in head:  # a run-in may precede the header
         return "video/mxf"
     return "image/x-tga" if _is_tga(head) else None
 
 
 def _is_tga(head: bytes) -> bool:
-    """Return whether the 18 bytes of a TGA's header make sense: it has no bytes of its own to begin with."""
+    """Return whether the header of a TGA, which has no magic bytes, makes sense."""
     if len(head) < 18 or head[1] > 1 or head[2] not in (1, 2, 3, 9, 10, 11):
         return False
     has_palette = head[1] == 1 and head[2] in (1, 9) and head[7] in (15, 16, 24, 32)
@@ -146,7 +145,6 @@ def _is_tga(head: bytes) -> bool:
 
 
 def _raw_stream(head: bytes) -> str | None:
-    """Return the type of a stream without a container."""
     if (n_bytes := ac3_bytes(head)) and (len(head) < n_bytes + 6 or ac3_bytes(head[n_bytes:])):
         return "audio/eac3" if head[5] >> 3 > 10 else "audio/ac3"
     # DIF blocks of 80 bytes: a header, then subcode (IEC 61834-2).
@@ -172,7 +170,7 @@ _AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384
 
 
 def ac3_bytes(header: bytes) -> int:
-    """Return the length of the AC-3 or E-AC-3 frame that begins so (ETSI TS 102 366, 4.3 and E.1.2); 0 for no frame."""
+    """Return the length of an AC-3 or E-AC-3 frame (ETSI TS 102 366, 4.3 and E.1.2); 0 for none."""
     if len(header) < 6 or header[:2] != AC3_SYNC:
         return 0
     if 10 < header[5] >> 3 <= 16:
@@ -196,10 +194,7 @@ def _mpeg(head: bytes) -> str | None:
 
 
 def _padded(head: bytes) -> str:
-    """Return the type of MPEG sound behind something else, as cutters of streams leave it.
-
-    Three frames in a row are no chance.
-    """
+    """Return the type of MPEG audio after other bytes: three frames in a row."""
     at = head.find(b"\xff")
     while 0 <= at < len(head) - 4:
         first = second = 0
@@ -219,7 +214,7 @@ _RATES_HZ = (44100, 48000, 32000)
 
 
 def _layer3_bytes(header: bytes) -> int:
-    """Return the length of the layer III frame that begins so (ISO/IEC 11172-3, 2.4.3.1); 0 for anything else."""
+    """Return the length of a layer III frame (ISO/IEC 11172-3, 2.4.3.1); 0 for none."""
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return 0
     version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3
@@ -237,13 +232,13 @@ def _is_text(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4 and len(head) >= HEAD_BYTES  # cut inside the last letter
+        return error.start > len(head) - 4 and len(head) >= HEAD_BYTES  # cut inside the last character
     return True
 
 
 _ANYMAP = re.compile(rb"P(?:[1-6]\s+(?:#[^\n]*\n\s*)*\d+\s+\d+\s|7\s+(?:#[^\n]*\n)*WIDTH)")
+# Start of a SubRip file: a cue's number and times.
 _CUE = re.compile(r"(?:\d+\s*\r?\n)?\d{1,2}:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d{1,2}:\d\d:\d\d[,.]\d{1,3}")
-"""Beginning of a SubRip file: the number of a cue, and its times."""
 _ADVANCED_SUBTITLES = "[script info]"
 
 

@@ -1,7 +1,7 @@
 """Sizes that containers state, compared with the file: FFmpeg reads a file without its tail as a shorter one.
 
-Each check reads the heads of boxes, chunks, tags or pages, never what they hold. A size that its writer could not know,
-as live streams have it, states nothing.
+Only the heads of boxes, chunks, tags and pages are read. A size unknown to its writer, as in live streams, states
+nothing.
 """
 
 import mmap
@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 from loader.errors import DecodeFailed
-from loader.modalities.audio.stated_lengths import OGG, W64_RIFF, check_ogg, check_w64
+from loader.modalities.audio.padding import OGG, W64_RIFF, check_ogg, check_w64
 from loader.modalities.fields import Buffer
 from loader.modalities.video.matroska import MAGIC as MATROSKA
 from loader.modalities.video.matroska import check_segment
@@ -18,7 +18,7 @@ from .sniff import AC3_SYNC, ASF_HEADER, HEAD_BYTES, MP4_FIRST_BOXES, MXF_PARTIT
 from .unit import Unusable, rejected
 
 MXF_RUN_IN_BYTES = 65_536
-"""Most bytes that may lie in front of an MXF's header."""
+"""Most bytes before an MXF's header."""
 
 _ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
@@ -29,18 +29,16 @@ _UNKNOWN_FROM = 2**62
 _MP4_BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"meta", b"idat")
 _FLV_TAGS = (8, 9, 18)
 _MXF_FOOTER, _MXF_RANDOM_INDEX = b"\x04", b"\x11"
-_MXF_FOOTER_AT = 24
-"""Place in a partition of the byte at which the footer begins."""
+_MXF_FOOTER_AT = 24  # byte position of the footer's offset within a partition
 
-_DV_TYPE_AT = 80 * 5 + 48 + 3
-"""Place of the signal's type, in the sixth block."""
+_DV_TYPE_AT = 80 * 5 + 48 + 3  # byte position of the signal type, in the sixth block
 
+# Type of a DV signal -> multiple of a frame's bytes (SMPTE 314M, 370M).
 _DV_FACTORS = {0x00: 1, 0x04: 2, 0x14: 4, 0x18: 2}
-"""Type of a DV signal -> multiple of a frame's bytes (SMPTE 314M, 370M)."""
 
 
 def check_sizes(path: str) -> None:
-    """Check that a sound or video is as long as its container states. Raises: Unusable."""
+    """Check that audio or video is as long as its container states. Raises: Unusable."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             for is_one, check in _CHECKS:
@@ -51,7 +49,6 @@ def check_sizes(path: str) -> None:
 
 
 def _check_end(end: int, data: Buffer, slack: int = 0) -> None:
-    """Check that a size lies within the file, or `slack` bytes behind it. Raises: Unusable."""
     if end > len(data) + slack:
         raise _truncated(f"the header announces {end} bytes, the file has {len(data)}")
 
@@ -61,9 +58,8 @@ def _truncated(reason: str) -> Unusable:
 
 
 def _check_riff(data: Buffer) -> None:
-    """Check all RIFF chunks of a file: an AVI above 1 GiB has several."""
     at = 0
-    while bytes(data[at : at + 4]) in (b"RIFF", b"RF64"):
+    while bytes(data[at : at + 4]) in (b"RIFF", b"RF64"):  # an AVI above 1 GiB has several
         size = int.from_bytes(data[at + 4 : at + 8], "little")
         if bytes(data[at : at + 4]) == b"RF64" and bytes(data[12:16]) == b"ds64":
             size = int.from_bytes(data[20:28], "little")
@@ -84,7 +80,7 @@ def _check_aiff(data: Buffer) -> None:
 
 
 def _chunks(data: Buffer, at: int, form: str) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of the content of every chunk, padded to two bytes where sizes have 32 bits."""
+    """Yield (name, start, end) of every chunk's content; 32-bit sizes are padded to two bytes."""
     head = struct.calcsize(form)
     while at + head <= len(data):
         name, size = struct.unpack(form, bytes(data[at : at + head]))
@@ -118,11 +114,10 @@ def _check_flv(data: Buffer) -> None:
         end = at + 11 + int.from_bytes(data[at + 1 : at + 4], "big")
         if end > len(data):
             raise _truncated(f"the tag at byte {at} ends at byte {end}, the file has {len(data)}")
-        at = end + 4  # behind the size that each tag has at its end
+        at = end + 4  # skip the size after each tag
 
 
 def _check_asf(data: Buffer) -> None:
-    """Check the sizes of the file and its data; a broadcast states none."""
     header = int.from_bytes(data[16:24], "little")
     _check_end(header, data)
     at = 30
@@ -130,7 +125,7 @@ def _check_asf(data: Buffer) -> None:
         identity, size = bytes(data[at : at + 16]), int.from_bytes(data[at + 16 : at + 24], "little")
         if identity == _ASF_FILE and size >= 104:
             if int.from_bytes(data[at + 88 : at + 92], "little") & _ASF_BROADCAST:
-                return
+                return  # it states no sizes
             _check_end(int.from_bytes(data[at + 40 : at + 48], "little"), data)
         if size < 24:
             break
@@ -141,7 +136,6 @@ def _check_asf(data: Buffer) -> None:
 
 
 def _check_mxf(data: Buffer) -> None:
-    """Check that the footer is there, to its last byte; a file without one was not closed."""
     first = bytes(data[: MXF_RUN_IN_BYTES + 16]).find(MXF_PARTITION)
     start, _ = _ber(data, first + 16)
     footer = int.from_bytes(data[start + _MXF_FOOTER_AT : start + _MXF_FOOTER_AT + 8], "big")
@@ -160,7 +154,6 @@ def _check_mxf(data: Buffer) -> None:
 
 
 def _check_ac3(data: Buffer) -> None:
-    """Check that the last frame is whole; a stream that was cut between two frames is a shorter one."""
     at = 0
     while n_bytes := ac3_bytes(bytes(data[at : at + 6])):
         at += n_bytes
@@ -169,7 +162,7 @@ def _check_ac3(data: Buffer) -> None:
 
 
 def _check_dv(data: Buffer) -> None:
-    """Check that the last frame is whole: all are of one length, by the system and the type of the first."""
+    """Check that the last frame is complete: all have one length."""
     n_frames = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F) if len(data) > _DV_TYPE_AT else 1
     n_bytes = (n_frames or 0) * (144_000 if data[3] & 0x80 else 120_000)
     if n_bytes and len(data) % n_bytes:
@@ -177,7 +170,7 @@ def _check_dv(data: Buffer) -> None:
 
 
 def _mxf_key(data: Buffer, at: int) -> bytes:
-    """Return what tells a partition from another, b"" where there is none."""
+    """Return the byte of a partition's type, b"" for other keys."""
     key = bytes(data[at : at + 14])
     return key[13:] if key[:13] == MXF_PARTITION else b""
 
@@ -191,6 +184,7 @@ def _ber(data: Buffer, at: int) -> tuple[int, int]:
     return at + 1 + n, int.from_bytes(data[at + 1 : at + 1 + n], "big")
 
 
+# (whether the file has this format, its check).
 _CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] = (
     (lambda data: bytes(data[:4]) in (b"RIFF", b"RF64"), _check_riff),
     (lambda data: bytes(data[:16]) == W64_RIFF, check_w64),
@@ -205,4 +199,3 @@ _CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] =
     (lambda data: sniff(bytes(data[:HEAD_BYTES])) == "video/dv", _check_dv),
     (lambda data: MXF_PARTITION in bytes(data[: MXF_RUN_IN_BYTES + 16]), _check_mxf),
 )
-"""(whether it is such a file, the check)."""

@@ -1,4 +1,4 @@
-"""Documents: a text file is one, every line of a JSON Lines file is one. UTF-8, nothing changed but a leading BOM."""
+"""Documents: a whole text file, or each line of a JSON Lines file. UTF-8, unchanged but for a leading BOM."""
 
 import codecs
 import json
@@ -12,20 +12,20 @@ from .policy import CutPolicy
 from .unit import Unit, dropped, rejected
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Bytes of the longest document, and of the longest line of JSON Lines. A whole book has a tenth of it."""
+"""Bytes of the longest document, and of the longest JSON line; a book has a tenth."""
 
 MAX_DOCUMENTS = 100_000
-"""Most documents of one file; split a larger one, so that one raw object stays a small piece of work."""
+"""Most documents per file, so that each raw object stays a small piece of work."""
 
 TEXT_KEYS = ("text", "content")
-"""Names that a JSON line may keep its document under."""
+"""Keys of a JSON line that may hold its document."""
 
 Document = tuple[int, str, dict[str, Any]]
-"""Line number from 1 (0: the whole file), the text, and the other values of the line."""
+"""Line number from 1 (0: the whole file), text, and the line's other values."""
 
 
 def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Return units with the fields `txt` and `json`; nothing is written to `scratch`.
+    """Return units with the fields `txt` and `json`; writes nothing to `scratch`.
 
     Raises: Unusable for a file that is not UTF-8, too long, blank, or JSON without a text.
     """
@@ -41,31 +41,31 @@ def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
 def audit_text(path: str) -> Row:
     """Return the columns of the media table. Raises: Unusable."""
-    found = [len(text) for _, text, _ in documents(path)]
+    lengths = [len(text) for _, text, _ in documents(path)]
     return {
         "container": "jsonl" if is_json(path) else "text",
-        "n_documents": len(found),
-        "n_chars": sum(found),
+        "n_documents": len(lengths),
+        "n_chars": sum(lengths),
     }
 
 
 def documents(path: str) -> Iterator[Document]:
-    """Yield every document of the file that is not blank. Raises: Unusable, also when all are."""
-    n_found = 0
+    """Yield every document that is not blank. Raises: Unusable, also if all are blank."""
+    n_documents = 0
     for number, text, extra in _lines_of_json(path) if is_json(path) else _whole(path):
         if text.strip():
-            n_found += 1
-            if n_found > MAX_DOCUMENTS:
+            n_documents += 1
+            if n_documents > MAX_DOCUMENTS:
                 raise rejected(
                     "probe", "too_many_documents", f"more than {MAX_DOCUMENTS} in one file; split it"
                 )
             yield number, text, extra
-    if not n_found:
+    if not n_documents:
         raise rejected("probe", "blank", "there is nothing but blanks in it")
 
 
 def is_json(path: str) -> bool:
-    """Return whether the first letter is that of a JSON object."""
+    """Return whether the first character opens a JSON object."""
     with open(path, "rb") as file:
         return file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
 
@@ -79,7 +79,6 @@ def _whole(path: str) -> Iterator[Document]:
 
 
 def _lines_of_json(path: str) -> Iterator[Document]:
-    """Yield the documents of lines read with a bound: a line of any length never comes into memory whole."""
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(MAX_TEXT_BYTES + 1):
@@ -95,7 +94,7 @@ def _document(line: str, number: int) -> Document:
     try:
         body = json.loads(line)
     except (ValueError, RecursionError) as error:
-        if number == 1 and line.lstrip().startswith("{"):  # an indented JSON file begins like this
+        if number == 1 and line.lstrip().startswith("{"):  # an indented JSON file
             raise dropped("probe", "no_text", "JSON, but not one object per line") from error
         raise rejected("decode", "bad_json", f"line {number}: {error}") from error
     if not isinstance(body, dict):
@@ -104,7 +103,7 @@ def _document(line: str, number: int) -> Document:
         if isinstance(text := body.get(key), str):
             try:
                 text.encode()
-            except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can spell
+            except UnicodeEncodeError as error:  # half of a surrogate pair
                 raise rejected("decode", "not_utf8", f"line {number}: {error}") from error
             return number, text, {name: value for name, value in body.items() if name != key}
     raise dropped("probe", "no_text", f"line {number} has none of {', '.join(TEXT_KEYS)}")

@@ -1,7 +1,7 @@
-"""Small pictures for Dagster's pages: histograms, counts and the growth of a dataset, as Markdown images.
+"""Plots for Dagster's pages, as Markdown images.
 
-A picture is a PNG of at most 44 kB, so that its data URI takes at most 60 kB in Dagster's event log. Nothing is
-kept after a call: figures are made without pyplot, which would hold on to every one.
+An image is a PNG of at most 44 kB: its data URI takes 60 kB in Dagster's event log. Figures are made without pyplot,
+which would keep every one.
 """
 
 import base64
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_COLUMNS = 6
-"""Histograms in one picture."""
+"""Histograms per image."""
 MAX_BARS = 8
-"""Names with a bar of their own; the rest is one bar together."""
+"""Most bars; the last one stands for the rest."""
 MAX_VERSIONS = 30
 MAX_PNG_BYTES = 44_000
 
 _DPI = 100
-_FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
+_FONT = "DejaVu Sans"  # comes with matplotlib, so that every machine draws the same
 _BINS = 20
 _COLOURS = 32
 _FILL, _INK, _FAINT, _OLD = "#4f43dd", "#23252d", "#d9dbe3", "#c9c6ef"
@@ -45,29 +45,21 @@ _UNITS = {
 
 
 def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> str:
-    """Draw one histogram per column of numbers or booleans, at most six, as a Markdown image; "" when there is none.
+    """Draw a histogram per numeric or boolean column, at most six; "" for none.
 
-    Values that are no finite number are left out and counted in the title. The unit is read off the end of a column's
-    name.
+    Titles count values that are no finite number. The end of a column's name gives its unit.
     """
     shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
     if not shown:
         return ""
-    wide = min(3, len(shown))
-    tall = math.ceil(len(shown) / wide)
-    figure, axes = _figure(wide, tall, width_in=2.6 * wide, height_in=1.95 * tall)
-    for axis, (name, values) in zip(axes, shown, strict=False):
+    figure, axes = _grid(len(shown), width_in=2.6, height_in=1.95)
+    for axis, (name, values) in zip(axes, shown, strict=True):
         _histogram(axis, name, values, of)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     return _image(figure, "histograms of " + ", ".join(name for name, _ in shown))
 
 
 def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> str:
-    """Draw a bar per name of each group, side by side, as a Markdown image; "" when everything is empty.
-
-    At most eight bars each, the largest; the others are one bar together.
-    """
+    """Draw bars per name of each group, at most eight, side by side; "" for none."""
     shown = {title: _largest(named) for title, named in groups.items() if named}
     if not shown:
         return ""
@@ -79,32 +71,25 @@ def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> s
 
 
 def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
-    """Draw samples by version number (the newest 30), and bytes per group, as a Markdown image; "" without either."""
+    """Draw samples by version number (the newest 30) and bytes per group; "" without either."""
     newest = dict(sorted(samples.items())[-MAX_VERSIONS:])
     largest = _largest(nbytes)
     if not newest or not largest:
         return ""
     figure, axes = _figure(2, 1, width_in=7.6, height_in=0.95 + 0.24 * max(4, len(largest)))
-    left, right = axes
-    places = range(len(newest))
-    left.bar(places, list(newest.values()), width=min(0.7, 0.14 * len(newest)), color=_FILL)
-    every = math.ceil(len(newest) / 10)
-    left.set_xticks(list(places)[::every], [f"@{number}" for number in newest][::every])
-    left.set_xlim(-0.7, len(newest) - 0.3)
-    left.set_title("samples per version")
-    left.set_ylabel("samples")
-    _count_axis(left, max(newest.values()))
+    samples_axis, bytes_axis = axes
+    places, width = _version_axis(samples_axis, list(newest), "samples per version")
+    samples_axis.bar(places, list(newest.values()), width=width, color=_FILL)
+    samples_axis.set_ylabel("samples")
+    _count_axis(samples_axis, max(newest.values()))
     unit, scale = _byte_unit(max(largest.values()))
     scaled = {name: n / scale for name, n in largest.items()}
-    _bars(right, f"{unit} per group", scaled, len(scaled), digits=0 if scale == 1 else 2)
+    _bars(bytes_axis, f"{unit} per group", scaled, len(scaled), digits=0 if scale == 1 else 2)
     return _image(figure, "samples per version, bytes per group")
 
 
 def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
-    """Draw the time from arrival to version by version number, as a Markdown image; "" without any.
-
-    Median and 95th percentile of the newest 30.
-    """
+    """Draw the median and 95th percentile of the lag by version number (the newest 30); "" for none."""
     newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
     if not newest:
         return ""
@@ -113,7 +98,7 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
         (u, s) for u, s in (("h", 3600.0), ("min", 60.0), ("s", 1.0)) if most >= 2 * s or s == 1
     )
     figure, (axis,) = _figure(1, 1, width_in=7.6, height_in=2.2)
-    places, width = list(range(len(newest))), min(0.7, 0.14 * len(newest))
+    places, width = _version_axis(axis, list(newest), "from arrival to version")
     axis.bar(places, [p95 / scale for _, p95 in newest.values()], width=width, color=_FAINT, label="95 %")
     axis.bar(
         places,
@@ -122,30 +107,22 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
         color=_FILL,
         label="median",
     )
-    every = math.ceil(len(newest) / 10)
-    axis.set_xticks(places[::every], [f"@{number}" for number in newest][::every])
-    axis.set_xlim(-0.7, len(newest) - 0.3)
-    axis.set_title("from arrival to version")
     axis.set_ylabel(unit)
     axis.legend(frameon=False, fontsize=7)
     return _image(figure, "time from arrival to version")
 
 
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
-    """Draw each column, at most six, before and now as shares, as a Markdown image; "" when there is none.
+    """Draw each column before and now, as shares, at most six; "" for none.
 
-    Numbers are histograms over common bins, other values bars of the commonest eight.
+    Numbers become histograms over common bins, other values bars of the commonest eight.
     """
     shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
     if not shown:
         return ""
-    wide = min(3, len(shown))
-    tall = math.ceil(len(shown) / wide)
-    figure, axes = _figure(wide, tall, width_in=max(3.4, 2.8 * wide), height_in=2.1 * tall)
-    for axis, (name, (before, now)) in zip(axes, shown, strict=False):
+    figure, axes = _grid(len(shown), width_in=2.8, height_in=2.1, least_in=3.4)
+    for axis, (name, (before, now)) in zip(axes, shown, strict=True):
         _two_sides(axis, name, before, now)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     return _image(figure, "before and after of " + ", ".join(name for name, _ in shown))
 
 
@@ -156,21 +133,23 @@ def _two_sides(axis: "Axes", name: str, before: Sequence[Any], now: Sequence[Any
     texts = any(isinstance(value, str | bool) for value in (*before[:1], *now[:1]))
     if texts or not all(sides):
         tallies = [Counter(map(str, values)) for values in (before, now)]
-        top = [one for one, _ in (tallies[0] + tallies[1]).most_common(MAX_BARS)]
+        top = [name_of_bar for name_of_bar, _ in (tallies[0] + tallies[1]).most_common(MAX_BARS)]
         places = np.arange(len(top))
-        for tally, shift, colour, said in zip(
+        for tally, shift, colour, label in zip(
             tallies, (-0.2, 0.2), (_OLD, _FILL), ("before", "now"), strict=True
         ):
-            shares = [tally[one] / tally.total() for one in top]
-            axis.barh(places + shift, shares, height=0.38, color=colour, label=said)
-        axis.set_yticks(list(places), [_text(one, 14) for one in top])
+            shares = [tally[name_of_bar] / tally.total() for name_of_bar in top]
+            axis.barh(places + shift, shares, height=0.38, color=colour, label=label)
+        axis.set_yticks(list(places), [_text(name_of_bar, 14) for name_of_bar in top])
         axis.invert_yaxis()
     else:
         low, high = np.quantile([*sides[0], *sides[1]], (0.002, 0.998))
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        for values, colour, said in zip(sides, (_OLD, _FILL), ("before", "now"), strict=True):
+        for values, colour, label in zip(sides, (_OLD, _FILL), ("before", "now"), strict=True):
             heights, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
-            axis.stairs(heights / len(values), edges, color=colour, fill=said == "before", lw=1.6, label=said)
+            axis.stairs(
+                heights / len(values), edges, color=colour, fill=label == "before", lw=1.6, label=label
+            )
         axis.locator_params(axis="x", nbins=4)
         axis.set_ylabel("share")
     axis.set_title(_text(name, 34))
@@ -178,10 +157,7 @@ def _two_sides(axis: "Axes", name: str, before: Sequence[Any], now: Sequence[Any
 
 
 def numbers(values: Sequence[Any]) -> list[float]:
-    """Return the finite numbers among the values, booleans as 0 and 1.
-
-    Those beyond 1e150 are no measure of anything.
-    """
+    """Return the finite numbers below 1e150, booleans as 0 and 1."""
     return [
         float(value)
         for value in values
@@ -192,18 +168,18 @@ def numbers(values: Sequence[Any]) -> list[float]:
 def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
     import numpy as np
 
-    found = numbers(values)
-    low, high = min(found), max(found)
+    finite = numbers(values)
+    low, high = min(finite), max(finite)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         low, high = low - 0.5, high + 0.5
-    whole = all(value.is_integer() for value in found)
+    whole = all(value.is_integer() for value in finite)
     if whole and high - low < _BINS:
         edges = np.arange(math.floor(low) - 0.5 + (low % 1 > 0), math.ceil(high) + 0.5 + 0.25)
     else:
         edges = np.linspace(low, high, _BINS + 1)
-    heights, edges = np.histogram(found, bins=edges)
+    heights, edges = np.histogram(finite, bins=edges)
     axis.bar(edges[:-1], heights, width=np.diff(edges), align="edge", color=_FILL, edgecolor="white", lw=0.4)
-    missing = len(values) - len(found)
+    missing = len(values) - len(finite)
     axis.set_title(_text(name, 28) + (f"  ({missing} unknown)" if missing else ""))
     axis.set_xlabel(_UNITS.get(name.rpartition("_")[2], ""))
     axis.set_ylabel(of)
@@ -215,8 +191,16 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
     _count_axis(axis, int(heights.max()))
 
 
+def _version_axis(axis: "Axes", numbers: Sequence[int], title: str) -> tuple[list[int], float]:
+    """Label at most ten versions; return the positions of all, and the width of a bar."""
+    places, every = list(range(len(numbers))), math.ceil(len(numbers) / 10)
+    axis.set_xticks(places[::every], [f"@{number}" for number in numbers][::every])
+    axis.set_xlim(-0.7, len(numbers) - 0.3)
+    axis.set_title(title)
+    return places, min(0.7, 0.14 * len(numbers))
+
+
 def _count_axis(axis: "Axes", most: int) -> None:
-    """Show counts from 0 upwards, at whole numbers."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_ylim(0, max(1, most) * 1.1)
@@ -225,7 +209,6 @@ def _count_axis(axis: "Axes", most: int) -> None:
 
 
 def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digits: int = 0) -> None:
-    """Draw one horizontal bar per name, its number beside it, room for `rows` of them."""
     places = range(len(named))
     axis.barh(places, list(named.values()), height=0.65, color=_FILL)
     most = max(named.values())
@@ -242,7 +225,6 @@ def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digit
 
 
 def _short(n: float, digits: int) -> str:
-    """Return 1,234 or 12.3M: short enough to stand beside a bar."""
     for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if n >= 10 * scale:
             return f"{n / scale:,.1f}{letter}"
@@ -250,7 +232,7 @@ def _short(n: float, digits: int) -> str:
 
 
 def _largest(named: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest eight, largest first (equal ones by name), with all others as one."""
+    """Return the largest eight, by number then name; the last one sums the rest."""
     ordered = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) <= MAX_BARS:
         return dict(ordered)
@@ -280,18 +262,25 @@ def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tupl
     return figure, axes
 
 
+def _grid(n: int, *, width_in: float, height_in: float, least_in: float = 0.0) -> "tuple[Figure, list[Axes]]":
+    """Return a figure with n plots, three in a row. width_in, height_in: of each plot."""
+    wide = min(3, n)
+    tall = math.ceil(n / wide)
+    figure, axes = _figure(wide, tall, width_in=max(least_in, width_in * wide), height_in=height_in * tall)
+    for axis in axes[n:]:
+        axis.set_visible(False)
+    return figure, axes[:n]
+
+
 def _image(figure: "Figure", alt: str) -> str:
     png = _png(figure)
     # Alt text is part of the Markdown: only what cannot end it.
-    said = "".join(c for c in alt if c.isalnum() or c in " ,_-.")
-    return f"![{said}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    alt_text = "".join(c for c in alt if c.isalnum() or c in " ,_-.")
+    return f"![{alt_text}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
 def _png(figure: "Figure") -> bytes:
-    """Return the figure as a PNG with a palette: a third of the bytes of full colour.
-
-    Nothing of the time or the machine is written into it.
-    """
+    """Return the figure as a PNG with a palette: a third of the bytes of full colour. Deterministic."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -312,14 +301,13 @@ def _png(figure: "Figure") -> bytes:
 
 @lru_cache(maxsize=1)
 def _drawable() -> frozenset[int]:
-    """Return the code points that the font has: others would be boxes, and a warning each."""
+    """Return the font's code points. Others would be boxes, with a warning each."""
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(get_font(findfont(_FONT)).get_charmap())
 
 
 def _text(name: str, longest: int = 22) -> str:
-    """Return a name as a label: short, in the font's own characters, and never read as mathematics."""
     name = " ".join(str(name).split()) or "(empty)"
     if len(name) > longest:
         name = name[: longest - 1] + "…"

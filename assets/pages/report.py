@@ -1,4 +1,4 @@
-"""Metadata that Dagster's pages show of a stage: counts, bytes, small Markdown tables and plots."""
+"""Metadata of stages for Dagster's pages: counts, bytes, Markdown tables and plots."""
 
 import re
 from collections import Counter
@@ -26,19 +26,16 @@ _BAR = "█"
 
 
 class Markdown(str):
-    """Markup of our own, such as a link: a cell that is not escaped. Text of others in it is."""
+    """Markup for a cell, such as a link, which is not escaped."""
 
 
 def dagster_name(dataset: str) -> str:
-    """Return the name of a dataset where Dagster takes letters, digits and '_' only: groups, jobs, sensors."""
+    """Return a dataset's name with letters, digits and '_' only, for groups, jobs and sensors."""
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table. Cells are escaped, so that they are shown as written; `Markdown` is not.
-
-    Rows beyond 50 are counted and not shown.
-    """
+    """Return a Markdown table with escaped cells, except `Markdown`. Counts rows beyond 50."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
@@ -47,7 +44,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
 
 
 def bars(counts: Mapping[str, int], width: int = 24) -> str:
-    """Return counts as a Markdown table with a bar each, the largest `width` blocks long."""
+    """Return counts as a Markdown table with bars of at most `width` blocks."""
     most = max(counts.values(), default=0) or 1
     rows = [(name, n, _BAR * max(1 if n else 0, round(width * n / most))) for name, n in counts.items()]
     return markdown_table(("", "n", ""), rows)
@@ -58,17 +55,14 @@ def _cell(value: object) -> str:
 
 
 def code_block(language: str, *lines: str) -> str:
-    """Return lines to copy, as a block of Markdown that none of them ends."""
-    told = [clean(line) for line in lines]
-    fence = "`" * (1 + max(2, *(len(run) for line in told for run in re.findall("`+", line)), 0))
-    return "\n".join([f"{fence}{language}", *told, fence])
+    """Return lines as a fenced Markdown block, which none of them can end."""
+    cleaned = [clean(line) for line in lines]
+    fence = "`" * (1 + max(2, *(len(run) for line in cleaned for run in re.findall("`+", line)), 0))
+    return "\n".join([f"{fence}{language}", *cleaned, fence])
 
 
 def data_version(record: StageRecord) -> dg.DataVersion:
-    """Return the fingerprint of everything that the stage's result depends on, which Dagster compares.
-
-    Made again of the same, a stage has the same, and nothing behind it is stale.
-    """
+    """Return the record's fingerprint, by which Dagster compares results."""
     return dg.DataVersion(record.fingerprint)
 
 
@@ -89,7 +83,7 @@ def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]])
 def samples_metadata(
     record: StageRecord, refusals: Sequence[Mapping[str, Any]], table: "pl.DataFrame"
 ) -> Metadata:
-    """Return the metadata of the asset [dataset, samples]. table: the batch's rows for the samples table."""
+    """Return the metadata of the asset [dataset, samples]. table: the batch's rows."""
     named = {name: table[name] for name in ("kind", "split", "licence") if name in table.columns}
     groups: dict[str, Counter[str]] = {
         name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
@@ -104,7 +98,7 @@ def samples_metadata(
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return the metadata of the asset [dataset, media]: the types of the admitted objects."""
+    """Return the metadata of the asset [dataset, media]."""
     rows = [
         (
             row["key"],
@@ -127,7 +121,7 @@ def units_metadata(
 ) -> Metadata:
     """Return the metadata of the asset [dataset, units]."""
     kinds = Counter(str(row["kind"]) for row in rows)
-    made = lineage_metadata(
+    origins = lineage_metadata(
         record.dataset,
         {name: [("raw_objects", name.removeprefix("raw_"))] for name in ("raw_key", "raw_sha256")}
         | {"kind": [("media", "kind")]},
@@ -135,7 +129,7 @@ def units_metadata(
     return (
         check_metadata(record, refusals)
         | arrow_schema(UNITS, TEXTS["units"])
-        | made
+        | origins
         | {"kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))}
     )
 
@@ -150,10 +144,7 @@ _FEATURE_TEXTS = {
 def features_metadata(
     record: StageRecord, rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str] | None = None
 ) -> Metadata:
-    """Return the metadata of an asset [dataset, feature_<name>]: the range of each score, and refused samples.
-
-    texts: column -> description.
-    """
+    """Return the metadata of an asset [dataset, feature_<name>]. texts: column -> description."""
     names = [
         name
         for name in dict.fromkeys(n for row in rows for n in row)
@@ -195,7 +186,7 @@ def features_metadata(
 
 
 def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return the metadata of a check on objects: every one that gave no sample, and why."""
+    """Return the metadata of a check on objects: those without a sample, and why."""
     table = [
         (row["key"], row["outcome"], row["stage"], row["code"], row["reason"])
         for row in refusals
@@ -209,7 +200,7 @@ def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -
 
 
 def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
-    """Return the metadata of the asset [dataset, version]. history: samples by version number."""
+    """Return the metadata of the asset [dataset, version]. history: version number -> samples."""
     version = release.version
     groups = [
         (name, body["n_rows"], body["nbytes"], ", ".join(sorted(body["field_nbytes"])))
@@ -228,8 +219,10 @@ def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata
 
 
 def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
-    """Return the metadata of samples that people excluded. counts: (person, reason) -> number of them."""
-    rows = [(by, reason, n) for (by, reason), n in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
+    """Return the metadata of exclusions. counts: (person, reason) -> samples."""
+    rows = [
+        (by, reason, n) for (by, reason), n in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    ]
     table = markdown_table(("excluded by", "reason", "samples"), rows) if rows else "none"
     return {
         "excluded_samples": dg.MetadataValue.int(sum(counts.values())),
@@ -238,21 +231,20 @@ def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
 
 
 def viewer_metadata(url: str) -> Metadata:
-    """Return the metadata of a page of the viewer; none for ""."""
+    """Return a link to a page of the viewer; {} for ""."""
     return {"viewer": dg.MetadataValue.url(url)} if url else {}
 
 
 def link(text: str, url: str) -> str:
-    """Return a cell that leads there; the text alone for ""."""
+    """Return a link as a cell; only the text if `url` is ""."""
     return Markdown(f"[{markdown_text(text)}]({url})") if url else text
 
 
 def _approvals(release: "Release") -> str:
-    """List versions of the release that somebody let pass, who and why."""
     rows = [
-        (one.name, made["by"], made["reason"], ", ".join(made["checks"]))
+        (one.name, approval["by"], approval["reason"], ", ".join(approval["checks"]))
         for one in release.versions
-        if (made := one.manifest["producer"].get("approval"))
+        if (approval := one.manifest["producer"].get("approval"))
     ]
     return (
         markdown_table(("version", "approved by", "reason", "though these failed"), rows) if rows else "none"

@@ -1,4 +1,4 @@
-"""Events of a stage's run for Dagster: expected errors without a retry, the check, the materialization."""
+"""Dagster events of a stage's run: failures without a retry, the check, the materialization."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ Metadata = Mapping[str, dg.MetadataValue[Any]]
 
 @contextmanager
 def as_failures(*errors: type[Exception]) -> Iterator[None]:
-    """End the run at once on these errors: a retry would meet them again."""
+    """Fail the run on these errors, without a retry."""
     try:
         yield
     except errors as error:
@@ -25,10 +25,9 @@ def as_failures(*errors: type[Exception]) -> Iterator[None]:
 def check_and_materialize(
     record: StageRecord, check: str, checked: Metadata, shown: Metadata
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-    """Yield the check's result, then the materialization. checked, shown: metadata of either.
+    """Yield the check's result, then the materialization, with their metadata.
 
-    Raises: dg.Failure where the record's verdict is another than published. The check makes that visible; the record,
-    which is already written, makes it true.
+    Raises: dg.Failure if the record's verdict is not `published`.
     """
     passed = record.verdict == "published"
     yield dg.AssetCheckResult(check_name=check, passed=passed, metadata=checked)

@@ -1,6 +1,8 @@
-"""Columns of tables on Dagster's pages: their types, and the columns of assets that they were made of."""
+"""Columns on Dagster's pages: types, descriptions, and the columns they derive from."""
 
+import re
 from collections.abc import Iterable, Mapping
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -8,17 +10,97 @@ import dagster as dg
 import pyarrow as pa
 
 from ..tables import TEXTS
-from .column_texts import SAMPLE_TEXTS, feature_texts
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from ..featurizers import Featurizer
     from ..spec import DatasetSpec
+
+
+MAX_CHARS = 400
+
+SAMPLE_TEXTS: Mapping[str, str] = {
+    "ordinal": "position in the version, from 0",
+    "part": "part that holds the sample",
+    "row": "row in its part, from 0",
+    "key": "key of the sample, unique in the version",
+    "source_key": "name of the raw object in its source",
+    "unit_id": "SHA-256 of the sample's raw object, range and policy",
+    "raw_start": "start in the raw object: ticks@numerator/denominator, empty for the whole object",
+    "raw_end": "end in the raw object, exclusive, as raw_start",
+    "split": "split, by the hash of the raw object or subject",
+    "run_id": "Dagster run that cut the sample",
+    "asset_key": "asset that cut the sample",
+    "partition": "batch of the sample",
+    "code_version": "version of the code that cut the sample",
+    "width_px": "width as stored in the sample",
+    "height_px": "height as stored in the sample",
+    "aspect_ratio": "width against height",
+    "bucket": "bucket of sizes; empty without buckets",
+    "duration_s": "duration of the sample",
+    "start_s": "start in the raw object",
+    "sample_rate_hz": "samples per second and channel, as stored in the sample",
+    "n_channels": "channels as stored in the sample",
+    "n_frames": "frames of the clip",
+    "n_chars": "characters of the text",
+    "n_bytes": "bytes of the text in UTF-8",
+    "shot": "number of the shot in the video, from 0",
+    "downmix": "matrix by which channels were mixed; empty for none",
+    "gain_db": "gain that was applied against clipping",
+    "mono_cancels": "the channels cancel out when mixed",
+    "photo_mode": "canonical: encoded again; reference: the original bytes",
+    "raw_mode": "mode of the raw image, as Pillow names it",
+    "colour": "source of the raw image's colour space",
+    "alpha": "treatment of transparency",
+    "has_gps": "the stored photo has a location in its metadata",
+    "gps_stripped": "the location was removed from the photo's metadata",
+    "clip_mode": "canonical: encoded again; reference: packets of the original",
+    "clip_mode_reason": "why the clip was encoded again, where the policy asks for the original packets",
+    "psnr_db": "mean PSNR of the clip against its source; null where nothing was encoded",
+    "worst_psnr_db": "PSNR of the worst frame against its source",
+    "n_deinterlaced": "frames made of two fields",
+    "colour_treatment": "how colours were converted",
+    "colour_assumed": "no matrix was tagged: read as BT.601",
+    "has_sound": "the clip has audio beside it",
+    "sound_missing_s": "audio that its source lacks within the clip",
+    "sound_downmix": "matrix by which the clip's audio was mixed; empty for none",
+    "sound_gain_db": "gain of the clip's audio against clipping",
+    "dup_of": "key of the better copy, of a near-duplicate",
+    "dup_by": "method that matched the near-duplicate: phash or embedding",
+    "dup_distance_bits": "bits in which its perceptual hash differs from the better copy's",
+    "dup_cosine": "cosine of its embedding with the better copy's",
+}
+"""Column of the samples table -> description, unless raw objects, media or a featurizer describe it."""
+
+
+def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
+    """Return column -> its paragraph or list item in the featurizer's docstring, else the first line."""
+    doc = cleandoc(type(featurizer).__doc__ or "")
+    blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*- )|(?=Columns?:)", doc)]
+    first = blocks[0] if blocks else ""
+    names = sorted({name for columns in featurizer.columns.values() for name in columns})
+    paragraphs = {
+        name: next(
+            (one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)), first
+        )
+        for name in names
+    }
+    return {
+        name: _short(text.removeprefix("- ").removeprefix(f"{name}: "), featurizer.name)
+        for name, text in paragraphs.items()
+    }
+
+
+def _short(text: str, featurizer: str) -> str:
+    text = f"{text} (featurizer {featurizer})" if text else f"computed by the featurizer {featurizer}"
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 3]}..."
+
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 SCHEMA, LINEAGE = "dagster/column_schema", "dagster/column_lineage"
-"""Names that Dagster's pages look for."""
+"""Names that Dagster's pages read."""
 
 FROM_RAW_OBJECTS = {
     "raw_uri": "uri",
@@ -40,34 +122,34 @@ FROM_MEDIA = {
 }
 """Column of a sample -> column of media."""
 FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"})
-"""Columns made when the batch is put together, of the hashes of all."""
+"""Columns computed from the hashes of the whole batch."""
 
 
 def schema_metadata(columns: Mapping[str, str], texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
-    """Return column -> type, as Dagster shows it. texts: column -> description."""
-    made = [dg.TableColumn(name, kind, texts.get(name)) for name, kind in columns.items()]
-    return {SCHEMA: dg.MetadataValue.table_schema(dg.TableSchema(columns=made))}
+    """Return Dagster's schema. columns: name -> type; texts: name -> description."""
+    typed = [dg.TableColumn(name, kind, texts.get(name)) for name, kind in columns.items()]
+    return {SCHEMA: dg.MetadataValue.table_schema(dg.TableSchema(columns=typed))}
 
 
 def arrow_schema(schema: pa.Schema, texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
-    """Return types and descriptions of the columns of a lifecycle table."""
+    """Return Dagster's schema of a lifecycle table."""
     return schema_metadata({item.name: str(item.type) for item in schema}, texts)
 
 
 def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]) -> Metadata:
-    """Return column -> [(asset, column)] of the same dataset, as Dagster shows it."""
-    made = dg.TableColumnLineage(
+    """Return Dagster's column lineage. deps: column -> [(asset, column)] of the same dataset."""
+    lineage = dg.TableColumnLineage(
         {
             name: [dg.TableColumnDep(dg.AssetKey([dataset, asset]), column) for asset, column in sources]
             for name, sources in deps.items()
         }
     )
-    return {LINEAGE: dg.MetadataValue.column_lineage(made)}
+    return {LINEAGE: dg.MetadataValue.column_lineage(lineage)}
 
 
 def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
-    """Return types and origin of a batch's columns in the samples table: each from its stage."""
-    scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.made())}
+    """Return the schema and lineage of a batch's rows in the samples table."""
+    scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.build())}
     deps: dict[str, list[tuple[str, str]]] = {}
     for name in table.columns:
         if name in FROM_RAW_OBJECTS:
@@ -83,21 +165,21 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
 
 
 def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
-    """Return column of the samples table -> what it holds. spec: the dataset, whose featurizers describe theirs."""
+    """Return column of the samples table -> description. spec: the dataset, for its featurizers."""
     texts = dict(SAMPLE_TEXTS)
     texts |= {name: TEXTS["raw_objects"][column] for name, column in FROM_RAW_OBJECTS.items()}
     texts |= {name: f"of the source: {TEXTS['media'][column]}" for name, column in FROM_MEDIA.items()}
     for feature in spec.features if spec else ():
-        texts |= feature_texts(feature.made())
+        texts |= feature_texts(feature.build())
     return texts
 
 
 def version_columns(dataset: str, table: "pl.LazyFrame", spec: "DatasetSpec | None" = None) -> Metadata:
-    """Return types, descriptions and origin of the columns of a version's samples table: all are the batches'."""
+    """Return the schema and lineage of a version's samples table."""
     schema = table.collect_schema()
-    told = schema_metadata({name: str(kind) for name, kind in schema.items()}, sample_texts(spec))
+    types = schema_metadata({name: str(kind) for name, kind in schema.items()}, sample_texts(spec))
     own = [name for name in schema.names() if name != "ordinal"]
-    return told | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
+    return types | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
 
 
 def _columns_of(featurizer: Any) -> set[str]:

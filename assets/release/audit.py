@@ -1,8 +1,7 @@
-"""The last audit: the rows that a batch would add to a version are checked before it is published.
+"""Audit a batch before its publication: check the rows that it would add to a version.
 
-The verdict lies under the stage `version` with the batch's key. It is for exactly one samples record, one gate, and the
-versions that the batch was compared with. So a batch is audited again when its samples were cut again, or its
-expectations changed, or it passed before another batch was published.
+The verdict is a record of the stage `version`, for one samples record, one gate, and the versions that the batch was
+compared with. A change of any of them demands a new audit.
 """
 
 import hashlib
@@ -14,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
-from loader.dataset.publishing import gate as gated
+from loader.dataset.publishing.commit import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
-from penstock.approve import covering, stops
+from penstock.approve import covering_approval, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..drift.compare import DRIFT_CHECKS, Compared
-from ..drift.examples import before_of, shown_of
+from ..drift.compare import DRIFT_CHECKS, GateInputs
 from ..drift.facts import baseline_of, facts_of
-from ..drift.page import plotted, render, save
-from ..gate import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..samples.candidate import candidate
+from ..drift.page import before_of, plotted, render, save, shown_of
+from ..gate_checks import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
+from ..samples.assembly import candidate
 from ..stages import VERSION
 
 if TYPE_CHECKING:
@@ -39,13 +37,13 @@ class Audit:
     """A verdict on a batch."""
 
     record: StageRecord
-    """The verdict as it is stored."""
+    """Stored verdict."""
     results: tuple[CheckResult, ...]
-    """Results of every check."""
+    """Results of all checks."""
     fresh: bool
-    """True where it was made now, not found."""
+    """True if this call made the verdict."""
     picture: str = ""
-    """Before and after of the findings as a Markdown image, where it is fresh; "" otherwise."""
+    """Before and after of the findings, as a Markdown image; "" unless fresh."""
 
     @property
     def passed(self) -> bool:
@@ -55,34 +53,38 @@ class Audit:
 def audit_batch(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
 ) -> Audit:
-    """Return the verdict on publishing a samples record; made now, unless it stands already.
+    """Return the verdict on publishing a samples record; audits it unless a stored verdict holds.
 
-    A verdict stands when it is of this samples record under this gate, and no check was broken. A passed one also needs
-    the versions that it was compared with to be the newest. And the record has to say what it said: a takedown may have
-    changed it. once: it stands whatever version came since, for callers that ask again before they publish.
+    A verdict holds for the same samples record and gate, unless a check could not run or a takedown changed the record.
+    A passed one also needs the compared versions to be the newest. once: any versions will do, because the caller will
+    audit again before it publishes.
 
-    An error in a check is a failed verdict, written down: nothing is published because a check did not run. A batch
-    that failed a check is fenced: it has to be cut again, under whatever gate. So has a batch that was given up and
-    collected before a gate looked at it.
+    A check that raises is a failed verdict. A batch that failed is fenced: it must be cut again. The same applies to a
+    batch that was given up and collected.
 
-    Raises: ObjectNotFound, Corrupt for the batch's own tables; Conflict where somebody published a batch that fails
-    now; StoreError.
+    Raises: ObjectNotFound and Corrupt for the batch's own tables; Conflict if a failing batch was published meanwhile;
+    StoreError.
     """
-    wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
+    verdict_fingerprint = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
-    if newest is not None and newest.fingerprint == wanted and _stands(root, samples, newest, gate, once):
+    if (
+        newest is not None
+        and newest.fingerprint == verdict_fingerprint
+        and _stands(root, samples, newest, gate, once)
+    ):
         results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
         return Audit(record=newest, results=results, fresh=False)
     try:
-        return _judged(root, samples, gate, run_id, wanted)
+        return _judged(root, samples, gate, run_id, verdict_fingerprint)
     except ObjectNotFound:
         if not _is_given_up(root, samples):
             raise
-    return _collected(root, samples, gate, run_id, wanted)
+    return _collected(root, samples, gate, run_id, verdict_fingerprint)
 
 
-def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
-    """Return the verdict, made now and written. wanted: its fingerprint. Raises: as `audit_batch`."""
+def _judged(
+    root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, verdict_fingerprint: str
+) -> Audit:
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
     results, broken, compared = _run(root, samples, gate, table, against)
@@ -92,32 +94,34 @@ def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wa
     approval = _approval(root, samples, stopping, content)
     passed = not stopping or approval is not None
     picture = plotted(compared, results) if compared else ""
-    told = {
+    body = {
         "broken": broken,
         "content": content,
         "against": against,
         "report": _report(root, samples, table, results, compared, picture, run_id),
         "approval": _overridden(approval, stopping),
     }
-    record = _verdict(samples, results, reason, run_id, wanted, **told)
+    record = _verdict(samples, results, reason, run_id, verdict_fingerprint, **body)
     record = replace(record, approved_by=approval.approved_by if approval else "")
     if not passed and not broken:
-        # Nobody publishes these parts any more. First: with the verdict alone, whoever dies here leaves a batch that
-        # nobody may cut again. A check that could not run is tried again instead.
+        # Abort first: a crash after the verdict would leave a batch that can neither be published nor cut again.
+        # A check that could not run is tried again instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
     record = append_record(root.store, replace(record, verdict="published" if passed else "failed"))
     return Audit(record=record, results=results, fresh=True, picture=picture)
 
 
-def _collected(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
-    """Return the verdict on a given-up batch of which a collector took something."""
+def _collected(
+    root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, verdict_fingerprint: str
+) -> Audit:
+    """Store the verdict on a batch that was given up and partly collected."""
     reason = (
         f"its parts were given up ({root.state.txns[samples.body['txn']].reason}) and collected: cut it again"
     )
     results = tuple(
         CheckResult(name=name, passed=False, explanation=reason, approvable=False) for name in gate.names
     )
-    record = append_record(root.store, _verdict(samples, results, reason, run_id, wanted))
+    record = append_record(root.store, _verdict(samples, results, reason, run_id, verdict_fingerprint))
     return Audit(record=record, results=results, fresh=True)
 
 
@@ -126,10 +130,10 @@ def _verdict(
     results: Sequence[CheckResult],
     reason: str,
     run_id: str,
-    wanted: str,
-    **told: Any,
+    verdict_fingerprint: str,
+    **body: Any,
 ) -> StageRecord:
-    """Return a failed verdict. told: more of its body; without, it was compared with nothing."""
+    """Return a failed verdict. body: further fields of its body."""
     return StageRecord(
         dataset=samples.dataset,
         stage=VERSION,
@@ -138,7 +142,7 @@ def _verdict(
         reason=reason,
         run_id=run_id,
         code_version=CODE_VERSION,
-        fingerprint=wanted,
+        fingerprint=verdict_fingerprint,
         upstream=(Upstream(stage=samples.stage, partition=samples.partition, r=samples.r),),
         counts={"checks": len(results), "failed": sum(result.stops for result in results)},
         body={
@@ -149,7 +153,7 @@ def _verdict(
             "report": "",
             "approval": {},
             "publishes": digest_of(samples),
-            **told,
+            **body,
         },
     )
 
@@ -159,11 +163,10 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
 
 
 def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
-    """Return whether a verdict on this samples record under this gate stands."""
-    # Asked first, and of the log nothing: batches that were stopped pile up, and every release comes by them.
+    # First, without the log: stopped batches accumulate, and every release visits them.
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
-    # Parts that were given up are not looked at again: a collector may have taken them.
+    # Do not read parts that were given up: they may be collected.
     if _is_given_up(root, samples):
         return True
     if verdict.body["broken"] or _is_open(verdict):
@@ -173,17 +176,14 @@ def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate:
 
 
 def _is_open(verdict: StageRecord) -> bool:
-    """Return whether it let something pass that stops a batch, and nobody approved it.
-
-    Earlier releases did so where a check had a severity that they did not know.
-    """
+    """Return whether a failed check passed without an approval, as in releases that did not know its severity."""
     return not verdict.body.get("approval") and any(stops(one) for one in verdict.body["checks"])
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
-    """Return ids of the versions that a gate compares a batch with now, the dataset's newest first.
+    """Return the ids of the versions that a gate compares with now, the newest first; [] for no comparison.
 
-    "" stands for no version yet, or for a ref that names none; [] where it compares with nothing.
+    "" stands for a missing version.
     """
     if not gate.checks and not gate.thresholds:
         return []
@@ -194,7 +194,6 @@ def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
 
 
 def _id_of(state: State, ref: str) -> str:
-    """Return the id of the version; "" where there is none, which the check that opens it says."""
     try:
         return resolve(state, ref).id
     except (VersionNotFound, VersionRetired, InvalidName):
@@ -202,48 +201,43 @@ def _id_of(state: State, ref: str) -> str:
 
 
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
-    """Return whether a passed verdict cannot be shown any more: it does not stand, or another came after it.
-
-    Costs a listing and two GETs.
-    """
+    """Return whether a passed verdict no longer holds, or is no longer the newest. Costs a listing and two GETs."""
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
 
 
 def digest_of(samples: StageRecord) -> str:
-    """Return the sha256 hex of everything that publishing a samples record adds and leaves out, for the verdict."""
+    """Return the SHA-256 hex of everything that a samples record adds and leaves out."""
     parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
-    return gated.digest_of(
+    return change_digest(
         parts, samples.body["exclude"], samples.body.get("supersede") or {}, samples.body.get("foreign")
     )
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
-    """Return the sha256 hex of everything that a batch would add, however often it is cut.
+    """Return the SHA-256 hex of a batch's shards and rows, which cutting it again does not change.
 
-    It covers its shards' bytes, and its rows without the columns that name the attempt. O(rows) time and memory.
+    Ignores the columns that name the attempt. O(rows) time and memory.
     """
     rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
-    told = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
+    row_lines = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
     shards = [
         [part["n_rows"], sorted([shard["group"], shard["sha256"]] for shard in part["shards"])]
         for part in samples.body["parts"]
     ]
-    return fingerprint(hashlib.sha256(told.encode()).hexdigest(), shards)
+    return fingerprint(hashlib.sha256(row_lines.encode()).hexdigest(), shards)
 
 
 def _approval(
     root: loader.Root, samples: StageRecord, stopping: Sequence[CheckResult], content: str
 ) -> StageRecord | None:
-    """Return the approval of exactly this, where somebody gave one who may; None otherwise."""
     if not stopping or not all(result.approvable for result in stopping):
         return None
     names = [result.name for result in stopping]
-    return covering(root.store, samples.dataset, samples.partition, content, names)
+    return covering_approval(root.store, samples.dataset, samples.partition, content, names)
 
 
 def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
-    """Return the approval as the version's manifest has it; {} where there is none."""
     if approval is None:
         return {}
     return {
@@ -256,23 +250,19 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
 
 def _run(
     root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
-) -> tuple[tuple[CheckResult, ...], bool, Compared | None]:
-    """Return every result in the gate's order, whether anything was broken, and the input of the drift checks.
-
-    Broken: a check, or an expectation, could not be evaluated. The input is None where there are no drift checks, or
-    they could not run. against: of `compared_with`.
-    """
+) -> tuple[tuple[CheckResult, ...], bool, GateInputs | None]:
+    """Return the results in the gate's order, whether a check could not run, and the input of drift checks."""
     version = root.open(against[0]) if against and against[0] else None
     baseline = version.samples() if version and gate.checks else None
     reports: list[CheckReport] = []
-    compared: list[Compared] = []
+    compared: list[GateInputs] = []
 
     def suite() -> CheckResult:
         reports.append(run_expectations(table, gate.suite))
         broken = {item for item in SUITE if item in reports[0].not_passed}
         return replace(reports[0].as_check(), approvable=not broken and not reports[0].broken)
 
-    def drifted(check: Callable[[Compared], CheckResult]) -> CheckResult:
+    def drifted(check: Callable[[GateInputs], CheckResult]) -> CheckResult:
         if not compared:
             compared.append(_compared(root, samples, gate, table, version))
         return check(compared[0])
@@ -291,11 +281,10 @@ def _report(
     samples: StageRecord,
     table: "pl.DataFrame",
     results: Sequence[CheckResult],
-    compared: Compared | None,
+    compared: GateInputs | None,
     picture: str,
     run_id: str,
 ) -> str:
-    """Write the page for people, and return its path. Raises: StoreError."""
     baseline = compared.baseline.version.name if compared and compared.baseline else "none"
     stopping = [one.name for one in results if one.stops]
     facts = {
@@ -308,7 +297,7 @@ def _report(
     }
     shown = shown_of(root, samples, table, results)
     base = compared.baseline if compared else None
-    # Of no other dataset: a takedown deletes the pages of those that have the sample.
+    # Only of this dataset: a takedown deletes the gate pages of the sample's own dataset.
     before = before_of(root, base, shown) if base and base.version.dataset == samples.dataset else []
     html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown, before)
     return save(root.store, samples.dataset, samples.partition, html)
@@ -320,10 +309,9 @@ def _compared(
     gate: Gate,
     table: "pl.DataFrame",
     newest: loader.Version | None,
-) -> Compared:
-    """Return the input of the drift checks. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
+) -> GateInputs:
     against = root.open(gate.baseline) if gate.baseline else newest
-    return Compared(
+    return GateInputs(
         now=facts_of(root.store, samples, table),
         baseline=baseline_of(root, against) if against else None,
         newest=newest,

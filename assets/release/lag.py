@@ -1,9 +1,7 @@
-"""Lags: the time from an object's arrival until trainings can read it, per batch, per version and over versions.
+"""Lags: the time from an object's arrival to the version that has it, per batch and version.
 
-A version's manifest has the arrival times of the used objects of its batch (`producer.arrivals_us`). They are the times
-of the first and the last write at its source, by the source's clock, and the 5 % and 50 % points between. The log says
-when the version was there. So a lag is read off two small objects; its 95th percentile is that of the 5 % that came
-first.
+A manifest has arrival times of its batch (`producer.arrivals_us`): first, 5 %, median, last, by the source's clock. The
+log has the version's time. The 95th percentile of the lag belongs to the first 5 % of arrivals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,14 +33,14 @@ PRODUCER = "arrivals_us"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Seconds from arrival to version, over the used objects of a batch whose arrival is known."""
+    """Seconds from arrival to version, over the used objects with a known arrival."""
 
     version: str
-    """Name of the version."""
+    """Version."""
     batch: str
-    """Key of the batch."""
+    """Batch key."""
     n: int
-    """Number of these objects."""
+    """Number of objects."""
     min_s: float
     """Shortest time."""
     median_s: float
@@ -54,7 +52,7 @@ class Lag:
 
 
 def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
-    """Return the policy of the dataset's versions, by its upkeep."""
+    """Return the freshness policy of the dataset's versions."""
     if spec is None or spec.upkeep.fresh_within is None:
         return None
     return dg.FreshnessPolicy.time_window(
@@ -63,13 +61,13 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
-    """Return arrival times of objects that a batch has samples of: n, first, p05, median, last.
+    """Return n, first, p05, median and last arrival of the used objects; {} if unknown.
 
-    {} where no source told. Costs the batch's manifest and its table of objects. Raises: Corrupt; StoreError.
+    Reads the batch's manifest and its table. Raises: Corrupt; StoreError.
     """
     try:
         batch = read_batch(store, samples.dataset, samples.partition)
-    except (InvalidName, ObjectNotFound):  # a batch that somebody made by hand
+    except (InvalidName, ObjectNotFound):  # made by hand
         return {}
     used = {row["key"] for row in read_table(store, samples.files["objects"]) if row["outcome"] == "used"}
     times = sorted(item.arrived_us for item in batch.objects if item.arrived_us and item.key in used)
@@ -85,30 +83,29 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
 
 
 def _quantile(times: Sequence[int], percent: int) -> int:
-    """Return the nearest rank of an ascending list."""
     return times[max(0, -(-percent * len(times) // 100) - 1)]
 
 
 def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
-    """Return the lag of a version that a batch became; None for others. Raises: Corrupt; StoreError."""
+    """Return the lag of a version; None if it has no batch. Raises: Corrupt; StoreError."""
     try:
         producer = read_manifest(root.store, record.manifest, record.sha256)["producer"]
     except ObjectNotFound:  # collected
         return None
-    found = producer.get(PRODUCER)
-    if not found:
+    arrivals_us = producer.get(PRODUCER)
+    if not arrivals_us:
         return None
-    return _lag(record, str(producer.get("batch", "")), found, _committed_us(root.store, record))
+    return _lag(record, str(producer.get("batch", "")), arrivals_us, _committed_us(root.store, record))
 
 
-def _lag(record: VersionRecord, batch: str, found: Mapping[str, int], at_us: int) -> Lag:
+def _lag(record: VersionRecord, batch: str, arrivals_us: Mapping[str, int], at_us: int) -> Lag:
     def since(name: str) -> float:
-        return max(0, at_us - found[name]) / 1e6  # clocks of two machines may disagree by more than it took
+        return max(0, at_us - arrivals_us[name]) / 1e6  # two clocks may differ by more than the lag
 
     return Lag(
         version=record.name,
         batch=batch,
-        n=found["n"],
+        n=arrivals_us["n"],
         min_s=since("last"),
         median_s=since("median"),
         p95_s=since("p05"),
@@ -125,23 +122,19 @@ def _committed_us(store: Store, record: VersionRecord) -> int:
 
 
 def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> list[Lag]:
-    """Return the lags of the newest versions that are not retired, oldest first.
+    """Return the lags of the newest versions that are not retired, oldest first. Costs two requests each.
 
-    Two requests each. Raises: as `lag_of`.
+    Raises: Corrupt; StoreError.
     """
     living = [record for record in root.state.versions(dataset) if record.retired is None]
-    found = [lag_of(root, record) for record in living[-newest:]]
-    return [one for one in found if one is not None]
+    known = [lag_of(root, record) for record in living[-newest:]]
+    return [lag for lag in known if lag is not None]
 
 
 def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
-    """Return the metadata of the asset [dataset, version].
-
-    It has numbers over the batches that were published now, which Dagster plots over its runs. A table shows these
-    batches, and a plot the newest versions. {} where no source told of arrivals.
-    """
+    """Return the lags of the published batches, and a plot of the newest versions; {} if unknown."""
     history = lags(root, release.version.dataset)
-    names = {made.name for made in release.versions}
+    names = {version.name for version in release.versions}
     now = [one for one in history if one.version in names]
     shown: Metadata = {}
     if now:
@@ -163,7 +156,7 @@ def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
 
 
 def _median(values: Sequence[tuple[float, int]]) -> float:
-    """Return the median of batches' medians, each counted by its objects."""
+    """Return the median of medians, weighted by objects."""
     ordered, half = sorted(values), sum(n for _, n in values) / 2
     counted = 0
     for value, n in ordered:
@@ -174,7 +167,7 @@ def _median(values: Sequence[tuple[float, int]]) -> float:
 
 
 def words(seconds: float) -> str:
-    """Return 42 s, 3.5 min, 7.0 h, 12.0 d."""
+    """Return a duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
     for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * scale:
             return f"{seconds / scale:.1f} {unit}"

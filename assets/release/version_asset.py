@@ -1,38 +1,39 @@
-"""version: batches whose verdict is `published` become versions of the dataset. Reads nothing else."""
+"""The asset `version`: publishes batches whose verdict is `published`."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 import loader
 from loader.dataset.log.state import State
+from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.dataset.versions.version import open_record
-from loader.errors import Conflict, StageNotPublished
+from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, StageNotPublished, StoreError
+from loader.storage import Store
 from penstock.approve import stops
-from penstock.stages import StageRecord, current_record, found_records, newest_listed
+from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
 from penstock.text import markdown_text
-from penstock.upkeep.exclude import obey
+from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
 from ..feedback.exclusions import excluded_by_reason
-from ..gate import GATE, Gate
-from ..ingest import recuts
+from ..gate_checks import GATE, Gate
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS
 from ..pages.report import Metadata, exclusions_metadata, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
-from ..stages import SAMPLES, VERSION, require_published
+from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .audit import Audit, audit_batch, overtaken
-from .card import card_metadata
 from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
-from .links import published_in, version_links
-from .settled import note_settled, read_settled
+from .version_page import card_metadata, published_in, version_links
 
 ATTEMPTS = 8
-"""Most times that a batch is judged while others publish before it."""
+"""Most audits of a batch while others publish before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +41,26 @@ class Release:
     """Result of a publish."""
 
     version: loader.Version
-    """The newest version."""
+    """Newest version."""
     published: tuple[str, ...]
-    """Batches taken."""
+    """Published batches."""
     held_back: tuple[str, ...]
-    """Batches left out."""
+    """Batches held back."""
     versions: tuple[loader.Version, ...] = ()
-    """Version that each batch became."""
+    """Version of each published batch."""
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
-    """Return live samples by version number, of the newest versions that are not retired.
-
-    Costs a manifest each; a version that is only counted is given no lease.
-    """
+    """Return version number -> live samples of the newest versions that are not retired. Costs a manifest each."""
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     return {record.number: len(open_record(root.store, record)) for record in living[-newest:]}
 
 
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
-    """Return the verdict on every batch that was cut well and is in no version, oldest first; written where it is new.
+    """Return the verdict on every batch that waits for a version, oldest first; audits new ones.
 
-    One that passed keeps its verdict here, though others were published since: it is judged again just before it is
-    published. So a release that was killed among many has not to judge all of them again before its first version.
+    A passed verdict holds here even if others were published since: it is checked again before its publication. So a
+    release that was killed need not audit all batches again.
     """
     records, state = _cut(root, dataset).values(), root.state
     waiting = [record for record in records if _is_waiting(state, record)]
@@ -72,19 +70,15 @@ def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GAT
 def publish_batches(
     root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE, spec: DatasetSpec | None = None
 ) -> Release:
-    """Publish every batch that passed both audits and that no version has yet, one version per batch.
+    """Publish every batch that passed both audits, one version each, after removing samples that people excluded.
 
-    Samples that a person excluded are left out of the newest version before, and after, if it still has them.
+    A batch that fails now stops the release; later releases hold it back. Each batch goes onto exactly the version that
+    it was compared with, and is audited again if another came first: n waiting batches cost 2n - 1 audits.
 
-    A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then on, and
-    the others can go. Each batch goes onto exactly the version that it was judged against. Where another came first, it
-    is judged again, so that n which wait together cost 2n - 1 verdicts. Publishing again changes nothing.
+    spec: needed to compare a batch for near-duplicates with a newer version; without it the batch waits.
 
-    spec: of a dataset that looks for near-duplicates. A batch that was compared with an older version than the newest
-    is put together again; without a spec it is held back.
-
-    Raises: StageNotPublished when a batch failed now, when there is nothing new and one failed before, or when no batch
-    was cut at all; Fenced; Conflict.
+    Raises: StageNotPublished if a batch failed now, if nothing is new and one failed before, or if no batch was cut;
+    Fenced; Conflict.
     """
     obey(root, dataset)
     audits = audit_waiting(root, dataset, run_id, gate)
@@ -94,7 +88,7 @@ def publish_batches(
 
 
 def refusal_of(audits: list[Audit]) -> str:
-    """Return why nothing may be published, or "": a batch failed just now, or all that wait failed before."""
+    """Return why nothing may be published, or "": a batch failed now, or all waiting ones failed before."""
     failed = [audit.record for audit in audits if not audit.passed]
     if not failed or (
         not any(audit.fresh for audit in audits if not audit.passed) and len(failed) < len(audits)
@@ -110,7 +104,6 @@ def refusal_of(audits: list[Audit]) -> str:
 def _publish_passed(
     root: loader.Root, dataset: str, run_id: str, audits: list[Audit], gate: Gate, spec: DatasetSpec | None
 ) -> Release:
-    """Publish the batches that passed. audits: later verdicts replace earlier ones. Raises: as `publish_batches`."""
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     failed |= {name for name, record in records.items() if record.verdict != "published"}
@@ -118,60 +111,59 @@ def _publish_passed(
     if held_back and not any(audit.passed for audit in audits):
         raise StageNotPublished(_refusal(root, dataset, held_back[0]))
     unfit: dict[str, str] = {}
-    taken: dict[str, loader.Version] = {}
+    versions: dict[str, loader.Version] = {}
     for position, audit in enumerate(audits):
         if not audit.passed:
             continue
         name = audit.record.partition
-        # One that another release has settled meanwhile is not in `records`.
+        # `records` lacks a batch that another release has settled meanwhile.
         record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
         if record is None:
             unfit[name] = f"batch {name}: its samples record is gone"
             continue
-        done = _take(root, record, audit, run_id, gate, spec)
+        done = _publish_batch(root, record, audit, run_id, gate, spec)
         audits[position] = done.audit
         if done.reason:
             unfit[record.partition] = done.reason
         elif done.version is not None:
-            taken[record.partition] = done.version
-    if unfit and not taken:
+            versions[record.partition] = done.version
+    if unfit and not versions:
         raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
-    if taken:
-        obey(root, dataset)  # of exclusions made while these batches waited
+    if versions:
+        obey(root, dataset)  # exclusions made while these batches waited
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
     return Release(
         version=root.open(newest.id),
-        published=tuple(taken),
+        published=tuple(versions),
         held_back=tuple(sorted({*held_back, *unfit})),
-        versions=tuple(taken.values()),
+        versions=tuple(versions.values()),
     )
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    """Return the current samples record of every batch that is not remembered to be settled, by batch.
+    """Return batch -> current samples record, without settled batches. Costs a listing, and a GET per other batch.
 
-    Costs a listing, the remembered batches, and a GET for each of the others, sixteen at a time. Each that no version
-    has costs some more requests: a listing may lag behind, and a record that a failure has replaced must not be
-    published.
+    Batches without a version are confirmed by further requests: a listing may lag, and a failure may have replaced a
+    record.
     """
     listed, state = newest_listed(root.store, dataset, SAMPLES), root.state
     known = read_settled(root.store, dataset)
     unknown = {
         name: info for name, info in listed.items() if not info.etag or known.get(info.key) != info.etag
     }
-    found = found_records(root.store, unknown)
+    records = existing_records(root.store, unknown)
     settled: dict[str, str] = {}
-    for name, record in found.items():
+    for name, record in records.items():
         if _is_published(state, record) or (record.verdict == "published" and not record.body["parts"]):
             if unknown[name].etag:
                 settled[record.path] = unknown[name].etag
         else:
             newest = current_record(root.store, dataset, SAMPLES, name)
-            found[name] = newest or record
+            records[name] = newest or record
     note_settled(root.store, dataset, known, settled)
-    return found
+    return records
 
 
 def _is_published(state: State, record: StageRecord) -> bool:
@@ -184,7 +176,6 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
-    """Return why a passed batch has to wait, or "": a stage before failed since, or another batch was published."""
     for read in record.upstream:
         try:
             require_published(root.store, record.dataset, read.stage, record.partition)
@@ -197,7 +188,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
         )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     if reason := clash(root, record, parts):
-        recuts.note(root.store, record.dataset, record.partition, record.body["txn"])
+        request_recut(root.store, record.dataset, record.partition, record.body["txn"])
         return (
             f"batch {record.partition}: a version was published since it was cut ({reason}); the discovery sensor "
             f"has it cut again, or materialize [{record.dataset}, units], its features and samples"
@@ -206,41 +197,40 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """Outcome of a batch. version: None where it waits, and `reason` says why, or holds nothing but copies now."""
+class _PublishedBatch:
+    """Outcome of a batch. version: None if it waits (see `reason`) or now holds only copies."""
 
     audit: Audit
     version: loader.Version | None = None
     reason: str = ""
 
 
-def _take(
+def _publish_batch(
     root: loader.Root, record: StageRecord, audit: Audit, run_id: str, gate: Gate, spec: DatasetSpec | None
-) -> _Taken:
-    """Publish a batch onto the version that it was judged against; it is judged again when another came first.
+) -> _PublishedBatch:
+    """Publish a batch onto the version that it was compared with; audit it again if another came first.
 
-    Raises: Conflict, also after `ATTEMPTS` overtakings; StageNotPublished where the batch's records were changed in
-    that moment; DuplicateKey; Fenced.
+    Raises: Conflict, also after `ATTEMPTS`; StageNotPublished; DuplicateKey; Fenced.
     """
     for attempt in range(1, ATTEMPTS + 1):
         if known := root.state.committed(record.body["txn"]):  # by another release
-            return _Taken(audit=audit, version=root.open(known.id))
+            return _PublishedBatch(audit=audit, version=root.open(known.id))
         if reason := _unfit(root, record):
-            return _Taken(audit=audit, reason=reason)
+            return _PublishedBatch(audit=audit, reason=reason)
         if reason := _cut_again(record, audit.record):
-            return _Taken(audit=audit, reason=reason)
+            return _PublishedBatch(audit=audit, reason=reason)
         if samples_stage.outdated(root, record):
             if spec is None:
-                return _Taken(audit=audit, reason=_not_compared(record))
+                return _PublishedBatch(audit=audit, reason=_not_compared(record))
             record, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
             if record.verdict != "published" or not record.body["parts"]:
-                return _Taken(audit=audit, reason=record.reason)  # without parts: nothing but copies now
-        found = audit_batch(root, record, gate, run_id)
-        audit = audit if found.record == audit.record else found  # which has its picture, where it is fresh
+                return _PublishedBatch(audit=audit, reason=record.reason)  # without parts: only copies now
+        current = audit_batch(root, record, gate, run_id)
+        audit = audit if current.record == audit.record else current  # the fresh one has its plot
         if not audit.passed:
-            return _Taken(audit=audit, reason=audit.record.reason)
+            return _PublishedBatch(audit=audit, reason=audit.record.reason)
         try:
-            return _Taken(audit=audit, version=_publish(root, record, audit.record, run_id))
+            return _PublishedBatch(audit=audit, version=_publish(root, record, audit.record, run_id))
         except Conflict:
             first = samples_stage.outdated(root, record) or overtaken(root, record, audit.record, gate)
             if attempt == ATTEMPTS or not first:
@@ -256,7 +246,7 @@ def _not_compared(record: StageRecord) -> str:
 
 
 def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
-    """Return why a batch has to wait whose verdict is of another samples record, or ""."""
+    """Return why a batch waits if its verdict is for another samples record, or ""."""
     if verdict.upstream[0].r == record.r:
         return ""
     return (
@@ -276,11 +266,10 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
 def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
     """Publish a batch as the next version.
 
-    Raises: Conflict when the newest version is another than the verdict, or the samples, were compared with, or a later
-    verdict stands; StageNotPublished when it is of something else; DuplicateKey; Fenced.
+    Raises: Conflict if the newest version or verdict is another; StageNotPublished; DuplicateKey; Fenced.
     """
     known = published_labels(root, record.dataset)
-    labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other: they do not clash
+    labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other
     producer: dict[str, Any] = {
         "dagster_run_id": run_id,
         "asset_key": f"{record.dataset}/{VERSION}",
@@ -301,7 +290,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         parts,
         exclude=record.body["exclude"],
         supersede=record.body.get("supersede"),
-        # For near-duplicates; what the verdict was compared with, it says itself.
+        # For near-duplicates; the verdict names the version that it was compared with.
         onto=record.body.get("compared_with"),
         verdict=verdict.path,
         foreign=record.body.get("foreign"),
@@ -311,7 +300,6 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
 
 
 def _word(check: Mapping[str, Any]) -> str:
-    """Return the word for a check in the manifest."""
     return "failed" if stops(check) else "passed" if check["passed"] is True else "warned"
 
 
@@ -323,10 +311,7 @@ VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
-    """Return the asset [dataset, version] with its checks: the gate's suite, and each of its own.
-
-    spec: see `publish_batches`.
-    """
+    """Return the asset [dataset, version] with the gate's checks. spec: see `publish_batches`."""
     key = dg.AssetKey([dataset, VERSION])
 
     @dg.asset(
@@ -354,13 +339,13 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
             finally:
-                # The checks make it visible; the records, which are already written, make it true.
+                # The checks only show it: the records are already written.
                 yield from _check_events(gate, audits, opened.url, stopping=release is None)
             shown = version_metadata(release, sizes(opened, dataset))
             shown |= version_links(release, spec) | lag_metadata(opened, release)
             shown |= exclusions_metadata(excluded_by_reason(opened.store, dataset))
-            for made in release.versions:
-                context.log_event(published_in(made))
+            for published in release.versions:
+                context.log_event(published_in(published))
             yield dg.MaterializeResult(
                 metadata=shown | card_metadata(opened, release.version),
                 data_version=dg.DataVersion(release.version.id),
@@ -372,30 +357,63 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
 def _check_events(
     gate: Gate, audits: list[Audit], url: str, *, stopping: bool
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield one result per check, over all batches that were waiting.
+    """Yield a result per check, over all waiting batches.
 
-    A batch that is held back while others go is a warning: an error would fail the run that publishes them.
+    A batch held back while others go is a warning: an error would fail the run that publishes them.
     """
     for position, name in enumerate(gate.names):
-        found = [(audit.record, audit.results[position]) for audit in audits]
-        wrong = [result for _, result in found if not result.passed]
+        verdicts = [(audit.record, audit.results[position]) for audit in audits]
+        wrong = [result for _, result in verdicts if not result.passed]
         stops = stopping and any(result.stops for result in wrong)
         severity = dg.AssetCheckSeverity.ERROR if stops else dg.AssetCheckSeverity.WARN
-        metadata: Metadata = {"batches": dg.MetadataValue.int(len(found))}
+        metadata: Metadata = {"batches": dg.MetadataValue.int(len(verdicts))}
         failed = [
-            f"{record.partition}: {result.explanation}" for record, result in found if not result.passed
+            f"{record.partition}: {result.explanation}" for record, result in verdicts if not result.passed
         ]
         if failed:
             metadata["failed"] = dg.MetadataValue.text("; ".join(failed))
-        for record, result in found:
-            told = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
-            metadata[f"batch {record.partition}"] = dg.MetadataValue.md(told)
+        for record, result in verdicts:
+            explanation = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
+            metadata[f"batch {record.partition}"] = dg.MetadataValue.md(explanation)
             if report := record.body.get("report"):
                 metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")
             if result.value is not None:
-                # The newest batch's: Dagster plots it over the runs.
+                # of the newest batch: Dagster plots it over the runs
                 metadata["value"] = dg.MetadataValue.float(result.value)
         if name == "drift":
             pictures = {f"plot {one.record.partition}": one.picture for one in audits if one.picture}
             metadata |= {key: dg.MetadataValue.md(image) for key, image in pictures.items()}
         yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)
+
+
+# A cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet, path and etag of their
+# samples records. It may be lost. A takedown changes a record's etag, which ends its entry.
+NOTED_AT_ONCE = 64
+"""Fewest new entries worth a write."""
+_KIND = "settled-batches"
+_SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
+_log = logging.getLogger(__name__)
+
+
+def read_settled(store: Store, dataset: str) -> dict[str, str]:
+    """Return path of a record -> its etag; {} without a readable table."""
+    path = settled_path(dataset)
+    try:
+        table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)
+        return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    except ObjectNotFound:
+        return {}
+    except (Corrupt, FormatTooNew, KeyError, ValueError, pa.ArrowException) as error:
+        _log.warning("%s/%s is unreadable; records are read again: %s", store.url, path, error)
+        return {}
+
+
+def note_settled(store: Store, dataset: str, known: Mapping[str, str], settled: Mapping[str, str]) -> None:
+    """Add entries if there are enough. Concurrent writers may lose some."""
+    if len(settled) >= NOTED_AT_ONCE:
+        rows = {**known, **settled}
+        table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)
+        try:
+            store.put(settled_path(dataset), table_bytes(table, _KIND))
+        except StoreError as error:
+            _log.warning("settled batches were not noted, and are read again: %s", error)

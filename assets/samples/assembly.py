@@ -1,54 +1,59 @@
-"""From units and features to samples: score columns joined, filters applied, every object accounted for."""
+"""Assemble samples from units and features: join scores, apply filters, account for every object."""
 
+import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.shards.part import ShardFile, part_rows
+from loader.dataset.tables.parquet import get_table_bytes
 from loader.dataset.writing.part_extension import add_part_columns
 from loader.errors import Conflict
 from loader.storage import Store
 from penstock.stages import StageRecord
 
-from ..ingest.refusals import stop_reason
+from ..ingest.limits import stop_reason
 from ..spec import DatasetSpec
 from ..stages import require_read
 from ..tables import read_table
 from .near_duplicates import CODE as NEAR_DUPLICATE
-from .near_duplicates import NONE, Copies
+from .near_duplicates import NONE, BatchCopies
+
+if TYPE_CHECKING:
+    import polars as pl
+
 
 Row = dict[str, Any]
-FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], Copies]
+FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], BatchCopies]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """A batch ready to be published."""
+    """A batch to publish."""
 
     parts: tuple[loader.Part, ...]
-    """Parts of the batch."""
+    """Parts."""
     exclude: Mapping[str, str]
     """Sample key -> reason."""
     samples: tuple[Row, ...]
-    """Row per sample, left out or not, with all columns."""
+    """Row of each sample, left out or not."""
     objects: tuple[Row, ...]
-    """Row per landed object with its outcome (used, or one of `OUTCOMES`) and the reason."""
-    copies: Copies = NONE
-    """Findings of near-duplicates."""
+    """Row of each landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
+    copies: BatchCopies = NONE
+    """Near-duplicates."""
 
     def outcomes(self) -> Counter[str]:
-        """Count the objects by outcome."""
+        """Count objects by outcome."""
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Return why there is nothing to publish, "" when there is.
+        """Return why there is nothing to publish, or "": all samples are left out, at least one as a copy or as known.
 
-        There is nothing where every sample is left out, and one is a copy or was left out of the dataset before. A
-        batch that filters leave nothing of is not meant: that is for a check to find.
+        A batch that only filters empty is a matter for a check.
         """
         n_known = sum("dup_of" in row or row["is_known"] for row in self.samples)
         if not n_known or any(not row["left_out"] for row in self.samples):
@@ -70,15 +75,13 @@ def assemble(
     find_copies: FindCopies = lambda samples, parts: NONE,
     left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> Assembled:
-    """Put a batch together.
+    """Assemble a batch.
 
-    landed: rows of raw_objects.
-    refusals: objects that media or units refused.
-    find_copies: of the samples that nothing else leaves out.
-    left_out: unit_id -> why, of units that were left out of the dataset before.
+    landed: rows of raw_objects. refusals: objects that media or units refused.
 
-    Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
-    feature and the units, have the same column.
+    find_copies: finds copies among the remaining samples. left_out: unit_id -> why it was left out before.
+
+    Raises: StageNotPublished if a feature was computed from other units; Conflict if a column has two owners.
     """
     for record in features:
         require_read(record, units)
@@ -93,7 +96,9 @@ def assemble(
     whole_parts = [_complete_shards(part, features) for _, part in entries]
     copies = find_copies([row for row in samples if not row["left_out"]], whole_parts)
     _leave_out_copies(spec, samples, copies)
-    columns = iter([_told(scores.get(row["key"], {})) | copies.columns(row["key"]) for row in samples])
+    columns = iter(
+        [_known_values(scores.get(row["key"], {})) | copies.columns(row["key"]) for row in samples]
+    )
     parts = [_with_columns(store, part, list(islice(columns, part.n_rows))) for part in whole_parts]
     return Assembled(
         parts=tuple(parts),
@@ -104,8 +109,7 @@ def assemble(
     )
 
 
-def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: Copies) -> None:
-    """Write into the rows the originals that they copy, and leave copies out where the dataset drops them."""
+def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: BatchCopies) -> None:
     dropped = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
     for row in samples:
         row.update(copies.columns(row["key"]))
@@ -114,45 +118,43 @@ def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: Copies)
 
 
 def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
-    """Return key -> columns of every featurizer, with `refused` where one would not take the sample.
+    """Return key -> columns of all featurizers, with `refused` for a refusal.
 
-    Raises: Conflict for a column of two featurizers: records may be of other parameters than the dataset has now.
+    Raises: Conflict for a column of two featurizers.
     """
     scores: dict[str, Row] = {}
     owners: dict[str, str] = {}
     for record in features:
         featurizer = record.body["featurizer"]
         for row in read_table(store, record.files[record.stage]):
-            mine = scores.setdefault(row["key"], {})
+            columns = scores.setdefault(row["key"], {})
             if row["code"]:
-                mine["refused"] = f"{featurizer}: {row['code']}: {row['reason']}"
-            told = {name: value for name, value in row.items() if name not in ("key", "code", "reason")}
-            for name in told:
+                columns["refused"] = f"{featurizer}: {row['code']}: {row['reason']}"
+            values = {name: value for name, value in row.items() if name not in ("key", "code", "reason")}
+            for name in values:
                 if owners.setdefault(name, featurizer) != featurizer:
                     raise Conflict(
                         f"column {name!r} comes from two featurizers, {owners[name]!r} and {featurizer!r}; give "
                         "one of them another name, or leave one out of the dataset"
                     )
-            mine.update(told)
+            columns.update(values)
     return scores
 
 
-def _told(columns: Row) -> Row:
+def _known_values(columns: Row) -> Row:
     return {name: value for name, value in columns.items() if name != "refused" and value is not None}
 
 
 def _left_out(spec: DatasetSpec, row: Row) -> str:
-    """Return why the sample is left out, or ""."""
     if row.get("refused"):
         return str(row["refused"])
-    for one in spec.filters:
-        if reason := one.reason(row.get(one.column)):
+    for rule in spec.filters:
+        if reason := rule.reason(row.get(rule.column)):
             return reason
     return ""
 
 
 def _complete_shards(part: loader.Part, features: Sequence[StageRecord]) -> loader.Part:
-    """Return the part with every featurizer's shard."""
     added = [
         ShardFile(**shard)
         for record in features
@@ -167,41 +169,41 @@ def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> lo
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
-    """Return one row per landed object: used or refused, and why."""
     refused = {row["key"]: row for row in refusals}
     of_object: dict[str, list[Row]] = {}
     for sample in samples:
         of_object.setdefault(sample["raw_key"], []).append(sample)
     accounts = []
     for row in landed:
-        mine = of_object.get(row["key"], [])
-        filtered = [sample for sample in mine if sample["left_out"] and "dup_of" not in sample]
-        told = {"key": row["key"], "sha256": row["sha256"]}
-        if any(not sample["left_out"] for sample in mine):
-            accounts.append(told | {"outcome": "used", "stage": "", "code": "", "reason": ""})
+        cut_samples = of_object.get(row["key"], [])
+        filtered = [sample for sample in cut_samples if sample["left_out"] and "dup_of" not in sample]
+        identity = {"key": row["key"], "sha256": row["sha256"]}
+        if any(not sample["left_out"] for sample in cut_samples):
+            accounts.append(identity | {"outcome": "used", "stage": "", "code": "", "reason": ""})
         elif row["key"] in refused:
             accounts.append(
-                {**told, **{n: refused[row["key"]][n] for n in ("outcome", "stage", "code", "reason")}}
+                {**identity, **{n: refused[row["key"]][n] for n in ("outcome", "stage", "code", "reason")}}
             )
-        elif mine:
+        elif cut_samples:
             accounts.append(
-                told
+                identity
                 | {
                     "outcome": "dropped",
                     "stage": "samples",
                     "code": "filtered" if filtered else NEAR_DUPLICATE,
-                    "reason": (filtered or mine)[0]["left_out"],
+                    "reason": (filtered or cut_samples)[0]["left_out"],
                 }
             )
         else:
             accounts.append(
-                told | {"outcome": "lost", "stage": "samples", "code": "lost", "reason": "no row anywhere"}
+                identity
+                | {"outcome": "lost", "stage": "samples", "code": "lost", "reason": "no row anywhere"}
             )
     return accounts
 
 
 def audit(spec: DatasetSpec, assembled: Assembled) -> str:
-    """Return why the batch may not be published, or "" when it may, by the accounting equation and the limits."""
+    """Return why the batch may not be published, or "": every object must be accounted for, within the limits."""
     landed = len(assembled.objects)
     lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
     if lost:
@@ -209,3 +211,15 @@ def audit(spec: DatasetSpec, assembled: Assembled) -> str:
             f"{len(lost)} of {landed} landed objects are neither used nor refused with a reason: {lost[:3]}"
         )
     return stop_reason(assembled.objects, landed, spec)
+
+
+def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
+    """Return the rows that a batch would add to the samples table. Raises: Corrupt; ObjectNotFound."""
+    import polars as pl
+
+    files = [loader.Part.from_json(body).samples for body in samples.body["parts"]]
+    frames = [pl.read_parquet(io.BytesIO(get_table_bytes(root.store, file))) for file in files if file]
+    if not frames:
+        return pl.DataFrame()
+    left_out = list(samples.body["exclude"])
+    return pl.concat(frames, how="diagonal_relaxed").filter(~pl.col("key").is_in(left_out))

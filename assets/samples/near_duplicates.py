@@ -1,4 +1,4 @@
-"""Near-duplicates of a batch, among its own samples and against the newest version: found, settled, with reasons."""
+"""Find and settle the near-duplicates of a batch, within it and against the newest version."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,33 +9,33 @@ from loader.dataset.writing.part_extension import read_part
 from loader.modalities import decoder_for
 from loader.storage import Store
 
-from ..dedup.embeddings import Embeddings, embeddings_of
+from ..dedup.near_pairs import Embeddings, embeddings_of
 from ..dedup.policy import KINDS, NearDuplicates
 from ..dedup.published import near_published, published_samples
-from ..dedup.settle import Copy, settle
+from ..dedup.settle import DuplicateOf, settle
 from ..dedup.table import candidates_of, table_of
 
 CODE = "near_duplicate"
-"""Code of an object all of whose samples are copies of others."""
+"""Code of an object whose samples are all copies."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class BatchCopies:
     """Copies among a batch's samples."""
 
     compared_with: str | None = None
-    """Id of the version that they were compared with; "" for none yet, None where the dataset has no policy."""
-    of: Mapping[str, Copy] = field(default_factory=dict)
-    """Key -> the original that it copies."""
+    """Id of the compared version; "" before the first, None without a policy."""
+    of: Mapping[str, DuplicateOf] = field(default_factory=dict)
+    """Key -> its original."""
     supersede: Mapping[str, str] = field(default_factory=dict)
-    """Key of a published sample -> why a new one takes its place."""
+    """Key of a published sample -> why a new one replaces it."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Counts of the comparison, by name."""
 
     def columns(self, key: str) -> Row:
-        """Return dup_of, dup_by (phash, phash_mirrored, embedding) and dup_distance_bits or dup_cosine of a sample."""
+        """Return dup_of, dup_by and dup_distance_bits or dup_cosine of a sample; {} if it is no copy."""
         copy = self.of.get(key)
         if copy is None:
             return {}
@@ -44,7 +44,7 @@ class Copies:
         return {"dup_of": copy.of, "dup_by": copy.by, **near}
 
 
-NONE = Copies()
+NONE = BatchCopies()
 
 
 def copies_among(
@@ -55,15 +55,14 @@ def copies_among(
     parts: Sequence[loader.Part],
     landed: Sequence[Row],
     replaced: Collection[str] = (),
-) -> Copies:
+) -> BatchCopies:
     """Settle the near-duplicates of a batch.
 
-    samples: rows with all columns, without those that are left out for another reason.
-    landed: rows of raw_objects, in whose order samples count as landed.
-    replaced: keys of published samples whose place some of these take.
+    samples: rows that nothing else leaves out. landed: rows of raw_objects, in landing order.
 
-    Costs: see `dedup.published` and `dedup.hamming`. Nothing grows with published samples times new ones but the matrix
-    product of embeddings, where the policy has them.
+    replaced: keys of published samples that some of these replace.
+
+    For the cost see `dedup.published` and `dedup.hamming`; only the product of embeddings grows with published x new.
 
     Raises: FieldMismatch; Corrupt.
     """
@@ -78,7 +77,7 @@ def copies_among(
     published = published_samples(root, dataset, policy, but=[*(row["key"] for row in samples), *replaced])
     settled = settle(new, published.candidates, near_published(new, published, policy), policy)
     supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
-    return Copies(
+    return BatchCopies(
         compared_with=published.version,
         of=settled.copies,
         supersede=supersede,
@@ -92,12 +91,11 @@ def copies_among(
 
 
 def _embeddings(store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str) -> Embeddings:
-    """Return the embeddings of these samples; a part that has no such field has none."""
-    decode, wanted = decoder_for(name), set(keys)
-    found: dict[str, Any] = {}
+    decode, chosen = decoder_for(name), set(keys)
+    embedding_of: dict[str, Any] = {}
     for part in parts:
         if any(name in shard.field_nbytes for shard in part.shards):
             for key, fields in read_part(store, part, [name]):
-                if key in wanted and fields[name]:
-                    found[key] = decode(fields[name], None)
-    return embeddings_of(found.get(key) for key in keys)
+                if key in chosen and fields[name]:
+                    embedding_of[key] = decode(fields[name], None)
+    return embeddings_of(embedding_of.get(key) for key in keys)

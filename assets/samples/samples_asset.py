@@ -1,6 +1,7 @@
-"""samples: units and features put together, filtered, accounted for and audited, for `version` to publish."""
+"""The asset `samples`: units and features assembled, filtered, accounted for and audited."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,20 +16,17 @@ from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
 from ..feedback.exclusions import excluded_units
-from ..feedback.quarantine import kept_out
-from ..field_facts import CUT, facts_told
-from ..ingest.refusals import rates
+from ..feedback.quarantine import quarantined_units
+from ..ingest.limits import rates
 from ..media.unit import OUTCOMES
 from ..pages.report import check_metadata, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
-from ..spec import DatasetSpec
+from ..spec import DatasetSpec, Filter
 from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
-from ..tables import read_table, write_table
-from .assembly import Assembled, assemble, audit
-from .candidate import candidate
-from .card_facts import made_of
-from .near_duplicates import NONE, Copies, copies_among
+from ..tables import CUT_FACTS, facts_of_fields, read_table, write_table
+from .assembly import Assembled, assemble, audit, candidate
+from .near_duplicates import NONE, BatchCopies, copies_among
 
 CODE_VERSION = "4"
 CHECK = "accounted_for"
@@ -39,14 +37,13 @@ Row = dict[str, Any]
 def samples_stage(
     root: loader.Root, spec: DatasetSpec, *, partition: str, run_id: str
 ) -> tuple[StageRecord, list[Row]]:
-    """Assemble a batch and publish the verdict; return the record, and one row per landed object with its outcome.
+    """Assemble a batch and store the verdict; return the record, and a row per landed object.
 
-    A failed audit aborts the batch's transaction, so that it can never be committed, by whatever way. A batch whose
-    upstream is as before is not assembled again, unless it waits for a version and was compared with an older one. A
-    batch that a version has is never assembled again: features computed again become other versions (`refresh`). A
-    batch of nothing but copies is given up: it has nothing to publish.
+    A failed audit aborts the batch's transaction for good. A batch is assembled again only if an input changed, or if
+    it waits and was compared with an older version. A published batch never is: new features go through `refresh`. A
+    batch of only copies is given up.
 
-    Raises: StageNotPublished when a stage before has not published.
+    Raises: StageNotPublished if an earlier stage has not published.
     """
     store = root.store
     landed = require_published(store, spec.name, RAW_OBJECTS, partition)
@@ -60,11 +57,13 @@ def samples_stage(
     filters = [one.identity() for one in spec.filters]
     policy = spec.near_duplicates.identity() if spec.near_duplicates else []
     bad = _left_out(store, spec, units)
-    wanted = fingerprint(CODE_VERSION, read, filters, rates(spec), policy, *([sorted(bad)] if bad else []))
+    data_version = fingerprint(
+        CODE_VERSION, read, filters, rates(spec), policy, *([sorted(bad)] if bad else [])
+    )
     newest = current_record(store, spec.name, SAMPLES, partition)
     committed = _is_committed(root, units)
     if newest is not None and (
-        (newest.fingerprint == wanted and not outdated(root, newest))
+        (newest.fingerprint == data_version and not outdated(root, newest))
         or (committed and newest.verdict == "published")
     ):
         return newest, read_table(store, newest.files["objects"])
@@ -93,11 +92,11 @@ def samples_stage(
         reason=reason,
         run_id=run_id,
         code_version=CODE_VERSION,
-        fingerprint=wanted,
+        fingerprint=data_version,
         files={
             "objects": write_table(store, spec.name, "objects", partition, assembled.objects),
             "lineage": write_table(
-                store, spec.name, "lineage", partition, lineage(assembled, upstream, wanted, run_id)
+                store, spec.name, "lineage", partition, lineage(assembled, upstream, data_version, run_id)
             ),
         },
         upstream=tuple(Upstream(stage=one.stage, partition=partition, r=one.r) for one in upstream),
@@ -111,23 +110,23 @@ def samples_stage(
                 if name in units.body
             },
             "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
-            "facts": facts_told(
+            "facts": facts_of_fields(
                 [shard for part in assembled.parts for shard in part.shards],
-                CUT,
+                CUT_FACTS,
                 units.body.get("facts", {}),
                 *(record.body.get("facts", {}) for record in features),
             ),
             "exclude": dict(assembled.exclude),
             "supersede": dict(assembled.copies.supersede) | replaced,
             "compared_with": assembled.copies.compared_with,
-            "made_of": made_of(spec, units, features, assembled.objects),
+            "made_of": batch_provenance(spec, units, features, assembled.objects),
         },
     )
     return append_record(store, record), list(assembled.objects)
 
 
 def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
-    """Return key of a published sample -> why, of those whose place a sample takes that is not left out."""
+    """Return key of a published sample -> why a new sample, which is not left out, replaces it."""
     return {
         old: f"its raw object has {new} now"
         for new, before in units.body.get("replaces", {}).items()
@@ -136,7 +135,7 @@ def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
 
 
 def outdated(root: loader.Root, record: StageRecord) -> bool:
-    """Return whether a batch waits for a version and was compared with an older one than the newest."""
+    """Return whether a batch waits for a version, and was compared with an older one than the newest."""
     compared_with: str | None = record.body.get("compared_with")
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
         return False
@@ -145,10 +144,10 @@ def outdated(root: loader.Root, record: StageRecord) -> bool:
 
 
 def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
-    """Return unit_id -> why, of the batch's units that people excluded, or trainings found to be corrupt, before."""
+    """Return unit_id -> why, of units that people excluded or trainings found corrupt."""
     rows = read_table(store, units.files[UNITS])
-    known, mine = kept_out(store, spec.name), {row["unit_id"] for row in rows}
-    quarantined = {unit: reason for unit, reason in known.items() if unit in mine}
+    known, unit_ids = quarantined_units(store, spec.name), {row["unit_id"] for row in rows}
+    quarantined = {unit: reason for unit, reason in known.items() if unit in unit_ids}
     return excluded_units(store, spec.name, spec.rebuild_of, rows) | quarantined
 
 
@@ -157,7 +156,6 @@ def _is_committed(root: loader.Root, units: StageRecord) -> bool:
 
 
 def _policy(spec: DatasetSpec, features: Sequence[StageRecord]) -> NearDuplicates | None:
-    """Return the dataset's policy, with the name that its embeddings are stored under by now."""
     policy = spec.near_duplicates
     if policy is None or policy.embedding is None:
         return policy
@@ -175,36 +173,37 @@ def _find_copies(
     landed: Sequence[Row],
     samples: Sequence[Row],
     parts: Sequence[loader.Part],
-) -> Copies:
+) -> BatchCopies:
     if policy is None:
         return NONE
     replaced = {old for before in units.body.get("replaces", {}).values() for old in before}
     return copies_among(root, units.dataset, policy, samples, parts, landed, replaced)
 
 
-def lineage(assembled: Assembled, upstream: Sequence[StageRecord], wanted: str, run_id: str) -> list[Row]:
-    """Return rows: sample <- unit <- raw object, and stage <- stage of the batch, each with run, code and data version.
+def lineage(
+    assembled: Assembled, upstream: Sequence[StageRecord], data_version: str, run_id: str
+) -> list[Row]:
+    """Return the lineage of a batch: sample <- unit <- raw object, and stage <- stage, in O(samples + stages) rows.
 
-    A sample's way back is its two rows, and the rows of stages of its partition: O(samples + stages). upstream: every
-    record that the samples were made of; wanted: the fingerprint of their own.
+    upstream: the records that it read. data_version: the fingerprint of the samples.
     """
-    units = next(one for one in upstream if one.stage == UNITS)
-    mine = {
+    units = next(record for record in upstream if record.stage == UNITS)
+    own = {
         "run_id": run_id,
         "asset_key": f"{units.dataset}/{SAMPLES}",
         "partition": units.partition,
         "code_version": CODE_VERSION,
-        "config_hash": wanted,
-        "data_version": wanted,
+        "config_hash": data_version,
+        "data_version": data_version,
         "record": "",
     }
-    rows = [_step("stage", SAMPLES, "stage", one.stage) | mine for one in upstream]
-    for one in upstream:
-        read = [item.stage for item in one.upstream] or ["manifest"]
-        rows += [_step("stage", one.stage, "stage", name) | _made_by(one) for name in read]
+    rows = [_step("stage", SAMPLES, "stage", record.stage) | own for record in upstream]
+    for record in upstream:
+        read = [item.stage for item in record.upstream] or ["manifest"]
+        rows += [_step("stage", record.stage, "stage", name) | _made_by(record) for name in read]
     cut = _made_by(units)
     for sample in assembled.samples:
-        rows.append(_step("sample", sample["key"], "unit", sample["unit_id"]) | mine)
+        rows.append(_step("sample", sample["key"], "unit", sample["unit_id"]) | own)
         rows.append(_step("unit", sample["unit_id"], "raw_object", sample["raw_sha256"]) | cut)
     return rows
 
@@ -279,3 +278,53 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
         yield from check_and_materialize(record, CHECK, check_metadata(record, objects), shown)
 
     return samples
+
+
+def filter_words(rule: Filter) -> str:
+    """Return a filter in words: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
+    bounds = []
+    if rule.minimum is not None:
+        bounds.append(f"at least {rule.minimum}")
+    if rule.maximum is not None:
+        bounds.append(f"at most {rule.maximum}")
+    if rule.allowed is not None:
+        bounds.append(f"one of {', '.join(sorted(map(str, rule.allowed)))}")
+    text = f"{rule.column} {' and '.join(bounds)}".rstrip()
+    return f"{text}, unknown not allowed" if rule.required else text
+
+
+def batch_provenance(
+    spec: DatasetSpec,
+    units: StageRecord,
+    features: Sequence[StageRecord],
+    objects: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the provenance of a batch, as plain JSON without floats.
+
+    - policy: kind -> how it was cut
+    - features: name, version and parameters of featurizers with samples
+    - filters: in words
+    - refused: [outcome, stage, code, objects] of objects without a sample
+    """
+    parameters = {feature.build().name: feature.parameters for feature in spec.features}
+    refused = Counter(
+        (str(row["outcome"]), str(row["stage"]), str(row["code"]))
+        for row in objects
+        if row["outcome"] != "used"
+    )
+    return {
+        "policy": dict(units.body.get("policy", {})),
+        "features": [
+            {
+                "name": record.body["featurizer"],
+                "version": record.body["version"],
+                "parameters": {
+                    name: str(value) for name, value in parameters.get(record.body["featurizer"], {}).items()
+                },
+            }
+            for record in features
+            if record.counts.get("samples")
+        ],
+        "filters": [filter_words(one) for one in spec.filters],
+        "refused": [[*names, n] for names, n in sorted(refused.items())],
+    }

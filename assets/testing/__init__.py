@@ -1,4 +1,4 @@
-"""Conformance suites for extensions of the pipeline. See `loader.testing`."""
+"""Conformance suites for extensions of the pipeline."""
 
 import pytest
 

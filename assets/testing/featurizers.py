@@ -1,4 +1,4 @@
-"""The conformance suites of featurizers, and of those that run a model.
+"""Conformance suites for featurizers, with or without a model.
 
 class TestMeanColour(FeaturizerConformance):
     @pytest.fixture
@@ -19,7 +19,7 @@ import pytest
 
 from loader.dataset.publishing.commit import check_facts
 from loader.modalities import decoder_for, encode
-from loader.testing.damage import damaged
+from loader.testing.modalities import damaged
 
 from ..featurizers import Features, Featurizer
 from ..featurizers.models import ModelFeaturizer
@@ -41,18 +41,18 @@ RUBBISH = [
 
 
 class FeaturizerConformance:
-    """All that a featurizer promises. A class that extends it has the fixture `featurizer`."""
+    """The contract of a featurizer. A subclass defines the fixture `featurizer`."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def samples(cls) -> Samples:
-        """Return kind -> samples. A featurizer that reads other fields than jpg, mp4, flac and txt adds them."""
+        """Return kind -> samples. Override it for fields other than jpg, mp4, flac and txt."""
         return samples_of_every_kind()
 
     @pytest.fixture(scope="class")
     @classmethod
     def other_process(cls) -> Iterator[ProcessPoolExecutor]:
-        """Yield a process that was spawned, and imports what it unpickles."""
+        """Yield a spawned process."""
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
 
@@ -70,24 +70,24 @@ class FeaturizerConformance:
 
     def test_all_samples_of_a_kind_get_the_same_names(self, featurizer: Featurizer, samples: Samples) -> None:
         for kind in featurizer.kinds:
-            made = [featurizer(kind, sample) for sample in samples[kind]]
-            shapes = {(tuple(sorted(f.fields)), tuple(sorted(f.columns))) for f in made}
+            results = [featurizer(kind, sample) for sample in samples[kind]]
+            shapes = {(tuple(sorted(f.fields)), tuple(sorted(f.columns))) for f in results}
             assert len(shapes) == 1
             (shape,) = shapes
             assert any(shape)
             assert shape == (tuple(sorted(featurizer.outputs[kind])), tuple(sorted(featurizer.columns[kind])))
-            for features in made:
+            for features in results:
                 for name, value in features.fields.items():
                     back = decoder_for(name)(encode(name, value), None)
                     np.testing.assert_array_equal(back, value)
 
     def test_facts_are_those_of_its_fields(self, featurizer: Featurizer, samples: Samples) -> None:
-        told = check_facts(featurizer.facts)
-        assert told.keys() <= {field for fields in featurizer.outputs.values() for field in fields}
-        assert told == check_facts(pickled(featurizer).facts)
+        facts_of_fields = check_facts(featurizer.facts)
+        assert facts_of_fields.keys() <= {field for fields in featurizer.outputs.values() for field in fields}
+        assert facts_of_fields == check_facts(pickled(featurizer).facts)
         for kind in featurizer.kinds:
             values = featurizer(kind, samples[kind][0]).fields
-            for field, facts in told.items():
+            for field, facts in facts_of_fields.items():
                 if "dims" in facts and field in values:
                     assert np.ndim(values[field]) == len(facts["dims"])
 
@@ -113,7 +113,7 @@ class FeaturizerConformance:
     def test_rubbish_is_rejected(self, featurizer: Featurizer) -> None:
         for kind, (field, *_) in featurizer.inputs.items():
             for data in RUBBISH:
-                if kind != "text" or not data.isascii():  # zero bytes are letters of UTF-8
+                if kind != "text" or not data.isascii():  # zero bytes are characters of UTF-8
                     refusal(featurizer, kind, {field: data})
 
     def test_damaged_bytes_are_rejected_or_featurized_but_never_anything_else(
@@ -144,7 +144,7 @@ class FeaturizerConformance:
 
 
 class ModelConformance(FeaturizerConformance):
-    """The same suite for a `ModelFeaturizer`, whose samples also get the same bits in any batch."""
+    """The contract of a `ModelFeaturizer`: also the same bits in any batch."""
 
     def test_the_same_bits_in_any_batch(self, featurizer: Featurizer, samples: Samples) -> None:
         for kind in featurizer.kinds:
@@ -152,26 +152,26 @@ class ModelConformance(FeaturizerConformance):
 
 
 def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> None:
-    """Assert the same bits alone, together, backwards, and in larger batches than the smallest one."""
+    """Assert the same bits for single samples and for batches of any order and size."""
     assert isinstance(featurizer, ModelFeaturizer)
-    for one in (
+    for model in (
         featurizer,
         replace(featurizer, batch_size=2),
         replace(featurizer, batch_size=2, max_batch_size=4),
     ):
-        together = one.features(kind, samples)
-        backwards = one.features(kind, samples[::-1])[::-1]
-        for sample, *ways in zip(samples, together, backwards, strict=True):
-            alone = one(kind, sample)
-            for way in ways:
-                assert isinstance(way, Features)
-                assert same(way, alone)
+        together = model.features(kind, samples)
+        backwards = model.features(kind, samples[::-1])[::-1]
+        for sample, *in_batches in zip(samples, together, backwards, strict=True):
+            alone = model(kind, sample)
+            for in_batch in in_batches:
+                assert isinstance(in_batch, Features)
+                assert same(in_batch, alone)
 
 
-def same(one: Features, other: Features) -> bool:
-    """Return whether both are the same bit for bit, fields as they would be stored."""
-    stored = [{name: bytes(encode(name, value)) for name, value in f.fields.items()} for f in (one, other)]
-    return stored[0] == stored[1] and dict(one.columns) == dict(other.columns)
+def same(first: Features, other: Features) -> bool:
+    """Return whether both are equal bit for bit, with fields as they are stored."""
+    stored = [{name: bytes(encode(name, value)) for name, value in f.fields.items()} for f in (first, other)]
+    return stored[0] == stored[1] and dict(first.columns) == dict(other.columns)
 
 
 def pickled(featurizer: Featurizer) -> Featurizer:

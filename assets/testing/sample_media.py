@@ -1,4 +1,4 @@
-"""Small samples of every kind, with something to see or hear in them, made here: the same in every process."""
+"""Small samples of every kind, the same in every process."""
 
 import io
 import tempfile
@@ -17,7 +17,7 @@ Sample = Mapping[str, bytes]
 
 
 def scene(seed: int, height: int = 120, width: int = 160, shift: float = 0.0) -> Array:
-    """Return uint8 [H, W, 3]: a smooth random landscape of low frequencies, moved to the right by `shift` px."""
+    """Return uint8 [H, W, 3]: a smooth random landscape, moved right by `shift` px."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width].astype(np.float64)
     x = x - shift
@@ -36,7 +36,7 @@ def jpeg(pixels: Array, quality: int = 92) -> bytes:
 
 
 def mp4(pictures: list[Array], *, crf: int = 18, colour_range: str = "tv") -> bytes:
-    """Return x264 at 25 frames per second, tagged BT.601 and limited range, or full range with "pc"."""
+    """Return x264 at 25 frames per second, BT.601, limited range, or full range with "pc"."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "clip.mp4")
         with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as out:
@@ -58,7 +58,7 @@ def mp4(pictures: list[Array], *, crf: int = 18, colour_range: str = "tv") -> by
 
 
 def flac(samples: Array, rate_hz: int = 48_000, bits: int = 24) -> bytes:
-    """Return float [channels, samples] in -1 to 1 as 16- or 24-bit FLAC."""
+    """Return float [channels, samples] from -1 to 1 as FLAC."""
     sink = io.BytesIO()
     layout = {1: "mono", 2: "stereo", 6: "5.1"}[len(samples)]
     form = "s16" if bits == 16 else "s32"
@@ -79,7 +79,7 @@ def sine(amplitude: float, seconds: float, rate_hz: int = 48_000, hz: float = 10
 
 
 def samples_of_every_kind() -> Mapping[str, list[Sample]]:
-    """Return kind -> two or three samples: photos `jpg`, clips `mp4`, sounds `flac`, texts `txt`."""
+    """Return kind -> samples with `jpg`, `mp4`, `flac` or `txt`."""
     moving = [scene(3, shift=4 * number) for number in range(20)]
     noise = np.random.default_rng(1).normal(0, 0.1, (2, 30_000))
     return {

@@ -227,7 +227,7 @@ def _imports(
             more_is_better=True,
         )
         yield Row(what="- its speed", values=rate, unit="MB/s", digits=0)
-        yield Row(what="- that of cp", values=theirs, unit="MB/s", digits=0)
+        yield Row(what="- speed of cp", values=theirs, unit="MB/s", digits=0)
         yield Row(what="- its processor time", values=busy, unit="s", digits=1)
     gc.unfreeze()
 

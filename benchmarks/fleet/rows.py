@@ -68,9 +68,7 @@ def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
             )
         found.setdefault("pool", []).append(_own_ms(begun, sizes.units, n_cores()))
     for name, values in found.items():
-        what = (
-            "- the pool of workers alone, without a job" if name == "pool" else f"own cost of a unit, {name}"
-        )
+        what = "- the pool of workers, without a job" if name == "pool" else f"own cost of a unit, {name}"
         goal = {"pool": None, "local": 0.3}.get(name, 1.0)
         yield Row(what=what, values=values, unit="ms", goal=goal)
     few, many = (_processor_s(folder, n_units) for n_units in (sizes.units // 10, sizes.units))

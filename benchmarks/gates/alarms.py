@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, Compared, _types
+from assets.drift.compare import DRIFT_CHECKS, GateInputs, _types
 from assets.drift.facts import Baseline, BatchFacts
 
 from .honest import Deliveries, Draw
@@ -67,7 +67,7 @@ def baseline(batches: Sequence[BatchFacts]) -> Baseline:
 
 def stopped_by(now: BatchFacts, before: Baseline) -> Iterator[tuple[str, str, str]]:
     """(what, column, of) of the findings of each check that stops the batch."""
-    compared = Compared(now=now, baseline=before, newest=None, protected=(), thresholds=Thresholds())
+    compared = GateInputs(now=now, baseline=before, newest=None, protected=(), thresholds=Thresholds())
     for name in CHECKS:
         found = DRIFT_CHECKS[name](compared)
         if found.stops:

@@ -28,7 +28,7 @@ from assets.features.feature_asset import feature_stage
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.samples.candidate import candidate
+from assets.samples.assembly import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
@@ -83,7 +83,7 @@ def _derived(family: str, media: Path, work: Path) -> Pool:
     media_stage(root, landing, compute, spec, **told)
     units_stage(root, landing, compute, spec, **told)
     for feature in spec.features:
-        feature_stage(root, compute, feature.made(), dataset=name, timeout_s=600, **told)
+        feature_stage(root, compute, feature.build(), dataset=name, timeout_s=600, **told)
     record, _ = samples_stage(root, spec, **told)
     facts = facts_of(root.store, record, candidate(root, record))
     return Pool(facts=facts, objects=[dict(row) for row in raws])

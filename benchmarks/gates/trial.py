@@ -7,7 +7,7 @@ from typing import Any
 
 from assets.checks import CheckResult
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, Compared
+from assets.drift.compare import DRIFT_CHECKS, GateInputs
 from assets.drift.facts import Baseline, BatchFacts
 
 from .world import Feed, delivery
@@ -44,7 +44,7 @@ def judged(
 ) -> dict[str, CheckResult]:
     """check -> what it says of the batch."""
     facts: BatchFacts = feed.facts()
-    compared = Compared(now=facts, baseline=published(), newest=None, protected=(), thresholds=thresholds)
+    compared = GateInputs(now=facts, baseline=published(), newest=None, protected=(), thresholds=thresholds)
     return {name: DRIFT_CHECKS[name](compared) for name in names}
 
 

@@ -98,7 +98,7 @@ def _alone(root: loader.Root, place: Path) -> Callable[[str], None]:
         units_stage(root, landing, compute, SPEC, partition=key, run_id="bench")
         for feature in SPEC.features:
             feature_stage(
-                root, compute, feature.made(), dataset=DATASET, partition=key, run_id="bench", timeout_s=60
+                root, compute, feature.build(), dataset=DATASET, partition=key, run_id="bench", timeout_s=60
             )
         made, _ = samples_stage(root, SPEC, partition=key, run_id="bench")
         assert made.verdict == "published", made.reason

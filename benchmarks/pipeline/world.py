@@ -133,7 +133,7 @@ class World:
                 parts = [{"kind": "image", "part": {"id": f"{txn}-00000"}}]
                 record = replace(record, body={"txn": txn, "parts": parts})
             if stage == "feature_phash":
-                record = replace(record, body={"version": SPEC.features[0].made().version})
+                record = replace(record, body={"version": SPEC.features[0].build().version})
             if stage == "samples":
                 record = replace(
                     record, counts={"used": 1}, body={"txn": txn, "parts": [{}], "made_of": {"refused": []}}

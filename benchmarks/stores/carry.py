@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.files import download, upload
-from penstock.upkeep.copying.digest import KINDS
+from penstock.upkeep.copying.items import KINDS
 
 from .servers import BUCKET
 

@@ -121,7 +121,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
         importing.append(time.perf_counter() - start)
-    yield Row(what="`import torch` alone, counted in the next two rows", values=importing, unit="s")
+    yield Row(what="`import torch` by itself, counted in the next two rows", values=importing, unit="s")
     own = median(importing)
     for told, options in (("as trained, with --recipe", RECIPE), ("without --recipe", ())):
         taken: dict[str, list[float]] = {
@@ -219,9 +219,9 @@ def thumbnails(root: Path, rounds: int) -> Iterator[Row]:
             rates["static"].append(_rate(viewer.get_all, ["/static/icon.png"] * 1000))
     for what, name, goal in (
         ("thumbnails of photos of 512 px", "photos", 200),
-        ("- Pillow alone, 2 threads", "photos, Pillow", None),
+        ("- Pillow by itself, 2 threads", "photos, Pillow", None),
         ("thumbnails of 1080p", "large", 60),
-        ("- Pillow alone, 2 threads", "large, Pillow", None),
+        ("- Pillow by itself, 2 threads", "large, Pillow", None),
         ("thumbnails again", "again", 1000),
         ("- a static file from the same server", "static", None),
     ):

@@ -1,4 +1,4 @@
-"""The datasets of this repository: one file each, and one line in this registry. Others: `own_datasets`."""
+"""The datasets of this repository: one file and one line each. For others, see `own_datasets`."""
 
 from importlib import import_module
 
@@ -10,9 +10,9 @@ DATASETS = {
 
 
 def specs() -> list[DatasetSpec]:
-    """Return every registered dataset. Raises: ImportError, AttributeError for a line that names nothing."""
-    found = []
+    """Return every registered dataset. Raises: ImportError, AttributeError for an invalid line."""
+    loaded = []
     for target in DATASETS.values():
         module, _, attribute = target.partition(":")
-        found.append(getattr(import_module(module), attribute))
-    return found
+        loaded.append(getattr(import_module(module), attribute))
+    return loaded

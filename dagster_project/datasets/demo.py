@@ -1,10 +1,10 @@
-"""The demo's dataset: photos, clips with their sound, and speech, from whatever lands in $PENSTOCK_LANDING."""
+"""The demo's dataset: photos, clips with audio, and speech, from the landing place $PENSTOCK_LANDING."""
 
 from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
 from assets.dedup.policy import NearDuplicates
-from assets.gate import SUITE, Gate
+from assets.gate_checks import SUITE, Gate
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature, Filter
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def speech_rate(table: "pl.DataFrame", baseline: "pl.LazyFrame | None") -> CheckResult:
-    """Check that speech is recorded at 16 kHz: anything else was resampled somewhere on the way."""
+    """Check that speech is recorded at 16 kHz: anything else was resampled."""
     return audio_rate(table.filter(table["kind"] == "audio"), declared_hz=(16_000,))
 
 
@@ -32,7 +32,7 @@ SPEC = DatasetSpec(
     near_duplicates=NearDuplicates(max_distance=8, keep="better"),
     splits={"train": 0.9, "validation": 0.1},
     max_reject_rate=0.25,
-    batch=BatchLimits(max_wait_s=0),  # what arrives is to be seen at once
+    batch=BatchLimits(max_wait_s=0),  # show arrivals at once
     gate=Gate(suite=SUITE, checks={"audio_rate": speech_rate}),
     upkeep=Upkeep(owners=("team:demo",)),
 )

@@ -1,26 +1,25 @@
-"""The sensors of a dataset: one file each, and one line in this registry."""
+"""Registry of a dataset's sensors, one line each."""
 
 from collections.abc import Callable
 
 import dagster as dg
 
 from assets.spec import DatasetSpec
-from dagster_project.sensors import alarms, discovery, quarantine, release, training
+from dagster_project.sensors import alerting, discovery, release, trainings
 
 Make = Callable[[DatasetSpec, dg.DynamicPartitionsDefinition], dg.SensorDefinition | None]
-"""Function of (the dataset, its batches) that makes a sensor, whose name begins with `dagster_name(spec.name)`; None
-where it has none."""
+"""(dataset, its batches) -> a sensor whose name begins with `dagster_name(spec.name)`; None for none."""
 
 SENSORS: dict[str, Make] = {
     "discovery": discovery.sensor,
-    "training": training.sensor,
-    "quarantine": quarantine.sensor,
+    "training": lambda spec, batches: trainings.training_sensor(spec.name),
+    "quarantine": lambda spec, batches: trainings.quarantine_sensor(spec),
     "release": release.sensor,
-    "watch": alarms.sensor,
+    "watch": alerting.watch_sensor,
 }
 
 
 def sensors_of(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> list[dg.SensorDefinition]:
     """Return every sensor of a dataset."""
-    made = (make(spec, batches) for make in SENSORS.values())
-    return [one for one in made if one is not None]
+    sensors = (make(spec, batches) for make in SENSORS.values())
+    return [sensor for sensor in sensors if sensor is not None]

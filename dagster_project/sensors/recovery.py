@@ -1,14 +1,11 @@
-"""Recovery: runs whose process is gone are marked failed, and runs that failed by no fault of their own run again.
+"""Recovery: mark runs without a process as failed, and repeat runs that failed through no fault of their own.
 
-Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Each of these cases would
-leave a batch behind until a person looks; the first three were seen when a code server was killed:
+Dagster retries a crashed run, and its monitor ends one that never began. These cases would need a person:
 
-- A run that was on stays "Started" for ever, since its launcher cannot be asked for the health of a process.
-- A run that was taken from the queue meanwhile fails.
-- A retry that is asked for meanwhile is given up.
-- Nobody starts a step again that failed because the store, or Dagster's own database, did not answer.
-- A retry that Dagster has promised may never come. It looks at each failure once, and passes over one whose run is not
-  written down as failed in that moment.
+- A running run stays "Started", since its launcher cannot check the health of a process.
+- A run that leaves the queue while a code server is down fails, and a retry requested then is dropped.
+- No retry follows a step that failed because the store, or Dagster's database, did not respond.
+- A promised retry may never come: Dagster checks each failure once, and skips a run not yet stored as failed.
 """
 
 import os
@@ -19,24 +16,29 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_project.code_location import CodeLocation, code_location_of, is_server_here, tags_of
-from dagster_project.last_run import PARTITION, is_last
+from dagster_project.runs import (
+    PARTITION,
+    CodeLocation,
+    code_location_of,
+    is_last,
+    is_server_here,
+    tags_of,
+)
 from loader.errors import Throttled, Transient
 from resources.compute import WAITS
 
 WILL_RETRY = "dagster/will_retry"
 AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
 PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
-"""Seconds between the end of the first, second ... attempt and the next. One that dies after all of them is for a
-person: something about it kills, or the store has been away for longer than that."""
+"""Seconds between the end of the first, second ... attempt and the next. After the last, a person is needed."""
 
 WAITED_S = 600.0
-"""Seconds that a run lived, at least, whose wait for a job uses up no attempt."""
+"""Least seconds of a run whose wait for a job uses up no attempt."""
 
 PROMISE_S = 300.0
-"""Seconds after a failure. A retry by Dagster itself is asked for within them, or never."""
+"""Seconds after a failure within which Dagster requests its own retry, or never."""
 
-_ASKED_AGAIN = "_ingest"  # by discovery; what publishes is asked for by its schedule or sensor anyhow
+_REPEATED = "_ingest"  # by discovery; schedules and sensors repeat publishing jobs anyway
 _GRACE_S = 30.0
 _LOOK_BACK_S = 86_400.0
 _MAX_RUNS = 100
@@ -44,34 +46,31 @@ _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
 _NO_ANSWER = {Throttled.__name__, Transient.__name__, "OperationalError", "InterfaceError"}
-"""Errors of the store, and of the driver of Dagster's database in a step that tells what it made."""
+"""Errors of the store, and of the driver of Dagster's database."""
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
 def recovery_sensor() -> dg.SensorDefinition:
-    """Return the sensor that ends runs without a process: one for all jobs of a code location, on by default.
+    """Return the sensor that ends runs without a process, one per code location, on by default.
 
-    The sensor or schedule that asked for a lost run asks for it again.
+    The sensor or schedule that requested a lost run requests it again.
     """
 
     @dg.sensor(
         name="penstock_recovery",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells runs failed whose process is gone, so that they are started again.",
+        description="Mark runs without a process as failed, so that they are repeated.",
     )
     def recovery(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         ended = end_orphans(context.instance, time.time(), code_location_of(context))
-        return dg.SkipReason(f"{len(ended)} runs had no process any more: {', '.join(ended) or 'none'}")
+        return dg.SkipReason(f"{len(ended)} runs had no process: {', '.join(ended) or 'none'}")
 
     return recovery
 
 
 def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
-    """Return a request for each lost run of a job that does nothing twice.
-
-    A stage that has its record is not made again.
-    """
+    """Return a request for each lost run of an idempotent job."""
     return [
         dg.RunRequest(
             run_key=f"again-{run.run_id}",
@@ -83,14 +82,14 @@ def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.Ru
 
 
 def attempt_of(run: dg.DagsterRun) -> int:
-    """Return 1 for a run that was asked for in the first place, or by Dagster's own retry of one."""
+    """Return the number of a run's attempt; Dagster's own retries count as 1."""
     return int(run.tags.get(ATTEMPT, "1"))
 
 
 def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run ended in the midst of a long wait for a cluster's job, which uses up no attempt.
+    """Return whether a run ended in a long wait for a cluster's job, which uses up no attempt.
 
-    The next run finds the job, and goes on waiting. One that ended sooner may have a fault of its own.
+    The next run finds the job and waits on. A run that ended sooner may have a fault of its own.
     """
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
@@ -99,19 +98,16 @@ def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run that failed is started again, by Dagster or by its sensor."""
+    """Return whether Dagster or a sensor repeats a failed run."""
     return run.tags.get(WILL_RETRY) == "true" or (
-        run.job_name.endswith(_ASKED_AGAIN)
+        run.job_name.endswith(_REPEATED)
         and attempt_of(run) <= len(PAUSES_S)
         and is_no_fault_of_the_run(instance, run)
     )
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run failed without a word of its steps, or with an unanswered request.
-
-    The store, or Dagster's database, did not answer.
-    """
+    """Return whether a run failed without an error of its steps, or for lack of a response of store or database."""
     if run.tags.get(_REASON) not in _OF_THE_RUN:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
@@ -128,13 +124,12 @@ def _was_not_answered(event: dg.DagsterEvent) -> bool:
 
 
 def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation | None) -> list[str]:
-    """Mark runs as failed whose process is gone, and return their ids.
+    """Mark runs without a process as failed, and return their ids.
 
-    They are of this code location, and were started on this machine by the default launcher. Dagster's retries take it
-    from there. Nothing is known of other runs, and they are left alone.
+    Only runs of this code location that the default launcher started on this machine.
     """
     if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
-        return []  # another launcher can be asked for the health of its workers: the monitor does so
+        return []  # the monitor checks the workers of other launchers
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     started = dg.RunsFilter(statuses=statuses, tags=tags_of(here.label))
     ended = []
@@ -146,17 +141,16 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
         if process is None or now_s - process[1] < _GRACE_S or is_alive(*process):
             continue
         if (now := instance.get_run_by_id(run.run_id)) is None or now.is_finished:
-            continue  # it ended while we looked
-        instance.report_run_failed(now, f"The run's process (pid {process[0]}) is gone, and did not say why.")
+            continue  # it has ended meanwhile
+        instance.report_run_failed(now, f"The run's process (pid {process[0]}) is gone without an error.")
         ended.append(run.run_id)
     return ended
 
 
 def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
-    """Return failed runs of the last day that nobody has started again and whose pause is over.
+    """Return the last day's runs to repeat: failed through no fault of their own, not repeated yet, pause over.
 
-    They failed for no fault of their own, and are the last of their job and partition. label: of the code location, ""
-    for all.
+    They are the last of their job and partition. label: of the code location, "" for all.
     """
     since = dg.RunsFilter(
         job_name=job,
@@ -164,7 +158,7 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
         statuses=[dg.DagsterRunStatus.FAILURE],
         updated_after=datetime.fromtimestamp(now_s - _LOOK_BACK_S, tz=UTC),
     )
-    found = []
+    runs = []
     for record in instance.get_run_records(since, limit=_MAX_RUNS):
         run, attempt = record.dagster_run, attempt_of(record.dagster_run)
         if attempt > len(PAUSES_S):
@@ -176,24 +170,21 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
         if promise_s and _is_settled_otherwise(instance, run):
             continue
         if is_no_fault_of_the_run(instance, run):
-            found.append(run)
-    return found
+            runs.append(run)
+    return runs
 
 
 def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a promised retry was made, if not launched yet, or is not to come.
-
-    It is not to come where its backfill has ended, or somebody cancelled it.
-    """
-    made, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
-    if made and instance.get_run_by_id(made) is not None:
+    """Return whether a promised retry exists, or its backfill has ended or was cancelled."""
+    retry, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
+    if retry and instance.get_run_by_id(retry) is not None:
         return True
-    found = instance.get_backfill(backfill) if backfill else None
-    return backfill is not None and (found is None or found.status.value != "REQUESTED")
+    status = instance.get_backfill(backfill) if backfill else None
+    return backfill is not None and (status is None or status.status.value != "REQUESTED")
 
 
 def is_alive(pid: int, began_s: float) -> bool:
-    """Return whether a process of that time is alive. A number that was given to another since does not count."""
+    """Return whether a process of that time is alive, and not a later one with the same number."""
     if not Path("/proc/self/stat").exists():
         return _answers(pid)
     try:
@@ -203,7 +194,7 @@ def is_alive(pid: int, began_s: float) -> bool:
         return False
     state, ticks = fields[0], int(fields[19])
     started_s = int(boot[1] if boot else 0) + ticks / os.sysconf("SC_CLK_TCK")
-    return state != "Z" and started_s <= began_s + 2  # the boot's time is in whole seconds
+    return state != "Z" and started_s <= began_s + 2  # btime is in whole seconds
 
 
 def _answers(pid: int) -> bool:
@@ -217,14 +208,13 @@ def _answers(pid: int) -> bool:
 
 
 def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
-    """Return (pid, time when it said so); None for a run that has not told its process."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
         if event.event_log_entry.step_key is not None:
-            continue  # of a step, which an executor may run elsewhere
+            continue  # a step's process may be elsewhere
         message = event.event_log_entry.get_dagster_event().message or ""
         if message.startswith(("Started process for run", "Executing steps in process")) and (
-            told := _PID.search(message)
+            pid := _PID.search(message)
         ):
-            return int(told[1]), event.event_log_entry.timestamp
+            return int(pid[1]), event.event_log_entry.timestamp
     return None

@@ -1,4 +1,4 @@
-"""Release after each batch: of a dataset that streams, samples that passed ask for a version."""
+"""Release after each batch of a streaming dataset."""
 
 import json
 import time
@@ -8,13 +8,12 @@ import dagster as dg
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.stages import SAMPLES
-from dagster_project.code_location import code_location_of, tags_of
-from dagster_project.last_run import LAUNCHED
+from dagster_project.runs import LAUNCHED, code_location_of, tags_of
 from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
 RELEASE_TAG = "penstock/release"
-"""Tag of runs that publish: the run queue lets one per dataset run at a time."""
+"""Tag of publishing runs: the run queue runs one per dataset at a time."""
 _RUN_KEY = "dagster/run_key"
 
 
@@ -24,15 +23,13 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
 
 
 def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL_S) -> dg.SensorDefinition:
-    """Ask for a release when samples of a batch were materialized since the last one that was asked for.
+    """Request a release if a batch's samples were materialized since the last request.
 
-    Many batches that came at once are one release. The cursor is the number of the newest such event, and the run key
-    names it: a tick that dies asks for the same run.
+    Batches that came together share one release. The cursor is the number of the newest event, and the run key contains
+    it: a killed tick requests the same run again.
 
-    A release that failed is asked for again at once: a batch that its gate stopped is held back by then, and the others
-    go. Then it is asked for after a minute, ten, and every hour, until one succeeds or another batch comes. So nothing
-    waits for ever once the cause is gone. Each try is a run on Dagster's pages with its number, and each failure an
-    alert.
+    A failed release is requested again at once, since its gate holds back the stopped batch by then. Then it is
+    requested after a minute, ten minutes, and every hour, until one succeeds or another batch comes.
     """
     samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
 
@@ -41,34 +38,33 @@ def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL
         job_name=job,
         minimum_interval_seconds=minimum_interval_s,
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Publishes every batch of {dataset} as soon as it has passed its checks.",
+        description=f"Publish every batch of {dataset} as soon as it passes its checks.",
     )
     def release_batches(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        found = context.instance.fetch_materializations(samples, limit=1).records
-        if not found:
+        records = context.instance.fetch_materializations(samples, limit=1).records
+        if not records:
             return dg.SkipReason(f"no batch of {dataset} has passed yet")
-        newest, (event, attempt) = found[0].storage_id, _cursor(context.cursor)
+        newest, (event, attempt) = records[0].storage_id, _cursor(context.cursor)
         if newest > event:
             context.update_cursor(json.dumps({"event": newest, "attempt": 1}))
-            return _asked(dataset, newest, 1)
+            return _request(dataset, newest, 1)
         here = code_location_of(context)
         failed = _failed(context.instance, job, _key(dataset, event, attempt), here.label if here else "")
         if failed is None:
-            return dg.SkipReason(f"every batch of {dataset} that has passed was asked to be published")
+            return dg.SkipReason(f"a release of every passed batch of {dataset} was requested")
         left_s = failed + PAUSES_S[min(attempt, len(PAUSES_S)) - 1] - time.time()
         if left_s > 0:
             return dg.SkipReason(
-                f"release {attempt} of {dataset} failed; it is asked for again in {left_s:.0f} s"
+                f"release {attempt} of {dataset} failed; the next attempt is in {left_s:.0f} s"
             )
         context.update_cursor(json.dumps({"event": event, "attempt": attempt + 1}))
-        return _asked(dataset, event, attempt + 1)
+        return _request(dataset, event, attempt + 1)
 
     return release_batches
 
 
-def _cursor(told: str | None) -> tuple[int, int]:
-    """Return (number of the event, which try of its release was asked for). Earlier releases told of two tries."""
-    cursor = json.loads(told or '{"event": 0}')
+def _cursor(text: str | None) -> tuple[int, int]:
+    cursor = json.loads(text or '{"event": 0}')
     return int(cursor["event"]), int(cursor.get("attempt", 2 if cursor.get("again") else 1))
 
 
@@ -77,15 +73,15 @@ def _key(dataset: str, event: int, attempt: int) -> str:
     return f"{dataset}-{event}{again}"
 
 
-def _asked(dataset: str, event: int, attempt: int) -> dg.RunRequest:
+def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
     tags = {RELEASE_TAG: dataset, ATTEMPT: str(attempt)}
     return dg.RunRequest(run_key=_key(dataset, event, attempt), tags=tags)
 
 
 def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
-    """Return when the release of this key failed, seconds since 1970.
+    """Return when the release of this key failed, seconds since 1970, with the time for Dagster's own retry.
 
-    None where it did not, is started again by Dagster, or another one that began behind it succeeded, or is on.
+    None if it did not fail, Dagster retries it, or a later release succeeded or runs.
     """
     tags = tags_of(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)

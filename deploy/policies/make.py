@@ -1,11 +1,11 @@
-"""Policies that let a role write where docs/security.md says, and nowhere else, for the store that holds a root.
+"""Policies that restrict a role's writes in a root's store to what docs/security.md lists.
 
     python deploy/policies/make.py s3 writer --bucket my-bucket --prefix roots/main > writer.json
     python deploy/policies/make.py gcs trainer --bucket my-bucket --project my-project --member serviceAccount:...
     python deploy/policies/make.py azure reader --bucket my-container --account mine --scope /subscriptions/...
 
-s3: an identity policy, as `aws iam put-role-policy` takes it. gcs: definitions of custom roles, and bindings to be
-added to those of the bucket. azure: role definitions, and the condition of the assignment of each.
+s3: an identity policy for `aws iam put-role-policy`. gcs: custom roles, and bindings to add to the bucket's. azure:
+role definitions, and the condition of each assignment.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 CREATE, PUT, DELETE = "create", "put", "delete"
-"""Make an object that is not there; make or replace one; delete one."""
+"""Create a new object; create or replace one; delete one."""
 
 Rights = Mapping[str, tuple[str, ...]]
-"""Prefix or pattern of keys, below the root -> what may be done there, beside reading and listing everything."""
+"""Prefix or pattern of keys below the root -> allowed verbs, besides reading and listing everything."""
 
 SHARDS = "data/*.tar"
-"""Put without a condition: no client of ours completes an upload in parts under one."""
+"""Written without a condition: no client completes a multipart upload under one."""
 
 _LEASES: Rights = {"leases/": (PUT, DELETE)}
 _PLANS: Rights = {"plans/": (CREATE,), "views/": (CREATE,), "packs/": (CREATE,), "lists/": (CREATE,)}
@@ -73,10 +73,8 @@ ROLES: Mapping[str, Rights] = {
         "migrations/": (PUT, DELETE),
     },
 }
-"""writer: who publishes, and the pipeline. submitter, registrar: roles of a writer that uses a cluster, or registers.
-
-operator: who takes samples down, migrates, or moves a root.
-"""
+"""submitter, registrar: extra roles of a writer that uses a cluster, or registers. operator: takes down, migrates,
+moves."""
 
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _AZURE = {CREATE: f"{_BLOBS}/add/action", PUT: f"{_BLOBS}/write", DELETE: f"{_BLOBS}/delete"}
@@ -89,7 +87,7 @@ _GCS = {
 
 
 def places(role: str, verb: str) -> list[str]:
-    """Prefixes and patterns where a role may do this."""
+    """Return prefixes and patterns where a role may do this."""
     return [place for place, verbs in ROLES[role].items() if verb in verbs]
 
 
@@ -121,15 +119,15 @@ def s3(role: str, bucket: str, prefix: str) -> dict[str, Any]:
 
 
 def gcs(role: str, bucket: str, prefix: str, project: str, member: str) -> dict[str, Any]:
-    """Return definitions of roles, and bindings with conditions.
+    """Return role definitions, and bindings with conditions.
 
-    Google's permission to create is of new objects alone, also of those that are put without a condition.
+    Google's permission to create covers only new objects, also without a condition.
     """
     base = f"projects/_/buckets/{bucket}/objects/{prefix + '/' if prefix else ''}"
     definitions, bindings = [], [{"role": "roles/storage.objectViewer", "members": [member]}]
     for verb in (CREATE, PUT, DELETE):
-        found = [place for place in places(role, verb) if place != SHARDS]
-        if not found:
+        allowed = [place for place in places(role, verb) if place != SHARDS]
+        if not allowed:
             continue
         name = f"penstock_{verb}"
         definitions.append(
@@ -141,7 +139,7 @@ def gcs(role: str, bucket: str, prefix: str, project: str, member: str) -> dict[
                 "members": [member],
                 "condition": {
                     "title": f"penstock {role}: {verb}",
-                    "expression": " || ".join(_gcs_condition(base, place) for place in found),
+                    "expression": " || ".join(_gcs_condition(base, place) for place in allowed),
                 },
             }
         )
@@ -149,17 +147,17 @@ def gcs(role: str, bucket: str, prefix: str, project: str, member: str) -> dict[
 
 
 def azure(role: str, container: str, prefix: str, account: str, scope: str) -> dict[str, Any]:
-    """Definitions of roles, to be assigned on the account, each with its condition."""
+    """Return role definitions for the account, each with its condition."""
     root = f"{prefix}/" if prefix else ""
     path = f"@Resource[{_BLOBS}:path]"
     name = "@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
     assignments = []
     for verb, action in (("read", f"{_BLOBS}/read"), *_AZURE.items()):
-        found = [""] if verb == "read" else places(role, verb)
-        if not found:
+        allowed = [""] if verb == "read" else places(role, verb)
+        if not allowed:
             continue
         where = " OR ".join(
-            f"{path} StringLike '{root}{one}{'' if _is_whole(one) else '*'}'" for one in found
+            f"{path} StringLike '{root}{one}{'' if _is_whole(one) else '*'}'" for one in allowed
         )
         definition = {
             "Name": f"penstock {role}: {verb}",
@@ -168,7 +166,7 @@ def azure(role: str, container: str, prefix: str, account: str, scope: str) -> d
             "DataActions": [action],
             "AssignableScopes": [f"{scope}/providers/Microsoft.Storage/storageAccounts/{account}"],
         }
-        # Listing asks for no path.
+        # A listing has no path.
         listing = " AND NOT SubOperationMatches{'Blob.List'}" if verb == "read" else ""
         condition = (
             f"(!(ActionMatches{{'{action}'}}{listing}) OR ({name} StringEquals '{container}' AND ({where})))"
@@ -180,12 +178,11 @@ def azure(role: str, container: str, prefix: str, account: str, scope: str) -> d
 def _statement(
     sid: str, actions: list[str], resources: list[str], condition: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
-    return {**found, "Condition": dict(condition)} if condition else found
+    statement: dict[str, Any] = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**statement, "Condition": dict(condition)} if condition else statement
 
 
 def _is_whole(place: str) -> bool:
-    """Whether it is a key, or a pattern of keys, and not their beginning."""
     return "*" in place or place.endswith(".json")
 
 
@@ -209,14 +206,14 @@ def main() -> None:
     parser.add_argument(
         "--scope", default="/subscriptions/ID/resourceGroups/GROUP", help="azure: where it is"
     )
-    given = parser.parse_args()
-    place = given.role, given.bucket, given.prefix.strip("/")
-    made = {
+    options = parser.parse_args()
+    place = options.role, options.bucket, options.prefix.strip("/")
+    policies = {
         "s3": lambda: s3(*place),
-        "gcs": lambda: gcs(*place, given.project, given.member),
-        "azure": lambda: azure(*place, given.account, given.scope),
-    }[given.store]()
-    sys.stdout.write(json.dumps(made, indent=2) + "\n")
+        "gcs": lambda: gcs(*place, options.project, options.member),
+        "azure": lambda: azure(*place, options.account, options.scope),
+    }[options.store]()
+    sys.stdout.write(json.dumps(policies, indent=2) + "\n")
 
 
 if __name__ == "__main__":

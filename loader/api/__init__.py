@@ -1,4 +1,4 @@
-"""The names of `import loader`: frozen in a test, handed out on first use."""
+"""The names of `import loader`, each loaded on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -9,18 +9,6 @@ from ..dataset.names import escape_key
 from ..dataset.root import Root
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
-from ..order.plan import Plan
-from ..order.sources.bucket import bucket
-from ..order.sources.packing import pack
-from ..order.sources.views import synthetic
-from ..run.batch.batch import Batch
-from ..run.batch.substitution import Substitution
-from ..run.ledger import read_ledger
-from ..run.loader import Loader
-from ..run.recipe.by_bucket import by_bucket
-from ..run.recipe.world import World
-from .plans import by_score, open_plan, plan, source, write_part
-from .torch import torch_dataset
 
 if TYPE_CHECKING:
     from penstock.formats.open_foreign import open_foreign
@@ -33,6 +21,16 @@ if TYPE_CHECKING:
     from ..modalities.image.random_crop import random_resized_crop
     from ..modalities.image.request import image
     from ..modalities.video.request import video
+    from ..order.plan import Plan
+    from ..order.sources.bucket import bucket
+    from ..order.sources.packing import pack
+    from ..order.sources.views import synthetic
+    from ..run.batch.batch import Batch
+    from ..run.batch.substitution import Substitution
+    from ..run.ledger import read_ledger
+    from ..run.loader import Loader
+    from ..run.recipe.decode import by_bucket
+    from ..run.recipe.world import World
     from ..run.replay import Replay
     from ..run.trail.read_trail import RunTrail, read_trail
     from ..run.trail.trail import Trail
@@ -40,7 +38,9 @@ if TYPE_CHECKING:
     from .follow import follow
     from .on_device import on
     from .plan_of import plan_of
+    from .plans import by_score, open_plan, plan, source, write_part
     from .report import report
+    from .torch import torch_dataset
 
 __all__ = [
     "Batch",
@@ -87,29 +87,45 @@ __all__ = [
 ]
 
 _LATER = {
+    "Batch": "..run.batch.batch",
     "Explanation": ".explain",
+    "Loader": "..run.loader",
     "Part": "..dataset.shards.part",
+    "Plan": "..order.plan",
     "Replay": "..run.replay",
     "RunTrail": "..run.trail.read_trail",
+    "Substitution": "..run.batch.substitution",
     "Trail": "..run.trail.trail",
+    "World": "..run.recipe.world",
     "Writer": "..dataset.writer",
     "audio": "..modalities.audio.request",
+    "bucket": "..order.sources.bucket",
+    "by_bucket": "..run.recipe.decode",
+    "by_score": ".plans",
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
-    "on": ".on_device",
     "listed": "..dataset.versions.stored_list",
+    "on": ".on_device",
     "open_foreign": "penstock.formats.open_foreign",
-    "random_resized_crop": "..modalities.image.random_crop",
-    "read_trail": "..run.trail.read_trail",
+    "open_plan": ".plans",
+    "pack": "..order.sources.packing",
+    "plan": ".plans",
     "plan_of": ".plan_of",
+    "random_resized_crop": "..modalities.image.random_crop",
+    "read_ledger": "..run.ledger",
+    "read_trail": "..run.trail.read_trail",
     "report": ".report",
+    "source": ".plans",
     "split_of": "..dataset.splits",
+    "synthetic": "..order.sources.views",
+    "torch_dataset": ".torch",
     "video": "..modalities.video.request",
+    "write_part": ".plans",
 }
-"""Names whose modules most readers have no use for, which take 100 ms."""
+"""Names whose modules load on first use: a program that only opens versions needs none of the order and the run."""
 
 
 def named(name: str) -> Any:
-    """Return the object that a name of `__all__` stands for."""
+    """Return the object of a name in `__all__`."""
     return getattr(import_module(_LATER[name], __name__), name) if name in _LATER else globals()[name]

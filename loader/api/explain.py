@@ -1,4 +1,4 @@
-"""From a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
+"""Trace a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class ExplainedPiece:
     segment_id: int
     """Number of the piece in `segment_ids`, from 1."""
     start: int
-    """First token of the document that the piece holds."""
+    """First token of the piece in the document."""
     stop: int
-    """Token of the document after the last one that the piece holds."""
+    """Token of the document after the piece."""
     at: int
     """Token of the sequence at which the piece begins."""
     masked: bool
-    """True if the document is quarantined at the step; padding takes the place of its tokens."""
+    """True if the document is quarantined at the step; its tokens are padding."""
     address: SampleAddress
     """Place of the document's bytes."""
     provenance: dict[str, str]
@@ -50,7 +50,7 @@ class ExplainedPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One slot of one step, followed back to its raw object."""
+    """One slot of one step, traced back to its raw object."""
 
     step: int
     """Global step."""
@@ -63,19 +63,18 @@ class Explanation:
     position: int
     """Position in the source's stream, from 0."""
     attempt: int
-    """0, or the number of the substitute for a quarantined sample. Samples found corrupt when read are in the
-    ledger."""
+    """0, or the number of the substitute for a quarantined sample; see the ledger for corrupt ones."""
     root: str
     """URL of the root."""
     address: SampleAddress
     """Place of the sample's bytes."""
     provenance: dict[str, str]
-    """raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them."""
+    """raw_uri, raw_sha256, unit_id, run_id, asset_key ..., if the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
-    """Documents of a packed sequence, which has no bytes of its own; empty for any other sample."""
+    """Documents of a packed sequence; empty for other samples."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; `pieces` is there for a packed sequence."""
+        """Return plain JSON, with `pieces` for a packed sequence."""
         return {
             "step": self.step,
             "slot": self.slot,
@@ -118,7 +117,7 @@ def _place(root: str, at: FieldAddress) -> str:
 def explain(
     plan: Plan, step: int, rank: int | None = None, world_size: int | None = None, slot: int | None = None
 ) -> list[Explanation]:
-    """Return every slot of a step, or of one rank's part of it, or one slot, but padding; no media is read.
+    """Return every slot of a step, or of one rank's part, or one slot, without padding. Reads no media.
 
     slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group per
     sample, and at most as many of keys tables. Raises: InvalidRuntime for a slot out of range.
@@ -138,9 +137,10 @@ def explain(
 def explain_slots(
     plan: Plan, step: int, slots: Slots, asked_rows: I64, first_slot: int = 0
 ) -> list[Explanation]:
-    """Return some slots but padding. slots: of the step from `first_slot` on. wanted: int64, rows of `slots`.
+    """Return the explanations of some slots, without padding, as `explain`.
 
-    `Replay.slots` gives slots with the substitutes that are on record. Costs as `explain`.
+    slots: of the step from `first_slot` on. asked_rows: int64, rows of `slots`. `Replay.slots` has recorded
+    substitutions.
     """
     asked_rows = asked_rows[slots.valid[asked_rows]]
     out: dict[int, Explanation] = {}
@@ -184,7 +184,7 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
 
 
 def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[int, list[ExplainedPiece]]:
-    """Return slot -> the pieces of its sequence. mine: slots of one source, whose documents are `view`."""
+    """Return slot -> the pieces of its sequence. rows: slots of one source, whose documents are `view`."""
     pieces = pieces_of(plan, step, slots, rows)
     addresses = _addresses(view, pieces.of.document)
     out: dict[int, list[ExplainedPiece]] = {}
@@ -205,7 +205,6 @@ def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[
 
 
 def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str]:
-    """Return where a sample's bytes were registered; nothing of one that lies in the root."""
     for at in address.fields.values():
         if is_foreign(at.path):
             return {"raw_uri": placed.place(at.path, at.offset)[0]}
@@ -213,7 +212,7 @@ def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
-    """Return the provenance columns of these samples; of large keys tables the row groups that hold them are read.
+    """Return the provenance columns of these samples, from few row groups.
 
     Raises: Corrupt if keys tables are damaged, or not in the order of the parts.
     """

@@ -1,9 +1,8 @@
-"""A training that follows a dataset: at steps of its own choosing it goes on under the newest versions.
+"""Follow a dataset in training: at chosen steps, continue under the newest versions.
 
-    follows/<run>/<step, 19 digits>.json     what the run reads from this step on; created once, by the first rank there
+    follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank there
 
-All ranks, and every restart, read what the first one wrote: the batches are the same at any world size. The state of a
-run also holds the versions it picked up, so a state opens the right plan by itself.
+All ranks, and every restart, read that file. The state of a run also names its plan.
 """
 
 import json
@@ -39,29 +38,29 @@ def follow(
     bucket_by: BucketBy | str | None = None,
     **options: Any,
 ) -> "Following":
-    """Return a `Loader` of a plan that takes up the newest versions before each step that `every` divides.
+    """Return a `Loader` of a plan that adopts the newest versions before each step that `every` divides.
 
-    The first rank at a boundary decides for all ranks (`follows/<run>/`), and the plan is saved. A version that the
-    plan cannot go over to (its parts were rewritten, a packed source) is passed over, with a warning. Each boundary
-    costs a request per rank. A newer version also costs its opening and `Plan.grow`.
+    The first rank at a boundary decides for all ranks (`follows/<run>/`), and the plan is saved. A version that cannot
+    continue the plan (its parts were rewritten, a packed source) is skipped with a warning. Each boundary costs a
+    request per rank. A newer version also costs its opening and `Plan.grow`.
 
     Args:
         root: Root of the versions, to which the job may write.
         plan: Plan to begin with.
         run: Name of the training. Its restarts share the name, and no other training has it.
-        every: Steps between two looks for a newer version, 1 or more.
+        every: Steps between two checks for a newer version, 1 or more.
         refs: Source -> ref that it follows, `photos@latest` or an alias; None follows each dataset's latest.
-        bucket_by: Buckets, as `Plan.grow` needs them for buckets that are new.
+        bucket_by: Buckets, as `Plan.grow` needs them for new buckets.
         **options: Arguments of `Loader` (rank, world_size, decode, steps ...), but no epochs: they change with the
             data.
 
-    Raises: InvalidRuntime; InvalidName for a run that is none; PlanMismatch for a run that began with another plan.
+    Raises: InvalidRuntime; InvalidName for an invalid run; PlanMismatch for a run that began with another plan.
     """
     return Following(root, plan, run=run, every=every, refs=refs, bucket_by=bucket_by, options=options)
 
 
 class Following:
-    """Iterates as a `Loader` does; `loader` is the one at work. Budget and metrics begin anew with a new version."""
+    """Iterates as a `Loader` does; `loader` is the current one. Budget and metrics restart with a new version."""
 
     def __init__(
         self,
@@ -99,12 +98,11 @@ class Following:
 
     @property
     def plan(self) -> Plan:
-        """The plan so far; it may grow at the next boundary."""
+        """The current plan; it may grow at the next boundary."""
         return self.loader.plan
 
     @property
     def step(self) -> int:
-        """The global step of the next batch."""
         return self.loader.step
 
     @property
@@ -113,7 +111,6 @@ class Following:
         return self.loader.end
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Put numbers on the trail, as `Loader.note`."""
         self.loader.note(per_sample=per_sample, **values)
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,7 +118,7 @@ class Following:
         return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the state was saved, under the versions that the run had picked up by then.
+        """Continue from the state, under the versions that the run had adopted by then.
 
         Accepts the state of a plain `Loader` of this plan too. Raises: PlanMismatch; InvalidPlan if its plan is gone.
         """
@@ -132,7 +129,6 @@ class Following:
         self._decided = None
 
     def close(self) -> None:
-        """Close the loader, as `Loader.close`."""
         self.loader.close()
 
     def __enter__(self) -> "Following":
@@ -144,7 +140,6 @@ class Following:
         self.loader.__exit__(kind, error, trace)
 
     def _go_over(self, plan: Plan) -> None:
-        """Read on under another plan, from the step at hand."""
         if plan.hash == self.plan.hash:
             return
         new = Loader(plan, **self._options)
@@ -153,7 +148,6 @@ class Following:
         old.close()
 
     def _plan_from(self, step: int) -> Plan:
-        """Return the plan from this step on, as the first rank here decided."""
         key = f"follows/{self._run}/{step:019d}.json"
         stored = self._read(key)
         if stored is None:
@@ -181,7 +175,7 @@ class Following:
             return None
         except DAMAGED as error:
             raise Corrupt(
-                f"{self._root.url}/{key} does not say what a run follows ({error}); restore it from a mirror"
+                f"{self._root.url}/{key} is no record of a followed run ({error}); restore it from a mirror"
             ) from error
 
     def _grown(self, step: int) -> Plan:
@@ -203,7 +197,6 @@ class Following:
 
 
 def _newest_views(plan: Plan) -> dict[str, View]:
-    """Return source -> the view of the version that it reads last, of sources that are of a version."""
     newest: dict[str, tuple[int, View]] = {}
     for plan_source in plan.sources.values():
         if (

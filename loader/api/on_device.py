@@ -1,4 +1,4 @@
-"""`on`: batches of a DataLoader on a device, for training code that is built around one."""
+"""`on`: the batches of a DataLoader on a device, for training code built around one."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -12,7 +12,7 @@ from ..storage.shared.threads import LEAVE_S
 
 
 class BatchesOnDevice:
-    """Iterable over the batches of another one, copied to a device by a thread of this process."""
+    """Iterable over another one's batches, copied to a device by a thread."""
 
     def __init__(self, batches: Iterable[Batch], device: Any) -> None:
         self._batches, self._backend = batches, backend_of(device, "torch")
@@ -22,7 +22,7 @@ class BatchesOnDevice:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        """Return True: batches without a length are some too."""
+        """Return True, also without a length."""
         return True
 
     def __iter__(self) -> Iterator[Batch]:
@@ -55,15 +55,15 @@ class BatchesOnDevice:
 
 
 def on(batches: Iterable[Batch], device: Any) -> Iterable[Batch]:
-    """Return an iterable over the same batches on a device, two of which lie ready there.
+    """Return an iterable over the same batches on a device, two of them ready there.
 
         for batch in loader.on(DataLoader(dataset, batch_size=None, num_workers=8), "cuda"): ...
 
-    batches: A DataLoader over `loader.torch_dataset`, whose workers cannot copy to a device; of a `Loader` or a
-        `torch_dataset` itself this calls `batches.on(device)`.
+    batches: A DataLoader over `loader.torch_dataset`, whose workers cannot copy to a device. For a `Loader` or a
+        `torch_dataset` this calls `batches.on(device)`.
     device: As for `Loader`.
 
-    A DataLoader's own position counts the batches that lie ready; save `plan.state(batch.step + 1)` instead.
+    A DataLoader's own position counts the ready batches; save `plan.state(batch.step + 1)` instead.
 
     Raises: InvalidRuntime if there is no such device.
     """

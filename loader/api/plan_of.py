@@ -1,4 +1,4 @@
-"""The plan of a run at a step, or of a saved state: found in what the training left under the root."""
+"""The plan of a run at a step, or of a saved state, from records under the root."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ class _Stretch:
     last: int | None = None
     """Last of the steps; None if more may have followed."""
     order: int = 0
-    """The largest one counts where several hold a step."""
+    """The largest one counts if several include a step."""
 
 
 def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -> Plan:
@@ -42,12 +42,12 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
         loader.plan_of(root, "big-7", 1234)
         loader.plan_of(root, batches.state_dict())
 
-    A run's plan stands on its trail, else in what it followed, reported, or saved as checkpoints. For a step that ran
-    under several plans it is the last. A state names only its past: the plan is one under the root's `plans/` with
-    that past. Versions that are retired and not yet deleted are opened too.
+    A run's plan is in its trail, else in what it followed, reported, or saved as checkpoints. If a step ran under
+    several plans, the last counts. A state contains only its past: the result is a plan under the root's `plans/` with
+    that past. Retired versions are opened too, until they are deleted.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
-    step: Global step; needed where the run has had several plans.
+    step: Global step; needed if the run has had several plans.
 
     Raises: RunNotFound; NotRecorded, with advice on recording the next run; PlanMismatch for no state; InvalidName; as
     `open_plan`.
@@ -78,7 +78,6 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
 
 
 def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
-    """Return the plan of a step; None if unknown."""
     if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan
     if step is None:
@@ -92,7 +91,7 @@ def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
 
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plans of the run's starts; with several, the plans of the step's rows too. Reads rows only then."""
+    """Yield the plans of the run's starts; if they differ, also of the step's rows."""
     starts = read_starts(primary_of(root.store), run)
     if len({one.plan for one in starts}) < 2 or step is None:
         yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
@@ -105,7 +104,6 @@ def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 
 def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plan from each step on at which `loader.follow` looked for newer versions."""
     entries = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
     for number, (before, plan, first) in enumerate(entries):
         if not number:
@@ -114,7 +112,6 @@ def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 
 def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plan of each report."""
     for report in reports_of(root, run):
         yield _Stretch(plan=report.plan, first=report.first_step, last=report.last_step, order=report.at_us)
 
@@ -127,7 +124,6 @@ def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 
 def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
-    """Return the plan that a state names, or one with its past."""
     follow = state.get("follow")
     if isinstance(follow, Mapping):
         return open_plan(root, str(follow.get("plan")), retired=True)
@@ -158,7 +154,7 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
 
 
 def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
-    """Return whether a plan's JSON may have the past: opening it costs a view each."""
+    """Return whether a plan's JSON may have the past; opening it would cost a view each."""
     alike = all(body.get(name) == past.get(name) for name in ("seed", "global_batch", "boundary"))
     sources = body.get("sources")
     return (
@@ -172,7 +168,7 @@ def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
 
 
 def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
-    """Yield (object, JSON) of the plans under a root, by hash; objects that hold no plan are passed over."""
+    """Yield (object, JSON) of the plans under a root, by hash; skip other objects."""
     infos = list(store.list("plans/"))
     with Together(store, [info.key for info in infos]) as coming:
         for info in infos:
@@ -184,7 +180,6 @@ def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
 
 
 def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:
-    """Yield these values of the JSON objects right under a prefix, by key."""
     keys = [info.key for info in store.list(prefix) if "/" not in info.key.removeprefix(prefix)]
     with Together(store, keys) as coming:
         for key in keys:

@@ -13,9 +13,9 @@ from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
 from ..order.content import Source
 from ..order.content import source as _source
-from ..order.mixing.mixture import Weight
-from ..order.mixing.ramp import GlobalBatch
+from ..order.mixture import Weight
 from ..order.plan import Plan, Schedule, make_plan
+from ..order.ramp import GlobalBatch
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys
@@ -23,7 +23,7 @@ from ..order.sources.views import OrderView, SyntheticView, synthetic
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
-    from ..order.sources.listed_view import ListedView
+    from ..order.sources.views import ListedView
 
 Viewable: TypeAlias = "Version | View | ListedView | SyntheticView | Source"
 
@@ -54,10 +54,9 @@ def plan(
             Their table is made once, from the indexes, and kept under the root.
         schedule: [(start step, {name: weight}), ...].
         quarantine: Known-bad samples, whose slots get substitutes: {name: [sample keys]}, or
-            [(step, {name: [sample keys]}), ...], each from its step on. Finding their ordinals reads the versions' key
-            columns once.
-        boundary: "fill": a batch at the end of an epoch goes on into the next epoch. "mask", for one source: it is
-            padded, and no batch holds a sample twice.
+            [(step, {name: [sample keys]}), ...], each from its step on. Reads the versions' key columns once.
+        boundary: "fill" continues a batch at the end of an epoch into the next epoch. "mask", for one source, pads it:
+            no batch holds a sample twice.
         allow_repeats: True accepts a source, or a bucket of one, smaller than its batch.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
@@ -81,7 +80,7 @@ def plan(
 
 
 def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """Return a view with its weight in a mixture, and its chunk (samples) and lanes if the defaults are not wanted."""
+    """Return a view with its weight in a mixture, and optionally its chunk (samples) and lanes."""
     viewed = _viewed("source", view)
     if isinstance(viewed, Source):
         raise InvalidPlan("source(source(...)): pass a view or a version")
@@ -97,11 +96,11 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Return sources for a plan that repeats a sample by its score: see `order.by_score.by_score`.
+    """Return sources for a plan that repeats a sample by its score: see `loader.order.by_score.by_score`.
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
-    from ..order.building.by_score import by_score as _by_score
+    from ..order.by_score import by_score as _by_score
 
     return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
 
@@ -109,11 +108,11 @@ def by_score(
 def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     """Return a plan saved with `plan.save(root)`.
 
-    retired: True opens versions that were retired too, to inspect a past run: a collector may delete their data.
+    retired: True also opens retired versions, to inspect a past run: their data may be deleted at any time.
 
-    Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired when one of its
-    versions was; with retired=True only where its data is deleted. Denied for samples of a retired version that were
-    taken down.
+    Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired if one of its versions
+    is retired, or with retired=True only if its data is deleted; Denied for samples of a retired version that a
+    takedown covers.
     """
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
@@ -129,7 +128,7 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
 
     open_version = cache(
         partial(opened_anyway, root) if retired else root.open
-    )  # once, however many buckets or views of it there are
+    )  # once for all buckets and views
     opened = plan_from_json(body, lambda spec: _reopened(open_version, spec))
     if opened.hash != plan_hash:
         raise PlanMismatch(
@@ -144,7 +143,7 @@ def opened_anyway(root: Root, ref: str) -> Version:
     record = root.record(ref, retired=True)
     if record.retired is None:
         return root.open(ref)
-    from ..dataset.publishing.apply_denies import parent_denied  # 12 modules, which a training does without
+    from ..dataset.publishing.apply_denies import parent_denied  # 12 modules, not needed for training
 
     try:
         version = root.open(ref, retired=True)
@@ -164,7 +163,7 @@ def opened_anyway(root: Root, ref: str) -> Version:
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
-    """Return the view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
+    """Return the view of a plan's spec."""
     return _reopened(root.open, spec)
 
 
@@ -175,7 +174,7 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         documents = _reopened(open_version, spec["documents"])
         if not isinstance(documents, View):
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
-        # What stands where there is no token is the plan's business, not the view's.
+        # (values without a token are the plan's, not the view's)
         columns = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
         asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=columns)
         return documents.packed(asked)
@@ -205,7 +204,7 @@ def write_part(
 ) -> "Part":
     """Write one part of a transaction, from (key, fields[, metadata[, source]]) tuples.
 
-    Any number of workers may each write some, and one `root.publish(dataset, parts)` makes the version. See
+    Any number of workers may write parts; one `root.publish(dataset, parts)` makes the version. See
     `dataset.part_writer.write_part`.
     """
     from ..dataset.writing.part_writer import write_part as _write_part

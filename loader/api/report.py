@@ -1,10 +1,9 @@
-"""Reports of trainings to the pipeline: the steps trained, on which versions. Files in the root, no Dagster needed.
+"""Report trainings to the pipeline: the steps trained, on which versions. Needs no Dagster.
 
-    reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named after its content without its time
+    reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named by its content without its time
     reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
 
-Both are created once. The second is for readers: what is new behind n costs a request each and no listing. A report
-that is repeated is the same file; its number may come twice, for a reader to pass over.
+Both are created once. The second lets readers find new reports without a listing; a repeated report may have two.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A run of a training, and the steps that it trained on one dataset."""
+    """Steps that a run trained on one dataset."""
 
     dataset: str
     """Name of the dataset."""
@@ -55,7 +54,7 @@ class Report:
     versions: tuple[Mapping[str, str], ...]
     """Versions of the dataset, each {"source", "id", "name"}."""
     checkpoint: str = ""
-    """Place of the checkpoint; "" for none."""
+    """Location of the checkpoint; "" for none."""
     metrics: Mapping[str, float | str] = field(default_factory=dict)
     """Name -> number; a number that is not finite is "nan", "inf" or "-inf"."""
     at_us: int = 0
@@ -129,7 +128,7 @@ _SOUND: Mapping[str, Callable[[object], bool]] = {
     "metrics": _are_metrics,
     "at_us": lambda at_us: type(at_us) is int and 0 <= at_us < _YEAR_9999_US,
 }
-"""Field -> check of its type and value: code that shows reports relies on their types."""
+"""Field -> check of its type and value, on which viewers of reports rely."""
 
 
 def report(
@@ -143,21 +142,20 @@ def report(
     mlflow: Any = None,
     strict: bool = False,
 ) -> tuple[Report, ...]:
-    """Tell the pipeline which steps of a plan a training has trained: a report per dataset of `root` that it reads.
+    """Report to the pipeline which steps of a plan were trained: one report per dataset of `root` in the plan.
 
     Call it on the first rank, after a checkpoint or at the end. A sensor of the pipeline shows it as a materialization
-    of [dataset, training_run]. The plan is saved under its hash. The same report again changes nothing.
+    of [dataset, training_run]. The plan is saved under its hash. A repeated report changes nothing.
 
-    It never ends a training. Every error is logged, also that of a store without an answer for `retry_deadline_s`. A
-    report that failed is not in the result. It costs 3 small objects, and 2 log2(n) requests for the dataset's n-th
-    report.
+    It never ends a training: every error is logged, also that of a store without an answer for `retry_deadline_s`.
+    Failed reports are not in the result. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.
 
     Args:
         root: Root of the versions, which gets the reports.
         plan: Plan of the training, such as `batches.plan`.
-        run: Name of the training, of the characters that a dataset's name has.
+        run: Name of the training, with the characters of a dataset's name.
         steps: First and last step that were trained.
-        checkpoint: Place of the checkpoint; passwords and signatures in a URL are left out. "" for none.
+        checkpoint: Location of the checkpoint; passwords and signatures in a URL are removed. "" for none.
         metrics: Name -> number, at most 200, or anything that `float` takes.
         mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same.
         strict: True raises errors instead.
@@ -173,7 +171,7 @@ def report(
             done.append(each)
         if mlflow is not None:
             _tell_mlflow(mlflow, reports)
-    except Exception:  # a report is not worth a training, whatever went wrong
+    except Exception:  # no report may end a training
         if strict:
             raise
         _log.exception("run %r could not report its steps %r", run, steps)
@@ -181,10 +179,9 @@ def report(
 
 
 def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
-    """Yield (number, report) of a dataset's reports behind number `after`, ascending. Two requests each.
+    """Yield (number, report) of a dataset's reports after number `after`, ascending. Two requests each.
 
-    The error takes the place of an unreadable report, so that the others stay readable. Raises:
-    InvalidName; StoreError.
+    For an unreadable report the error is yielded.
     """
     number = after + 1
     while True:
@@ -207,7 +204,6 @@ def _reports(
     checkpoint: str,
     metrics: Mapping[str, float],
 ) -> tuple[Report, ...]:
-    """Return the reports of a run, one per dataset."""
     if not isinstance(plan, Plan):
         raise InvalidRuntime(
             f"plan = {type(plan).__name__}: the loader's plan is needed, such as batches.plan"
@@ -257,7 +253,6 @@ def _is_step(value: object) -> bool:
 
 
 def check_run(run: str) -> str:
-    """Return the name of a training's run, itself. Raises: InvalidName."""
     try:
         return check_dataset_name(run)
     except (InvalidName, TypeError):
@@ -267,7 +262,6 @@ def check_run(run: str) -> str:
 
 
 def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """Return the metrics as plain numbers and texts."""
     if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
         raise InvalidRuntime(f"metrics: a mapping of at most {MAX_METRICS} names to numbers is needed")
     plain: dict[str, float | str] = {}
@@ -281,10 +275,7 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def _append(store: Store, appended: Report) -> None:
-    """Write the report, then its number; again is no harm."""
-    with suppress(
-        AlreadyExists
-    ):  # the same, told earlier; its number may be missing, so it is given one more
+    with suppress(AlreadyExists):  # reported before; its number may be missing, so it gets another
         store.put_if_absent(appended.key, appended.to_json())
     pointer = json.dumps({"report": appended.key}).encode()
     number = _newest(store, appended.dataset)
@@ -300,7 +291,6 @@ def _append(store: Store, appended: Report) -> None:
 
 
 def reports_of(root: Root, run: str) -> list[Report]:
-    """Return all reports of a run, of every dataset of the root. Raises: Corrupt; FormatTooNew; StoreError."""
     store = primary_of(root.store)
     return [
         _read(store, dataset, info.key)
@@ -310,7 +300,7 @@ def reports_of(root: Root, run: str) -> list[Report]:
 
 
 def _newest(store: Store, dataset: str) -> int:
-    """Return the highest number given, 0 before the first: by doubling and halving, for numbers have no gaps."""
+    """Return the highest number, 0 before the first, by doubling and halving: numbers have no gaps."""
 
     def is_there(number: int) -> bool:
         try:
@@ -329,7 +319,6 @@ def _newest(store: Store, dataset: str) -> int:
 
 
 def _read(store: Store, dataset: str, key: str) -> Report:
-    """Return the report of a key."""
     if not isinstance(key, str) or not key.startswith(_folder(dataset)):
         raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
     data = store.get(key).data
@@ -353,7 +342,6 @@ def _read(store: Store, dataset: str, key: str) -> Report:
 
 
 def _tell_mlflow(run: Any, reports: tuple[Report, ...]) -> None:
-    """Tell the same as tags and metrics of a run of MLflow, or of anything that has its two functions."""
     tags = {
         "penstock.plan": reports[0].plan,
         "penstock.run": reports[0].run,

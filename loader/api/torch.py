@@ -1,4 +1,4 @@
-"""The plan as a `torch.utils.data.IterableDataset`, for training code that is built around a DataLoader."""
+"""The plan as a `torch.utils.data.IterableDataset`, for training code built around a DataLoader."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,12 @@ def torch_dataset(
 ) -> "IterableDataset[Batch]":
     """Return an IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
 
-    Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn. The batches equal `Loader`'s, in
-    order, for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given.
-    `device` is for iterating without a DataLoader, or with one through `loader.on(dataloader, device)`.
-    Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position: torchdata's
-    StatefulDataLoader and Lightning save and restore it by themselves (docs/training.md). With a DataLoader,
-    `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and `plan.state(batch.step + 1)` after a
-    batch was used (what DataLoader has made ahead does not count).
+    Worker w of N makes steps w, w + N, ...; DataLoader delivers them in turn. The batches equal `Loader`'s, in order,
+    for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given. `device` is for
+    iterating without a DataLoader, or with `loader.on(dataloader, device)`. Every pass over the dataset begins at the
+    same step; it is endless, or ends at `steps=`. torchdata's StatefulDataLoader and Lightning save and restore the
+    position (docs/training.md). With a plain DataLoader, call `dataset.load_state_dict(state)` or `dataset.seek(step)`
+    before iterating, and save `plan.state(batch.step + 1)` after using a batch: DataLoader makes batches ahead.
 
     Raises: MissingDependency without torch; InvalidRuntime for framework="jax"; Unpicklable when worker processes
     cannot receive a transform.

@@ -1,7 +1,4 @@
-"""A plan as an IterableDataset, and its step in the states that torchdata's StatefulDataLoader saves.
-
-Importing this module imports torch.
-"""
+"""A plan as an IterableDataset, and its step in the states of torchdata's StatefulDataLoader. Imports torch."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -19,13 +16,13 @@ from ..run.recipe.world import World
 
 
 def next_step(plan: Plan, state: object) -> int:
-    """Return the global step that comes next after a plan's own state, or after one that a StatefulDataLoader saved.
+    """Return the next global step after a plan's own state, or after a StatefulDataLoader's.
 
-    The package puts the dataset's state under "dataset_state", and with worker processes one per worker under
-    "_snapshot". A worker's is the next step that it would make itself, so the earliest of them comes next; batches
-    handed out since the snapshot are counted beside it. The number of workers does not matter here.
+    That has the dataset's state under "dataset_state", or one per worker process under "_snapshot". A worker's is the
+    next step that it would make, so the earliest of them comes next, plus the batches delivered since the snapshot. The
+    number of workers does not matter.
 
-    Raises: PlanMismatch (naming what differs, or that it is no such state); FormatTooNew; InvalidRuntime.
+    Raises: PlanMismatch (naming the difference, or that it is no such state); FormatTooNew; InvalidRuntime.
     """
     if not isinstance(state, Mapping) or not {"_snapshot", "dataset_state"} & state.keys():
         return plan.check_state(state)
@@ -71,8 +68,8 @@ class PlanDataset(IterableDataset[Batch]):
                 "batch.micro_batches(count)"
             )
         self._start = 0
-        self._resume: int | None = None  # a worker process's own first step, from a state of its own
-        self._position: int | None = None  # the next step of the iteration that has begun here
+        self._resume: int | None = None  # first step of a worker process, from its own state
+        self._position: int | None = None  # next step of the iteration under way
         with Loader(
             plan,
             self.world.rank,
@@ -82,7 +79,7 @@ class PlanDataset(IterableDataset[Batch]):
             self._end = batches.end
 
     def __bool__(self) -> bool:
-        """Return True: an endless run, which has no length, is one too."""
+        """Return True, also for an endless run."""
         return True
 
     def __len__(self) -> int:
@@ -90,7 +87,7 @@ class PlanDataset(IterableDataset[Batch]):
         return steps_of_run(self._end)
 
     def on(self, device: Any) -> "PlanDataset":
-        """Return this dataset with its batches on a device, to be iterated in this process. Raises: InvalidRuntime."""
+        """Return this dataset with its batches on a device, to iterate in this process."""
         moved = PlanDataset(self.plan, self.world, None, {**self._options, "device": device})
         moved._start, moved._resume = self._start, self._resume
         return moved
@@ -100,7 +97,7 @@ class PlanDataset(IterableDataset[Batch]):
         self._start, self._resume, self._position = self.plan.checked_step(step), None, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of this copy of the dataset (in a worker process: that worker's next step)."""
+        """Return the position of this copy of the dataset; in a worker process its own next step."""
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -114,12 +111,11 @@ class PlanDataset(IterableDataset[Batch]):
             self._resume, self._position = self.plan.check_state(state), None
 
     def __iter__(self) -> Iterator[Batch]:
-        # Before the first batch is asked for: a state taken now is this iteration's.
+        # Before the first batch: a state taken now belongs to this iteration.
         self._position, self._resume = self._first(), None
         return self._batches(self._position)
 
     def _first(self) -> int:
-        """Return the step at which this copy begins to iterate."""
         info = get_worker_info()
         return self._start + (info.id if info else 0) if self._resume is None else self._resume
 
@@ -135,7 +131,7 @@ class PlanDataset(IterableDataset[Batch]):
         if info is not None:
             options.setdefault("workers", 0)
         if stride > 1:
-            options["workers"] = 0  # steps are not consecutive, so the loader has nothing to make ahead
+            options["workers"] = 0  # steps are not consecutive: nothing to make ahead
             options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
         if options.get("workers") == 0:
             options["executor"] = "auto"  # DataLoader's workers are the processes

@@ -18,7 +18,7 @@ FETCH_BYTES = 16 * 2**20
 
 
 class PageCache(Protocol):
-    """A place where pages are kept, by their names (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
+    """A cache of pages by name (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
 
     page_bytes: int
     """Bytes of a page."""
@@ -30,7 +30,7 @@ class PageCache(Protocol):
         """True where a page that is fetched is likely to be kept."""
 
     def read(self, name: str, cuts: Sequence[slice]) -> Sequence[Buffer] | None:
-        """Return the bytes of a page that each cut names; None when it is not there. They never change."""
+        """Return a page's bytes per cut; None if it is missing. They never change."""
 
     def has(self, name: str) -> bool:
         """Return whether a page is there; it may be gone a moment later."""
@@ -48,14 +48,14 @@ class PageCache(Protocol):
         """Return whether another reader has claimed a page and is fetching it."""
 
     def wait(self, name: str) -> None:
-        """Wait until a page that another reader has claimed is there, or will not be."""
+        """Wait until a page claimed by another reader is there, or will not be."""
 
     def discard(self, name: str) -> None:
         """Throw a page away."""
 
 
 class Content(NamedTuple):
-    """Identity of an object's bytes, as its writer said it: the address of its pages."""
+    """Identity of an object's bytes from its writer: the address of its pages."""
 
     sha256: str
     """SHA-256 of the bytes, in hex."""
@@ -64,13 +64,13 @@ class Content(NamedTuple):
 
 
 VERIFIED = " verified"
-"""End of the content's SHA-256 that names pages of shards whose own hashes were checked."""
+"""Suffix of the SHA-256 that names pages of hash-checked shards."""
 _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Do not wait for pages in this context: a first batch reads only the bytes that it asks for."""
+    """Do not wait for pages in this context: a first batch reads only the bytes it needs."""
     token = _waits.set(False)
     try:
         yield
@@ -87,10 +87,10 @@ class Claim(Enum):
 
 
 class CachedStore:
-    """Reads ranges from the pages that are there, and what is missing from the origin.
+    """Reads ranges from cached pages, and the rest from the origin.
 
-    content_of: key -> its content; None for an object that has none, which is read only from the origin. The
-    change token of a cached object is its SHA-256; the origin's token is pinned at the first read.
+    content_of: key -> its content; None is read only from the origin. A cached object's change token is its SHA-256;
+    the origin's is pinned at the first read.
     """
 
     def __init__(
@@ -105,10 +105,7 @@ class CachedStore:
         return self._origin.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the origin, whatever is cached, and throw the pages away that hold it.
-
-        A reader asks for one range when the bytes it got before were wrong. Raises: as the origin does.
-        """
+        """Return a range from the origin, and drop its pages: the caller got wrong bytes."""
         content = self._content(key)
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
@@ -122,10 +119,10 @@ class CachedStore:
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """Return the ranges, as every store.
+        """Return the ranges, as every store. Raises: as the origin does.
 
-        A missing page of which half is wanted is fetched whole and kept. From other missing pages only the wanted bytes
-        are read, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
+        A missing page of which half is wanted is fetched whole and kept. Other pages give only the wanted bytes,
+        unless the page is on its way. O(pages touched).
         """
         content = self._content(key)
         if content is None:
@@ -136,9 +133,9 @@ class CachedStore:
     def lend_ranges(
         self, key: str, spans: Sequence[tuple[int, int]], etag: str | None = None
     ) -> tuple[Sequence[Buffer], str]:
-        """Return ((offset, nbytes) ranges without a copy of those in one page, the object's change token).
+        """Return ((offset, nbytes) ranges, uncopied within one page, and the object's change token).
 
-        Each keeps a whole page in memory. Raises: as `get_ranges`.
+        Each keeps a whole page in memory.
         """
         content = self._content(key)
         if content is not None:
@@ -154,7 +151,6 @@ class CachedStore:
         etag: str | None,
         limits: ReadLimits,
     ) -> list[Buffer]:
-        """Return the ranges of an object that has content."""
         self._check(key, content, etag)
         page_cuts = _PageCuts(spans, self._cache.page_bytes)
         if page_cuts.end > content.nbytes:
@@ -193,10 +189,7 @@ class CachedStore:
         return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
 
     def keep(self, key: str, number: int) -> int:
-        """Fetch a page that was claimed and keep it.
-
-        Return the bytes read of the origin. Raises: as the origin does; the claim is released in any case.
-        """
+        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin does; the claim is released."""
         content = self._certain(key)
         name, page = self._name(content, number), self._page(content, number)
         try:
@@ -246,7 +239,6 @@ class CachedStore:
         return 2 * asked >= self._page(content, number).nbytes
 
     def _from_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
-        """Take the wanted bytes of a page from the cache; return whether it was there."""
         cuts = page_cuts.cuts[number]
         pieces = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
         if pieces is None:
@@ -257,7 +249,6 @@ class CachedStore:
     def _fetch_pages(
         self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts"
     ) -> None:
-        """Fetch and keep pages that were not there; wait for pages that another reader has claimed."""
         names = {number: self._name(content, number) for number in numbers}
         claimed = [
             number
@@ -292,7 +283,6 @@ class CachedStore:
     def _read_alone(
         self, key: str, numbers: Sequence[int], page_cuts: "_PageCuts", limits: ReadLimits
     ) -> None:
-        """Read the wanted bytes of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -316,9 +306,9 @@ class CachedStore:
 
 
 class _PageCuts:
-    """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), pages ascending.
+    """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), ascending.
 
-    end: the byte behind the last span.
+    end: of the last span.
     """
 
     def __init__(self, spans: Sequence[tuple[int, int]], page_bytes: int) -> None:
@@ -344,7 +334,6 @@ class _PageCuts:
         self.cuts = {number: cuts[number] for number in sorted(cuts)}
 
     def take(self, number: int, pieces: Sequence[Buffer]) -> None:
-        """Take the bytes of a page's cuts."""
         for (i, _), piece in zip(self.cuts[number], pieces, strict=True):
             if i in self._split:
                 self._split[i][number] = piece
@@ -352,7 +341,6 @@ class _PageCuts:
                 self._whole[i] = piece
 
     def spans(self, numbers: Iterable[int]) -> list[Span]:
-        """Return the range in the object of every cut of these pages."""
         return [
             Span(number * self._page_bytes + cut.start, cut.stop - cut.start)
             for number in numbers
@@ -360,7 +348,6 @@ class _PageCuts:
         ]
 
     def joined(self) -> list[Buffer]:
-        """Return the bytes of each span."""
         for i, pieces in self._split.items():
             self._whole[i] = b"".join(pieces[number] for number in sorted(pieces))
         return self._whole

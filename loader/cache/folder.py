@@ -1,10 +1,10 @@
 """The folder of a node cache: created in an empty folder, refused in any other.
 
-It is one user's, mode 700, for the jobs of that user, unless it is shared on purpose.
+It is one user's, mode 700, unless shared on purpose.
 
-- `penstock-cache.json`: marks it; the first thing there is
+- `penstock-cache.json`: marks it, first of all
 - `pages/<2 hex>/<name>`: whole pages
-- `writing/<random>`: pages and hints that are being written
+- `writing/<random>`: pages and hints being written
 - `claims/<name>`: empty: a process fetches this page
 - `hints/<random>`: the pages that one running loader needs next
 """
@@ -24,9 +24,9 @@ FOLDERS = ("pages", "writing", "claims", "hints")
 
 
 def make_place(path: str, *, shared: bool = False) -> None:
-    """Make the folder a node cache, if it is not one; for this user only, unless `shared`.
+    """Make the folder a node cache, for this user only, unless `shared`.
 
-    Raises: InvalidRuntime where it may not be, or another user can put pages into it; OSError.
+    Raises: InvalidRuntime if it may not be one, or another user can put pages into it; OSError.
     """
     _refuse_sources(path)
     mode = folder_mode(file_mode(shared))
@@ -56,7 +56,7 @@ def file_mode(shared: bool) -> int:
 
 
 def folder_mode(mode: int) -> int:
-    """Return the mode of a cache's folders, less the umask: who may read a file of `mode` may enter them."""
+    """Return the mode of folders for files of `mode`, less the umask."""
     return mode | (mode & 0o444) >> 2
 
 
@@ -69,7 +69,7 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 
 def _refuse_others(path: str) -> None:
-    """Raise InvalidRuntime unless the folder is this user's, and no other user may write there; OSError."""
+    """Raise InvalidRuntime unless the folder is this user's, and only writable by this user; OSError."""
     link, status, user = os.lstat(path), os.stat(path), os.geteuid()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"
@@ -87,7 +87,6 @@ def _refuse_others(path: str) -> None:
 
 
 def _refuse_sources(path: str) -> None:
-    """Raise InvalidRuntime when the path lies in a root or in a landing place with a marker."""
     folder = os.path.realpath(path)
     while True:
         for marker, what in ((ROOT_MARKER, "a penstock root"), (LANDING_MARKER, "a landing place")):

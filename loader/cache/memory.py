@@ -1,15 +1,96 @@
-"""Pages of remote objects in this process's memory: a loader's cache if no folder is configured."""
+"""Pages of remote objects in memory: a loader's cache without a folder."""
 
+import heapq
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
 
-from .next_use import NextUses
 from .spec import PageMemory
+
+
+class NextUses:
+    """The known uses of pages, by name, and which are kept. Not thread-safe. O(log held) per use."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, deque[int]] = {}
+        self._of_step: dict[int, tuple[str, ...]] = {}
+        self._held: set[str] = set()
+        self._idle: OrderedDict[str, None] = OrderedDict()  # held, without a known use
+        self._last: list[
+            tuple[int, str]
+        ] = []  # a heap of (-next use, page); entries that are no longer so stay
+
+    def add(self, step: int, names: Iterable[str]) -> None:
+        """Note that these pages are needed at `step`, later than all steps before."""
+        self._of_step[step] = tuple(dict.fromkeys(names))
+        for name in self._of_step[step]:
+            steps = self._steps.setdefault(name, deque())
+            steps.append(step)
+            if len(steps) == 1:
+                self._changed(name)
+
+    def passed(self, step: int) -> None:
+        """Say that every step before this one has got its pages."""
+        while self._of_step and (first := next(iter(self._of_step))) < step:
+            for name in self._of_step.pop(first):
+                steps = self._steps[name]
+                steps.popleft()
+                if not steps:
+                    del self._steps[name]
+                self._changed(name)
+
+    def forget(self) -> None:
+        """Forget all uses: the order goes on elsewhere."""
+        self._steps.clear()
+        self._of_step.clear()
+        self._last.clear()
+        self._idle = OrderedDict.fromkeys(self._held)
+
+    def next(self, name: str) -> int | None:
+        """Return the first step that needs a page; None where no use is known."""
+        steps = self._steps.get(name)
+        return steps[0] if steps else None
+
+    def hold(self, name: str) -> None:
+        """Hold a page from now on."""
+        self._held.add(name)
+        self._changed(name)
+
+    def drop(self, name: str) -> None:
+        """Hold a page no longer."""
+        self._held.discard(name)
+        self._idle.pop(name, None)
+
+    def last(self) -> tuple[str, int | None] | None:
+        """Return (page to evict first, its next use); None without any."""
+        if self._idle:
+            return next(iter(self._idle)), None
+        while self._last:
+            soon, name = self._last[0]
+            if name in self._held and self.next(name) == -soon:
+                return name, -soon
+            heapq.heappop(self._last)
+        return None
+
+    def _changed(self, name: str) -> None:
+        if name not in self._held:
+            return
+        self._idle.pop(name, None)
+        step = self.next(name)
+        if step is None:
+            self._idle[name] = None
+            return
+        if len(self._last) > 64 + 4 * len(self._held):  # mostly entries that are no longer so
+            self._last = [(-soon, one) for one in self._held if (soon := self.next(one)) is not None]
+            heapq.heapify(self._last)
+        else:
+            heapq.heappush(self._last, (-step, name))
+
 
 Count = Callable[[str, int], None]
 
 WAIT_S = 60.0
-"""Seconds that a read waits for a page on its way: as long as a store may take by default."""
+"""Seconds that a read waits for a page on its way: a store's default timeout."""
 
 
 class MemoryPages:
@@ -34,7 +115,7 @@ class MemoryPages:
         return self._taken_bytes
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[memoryview] | None:
-        """Return the bytes of a page that each cut names, uncopied; None when it is not there, or is too short."""
+        """Return a page's bytes per cut, uncopied; None if it is missing or too short."""
         data = self._pages.get(name)
         if data is None or (len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts)):
             return None
@@ -46,10 +127,7 @@ class MemoryPages:
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Set room aside for a page that the caller fetches, giving up pages that are needed later.
-
-        False where it is on its way already, or where everything held is needed sooner.
-        """
+        """Reserve room for a page to fetch, evicting pages needed later; False if on its way, or without room."""
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False
@@ -79,7 +157,7 @@ class MemoryPages:
         return name in self._coming
 
     def wait(self, name: str) -> None:
-        """Wait until a page that is on its way is there, or is not coming."""
+        """Wait until a page on its way is there, or is not coming."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
 

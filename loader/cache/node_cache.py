@@ -1,39 +1,228 @@
-"""An open node cache: counts each fault of its disk and warns once; no fault reaches a batch."""
+"""An open node cache, its claims and its eviction: no fault of the disk reaches a batch.
+
+Pages without a known need go first, least recently used first; then the pages needed last. Each running loader writes
+its next needs to a hint: one small file of page names (20 bytes each) by next use. A hint expires by age, not by
+process id: containers do not see each other's processes. Claims only save requests: a killed owner's claim costs a
+wait, and a page fetched twice is the same page."""
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
 
 from ..errors import PenstockError
-from .claims import Claims
-from .eviction import BEAT_S, Hints, held_bytes, sweep
-from .folder import make_place
-from .pages import HEADER_BYTES, BadPage, Identity, Pages
+from .folder import file_mode, make_place
+from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, write_whole
 from .spec import PAGES_MIN, NodeCache
+
+ABANDONED_S = 60.0
+"""Age in seconds of abandoned files in `writing/` or `claims/`; a page is written in milliseconds."""
+VICTIMS_AT_ONCE = 2**16
+"""Bounds the memory of a round: about 20 MB of names."""
+HINT_PAGES = 4096
+"""Names in a hint at most: 80 KiB, 4 GiB of pages."""
+BEAT_S = 10.0
+DEAD_S = 60.0
+"""The age at which a hint's loader counts as gone."""
+
+
+class PageFile(NamedTuple):
+    """One file of `pages/` as a scan found it."""
+
+    name: str
+    """Name of the page."""
+    path: str
+    """Path of the file."""
+    nbytes: int
+    """Size of the file."""
+    used_ns: int
+    """Time of its last use, in ns since 1970."""
+
+
+class Swept(NamedTuple):
+    """The result of a sweep."""
+
+    held_bytes: int
+    """Bytes that are there after it."""
+    evicted: int
+    """Pages deleted."""
+    refused: int
+    """Files that could not be deleted."""
+
+
+def held_bytes(folder: str) -> int:
+    """Return the bytes of a cache's pages and unfinished files together. O(pages)."""
+    unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
+    return unfinished + sum(page.nbytes for page in scan(folder))
+
+
+def scan(folder: str) -> Iterator[PageFile]:
+    """Yield every page of a cache. Raises: OSError."""
+    pages = os.path.join(folder, "pages")
+    for shelf in sorted(os.listdir(pages)):
+        for entry, status in _files(os.path.join(pages, shelf)):
+            yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
+
+
+def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> Swept:
+    """Bring a cache above `high_bytes` down to `low_bytes`. needed: page -> how soon it is used.
+
+    Abandoned files always go. O(pages) per round, usually one. Raises: OSError.
+    """
+    for sub in ("writing", "claims"):
+        _remove_abandoned(os.path.join(folder, sub))
+    held, evicted, refused = held_bytes(folder), 0, 0
+    if held <= high_bytes:
+        return Swept(held, 0, 0)
+
+    def order(page: PageFile) -> tuple[bool, int]:
+        soon = needed.get(page.name)
+        return (False, page.used_ns) if soon is None else (True, -soon)
+
+    while held > low_bytes:
+        before = held
+        for page in nsmallest(VICTIMS_AT_ONCE, scan(folder), key=order):
+            if held <= low_bytes:
+                break
+            try:
+                os.unlink(page.path)
+                evicted += 1
+            except FileNotFoundError:
+                pass  # another process, which sweeps too, took it away
+            except OSError:
+                refused += 1
+                continue
+            held -= page.nbytes
+        if held == before:
+            break
+    return Swept(held_bytes(folder), evicted, refused)
+
+
+def _files(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                yield entry, entry.stat(follow_symlinks=False)
+
+
+def _remove_abandoned(folder: str) -> None:
+    now_s = time.time()
+    for entry, status in list(_files(folder)):
+        if now_s - status.st_mtime > ABANDONED_S:
+            with suppress(OSError):
+                os.unlink(entry.path)
+
+
+class Hints:
+    """The hint of one loader, and the hints of the others. Methods raise OSError."""
+
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
+        self._mode = file_mode(shared)
+        self._folder, self._writing = os.path.join(folder, "hints"), os.path.join(folder, "writing")
+        self._own = os.path.join(self._folder, secrets.token_hex(8))
+
+    def write(self, names: Iterable[str]) -> None:
+        """Write the pages needed next, soonest first; none: only that there is a reader."""
+        write_whole(
+            self._writing, self._own, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
+        )
+
+    def withdraw(self) -> None:
+        """Need nothing any more."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._own)
+
+    def read(self) -> tuple[int, dict[str, int]]:
+        """Return (live loaders, page -> rank of its first need, from 0). Dead hints are removed."""
+        alive, needed = 0, dict[str, int]()
+        now_s = time.time()
+        for entry in list(os.scandir(self._folder)):
+            with suppress(FileNotFoundError):
+                if now_s - entry.stat().st_mtime > DEAD_S:
+                    os.unlink(entry.path)
+                    continue
+                with open(entry.path, "rb") as file:
+                    names = file.read(HINT_PAGES * NAME_BYTES).hex()
+                alive += 1
+                for soon, at in enumerate(range(0, len(names), 2 * NAME_BYTES)):
+                    name = names[at : at + 2 * NAME_BYTES]
+                    needed[name] = min(soon, needed.get(name, soon))
+        return alive, needed
+
+
+CLAIM_S = 5.0
+"""Seconds for which a claim is respected: far longer than a range read."""
+POLL_S = 0.005
+
+
+class Claims:
+    """The claims of one cache folder. Methods raise OSError."""
+
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
+        self._mode = file_mode(shared)
+        self._folder = os.path.join(folder, "claims")
+
+    def take(self, name: str) -> bool:
+        """Return whether the caller is to fetch this page. An old claim is replaced."""
+        path = os.path.join(self._folder, name)
+        for _ in range(2):
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode))
+                return True
+            age_s = self._age_s(name)
+            if age_s is None:
+                continue
+            if 0 <= age_s < CLAIM_S:
+                return False
+            self.release(name)
+        return False
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether a page has a claim that is not too old."""
+        age_s = self._age_s(name)
+        return age_s is not None and 0 <= age_s < CLAIM_S
+
+    def release(self, name: str) -> None:
+        """Give a claim back; one that is gone is no error."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._folder, name))
+
+    def wait(self, name: str, arrived: Callable[[], bool]) -> None:
+        """Wait until the page has arrived, or its claim is gone or expired."""
+        path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
+        while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+
+    def _age_s(self, name: str) -> float | None:
+        try:
+            return time.time() - os.stat(os.path.join(self._folder, name)).st_mtime
+        except FileNotFoundError:
+            return None
+
 
 logger = logging.getLogger(__name__)
 
 VERIFIED_PAGES = 2**16
-"""Pages that a process remembers to have checked; one that it forgot is checked again."""
 
 PAUSE_S = 30.0
-"""Seconds without writes after the disk refused one. Ranges are then read as they are asked for: whole pages that
-cannot be kept would be fetched in vain.
-"""
+"""Seconds without writes after the disk refused one: fetching whole pages would be in vain."""
 
 Count = Callable[[str, int], None]
 
 
 class OpenCache:
-    """One loader's access to a node cache; thread-safe. Pages go by their names (`pages.page_name`).
+    """One loader's access to a node cache; thread-safe. Pages go by name (`pages.page_name`).
 
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
-    cache_corrupt (pages that were not what was written) and cache_failed (what the disk refused).
-    Raises at once: InvalidRuntime for a folder that may not be a cache.
+    cache_corrupt (pages with wrong bytes) and cache_failed (disk faults). Raises: InvalidRuntime for a folder that may
+    not be a cache.
     """
 
     def __init__(self, spec: NodeCache, count: Count) -> None:
@@ -60,11 +249,11 @@ class OpenCache:
 
     @property
     def takes_pages(self) -> bool:
-        """True where a page that is fetched is likely to be kept: not for a while after the disk refused one."""
+        """True unless the disk refused a page lately."""
         return time.monotonic() >= self._paused_until_s
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """Return the bytes of a page that each cut names; None when it is not there, or cannot be trusted."""
+        """Return a page's bytes per cut; None if it is missing or wrong."""
         with self._lock:
             verified = self._verified.get(name)
         try:
@@ -104,7 +293,7 @@ class OpenCache:
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Return whether the caller shall fetch this page; else another reader is about to. Writing it makes room."""
+        """Return whether the caller shall fetch this page, which another reader has not claimed."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -130,9 +319,9 @@ class OpenCache:
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Show that this loader runs, every `BEAT_S` seconds.
+        """Show that this loader runs, every `BEAT_S` seconds; above half the limit also its next pages.
 
-        While the cache is more than half full, show also the pages that it needs next (`needed`, the soonest first).
+        needed: returns these, soonest first.
         """
         now_s = time.monotonic()
         with self._lock:
@@ -161,9 +350,9 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict where all loaders that run could write over the limit. Raises: OSError.
+        """Evict if all running loaders could exceed the limit, and set this one's share of an eighth.
 
-        Also find out how much this one may write before the next sweep: its share of an eighth, and a page at least.
+        Raises: OSError.
         """
         if self.limit_bytes is None:
             return  # the disk did not say how much is free
@@ -203,6 +392,5 @@ class OpenCache:
 
 
 def _half_of_free(folder: str) -> int:
-    """Return half of the disk's free space for us, with the bytes of the cache counted as free. Raises: OSError."""
     disk = os.statvfs(folder)
     return (disk.f_bavail * disk.f_frsize + held_bytes(folder)) // 2

@@ -1,8 +1,8 @@
 """Page files: names, bytes, and atomic writes.
 
 A page is bytes [i * page_bytes, (i + 1) * page_bytes) of one object. Its name is a hash of the object's SHA-256, so
-a page is the same for every root, mirror and URL that the object is read from. The file is a header of 16 bytes
-(magic, length, CRC-32C of name and data; little-endian) and the data.
+every root, mirror and URL shares it. The file is a header of 16 bytes (magic, length, CRC-32C of name and data;
+little-endian) and the data.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..dataset.shards.shard import crc32c
-from ..storage.disk.new_file import write_all
+from ..storage.disk.folder_files import write_all
 from .folder import file_mode, folder_mode
 
 NAME_BYTES = 20
@@ -32,7 +32,7 @@ class BadPage(ValueError):
 
 
 class Identity(NamedTuple):
-    """The file that a page was when its checksum was found right; another one is checked again."""
+    """The file of a verified page; another one is checked again."""
 
     inode: int
     """Number of the inode."""
@@ -41,9 +41,9 @@ class Identity(NamedTuple):
 
 
 class Pages:
-    """The page files of one cache folder. Methods raise OSError as the disk does; containing that is the caller's.
+    """The page files of one cache folder. Raises: OSError, for the caller to contain.
 
-    shared: with other users, whose pages are believed; else a page that is not this user's is none.
+    shared: trust other users' pages; else ignore pages that are not this user's.
     """
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
@@ -57,9 +57,9 @@ class Pages:
     def read(
         self, name: str, cuts: Sequence[slice], verified: Identity | None
     ) -> tuple[list[bytes], Identity] | None:
-        """Return the bytes of a page for each cut (start and stop in the page's data), None when there is no such page.
+        """Return a page's bytes per cut, None without one; a file other than `verified` is checked first.
 
-        A file other than `verified` is read whole and held against its checksum first. Raises: BadPage; OSError.
+        Raises: BadPage; OSError.
         """
         try:
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -83,15 +83,12 @@ class Pages:
         return pieces, identity
 
     def write(self, name: str, data: bytes) -> None:
-        """Give a page its name once all its bytes are written.
-
-        Not made durable: after a power cut the checksum decides. Raises: OSError; nothing is left then.
-        """
+        """Publish a page once all its bytes are written, not durably. Raises: OSError; nothing is left then."""
         header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
         write_whole(self._writing, self.path(name), self._mode, header, data)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a page of this name; it may be gone a moment later."""
+        """Return whether there is a page of this name now."""
         return os.path.exists(self.path(name))
 
     def discard(self, name: str) -> None:
@@ -108,9 +105,9 @@ def page_name(sha256: str, page_bytes: int, number: int) -> str:
 
 
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
-    """Write a file that is seen under its name with all its bytes, or not. Raises: OSError; nothing is left then.
+    """Write a file that appears whole or not at all. Raises: OSError; nothing is left then.
 
-    mode: of the file, less the umask; a folder that is made for it has `folder_mode(mode)`.
+    mode: of the file, less the umask; a new folder has `folder_mode(mode)`.
     """
     temporary = os.path.join(writing, secrets.token_hex(8))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -132,7 +129,7 @@ def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
 
 
 def _make_folder(path: str, mode: int) -> None:
-    """Make a folder and those above it, all of this mode less the umask. Raises: OSError."""
+    """Make a folder and those above it, of this mode less the umask. Raises: OSError."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:
@@ -147,7 +144,6 @@ def _checksum(name: str, data: bytes | memoryview) -> int:
 
 
 def _checked(name: str, file: bytes) -> memoryview:
-    """Return the data of a page file. Raises: BadPage."""
     data = memoryview(file)[HEADER_BYTES:]
     if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), _checksum(name, data)):
         raise BadPage(f"page {name} is not what was written")
@@ -159,7 +155,7 @@ def _pread(descriptor: int, start: int, stop: int) -> bytes:
 
 
 def _touch(descriptor: int, status: os.stat_result) -> None:
-    """Note the use in the file's access time, which no mount option then keeps from us."""
+    """Note the use in the file's access time, whatever the mount options."""
     now_ns = time.time_ns()
     if now_ns - status.st_atime_ns > TOUCH_S * 10**9:
         with suppress(PermissionError):  # another user's page: its recency is its owner's business

@@ -6,30 +6,25 @@ from dataclasses import dataclass
 from ..errors import InvalidRuntime
 
 PAGE_BYTES = 2**20
-"""A range read of 1 MiB amortises a round trip of 20 ms at 50 MB/s per connection; larger pages fetch more bytes
-that no sample needs."""
+"""1 MiB amortises a round trip of 20 ms at 50 MB/s; larger pages fetch bytes that no sample needs."""
 PAGES_MIN = 8
-"""A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
+"""A process may write an eighth of the limit unchecked: at least a page."""
 MEMORY_BYTES = 2**30
 """Default limit of the memory that a loader of remote sources keeps pages in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCache:
-    """A folder on a local disk that keeps pages of remote objects for every process of this machine.
-
-    Raises: InvalidRuntime.
-    """
+    """A local folder with pages of remote objects for every process of this machine. Raises: InvalidRuntime."""
 
     path: str | os.PathLike[str]
     """Folder for nothing else; made when it is not there."""
     limit_bytes: int | None = None
-    """Most bytes that its files take together. None is half of the free space on its disk, where bytes of the cache
-    count as free."""
+    """Most bytes of its files; None is half of the disk's free space, the cache counted as free."""
     page_bytes: int = PAGE_BYTES
-    """Bytes fetched and kept in one piece, 4,096 to 64 MiB. Pages of two sizes are two pages."""
+    """Bytes fetched and kept together, 4,096 to 64 MiB."""
     shared: bool = False
-    """True lets other users of the machine read the pages and replace them. False keeps the folder to this user."""
+    """True lets other users of the machine read and replace pages; False only this user."""
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)

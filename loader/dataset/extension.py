@@ -1,7 +1,7 @@
-"""Published parts extended in one version: groups, other values of columns, and samples left out because of them.
+"""Extensions of published parts in one version: new groups, column values, and samples left out for them.
 
-It is `root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that has computed a
-feature again. No version has the new fields and the old columns, or a sample that the new values leave out.
+It is `root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that recomputed a feature.
+No version mixes new fields with old columns.
 """
 
 import secrets
@@ -35,11 +35,9 @@ class Extension:
 
 
 def published_part(version: Version, part: str) -> Part:
-    """Return a part as the version has it, to be read or extended: no samples table.
+    """Return a version's part to read or extend, without samples table; `field_nbytes` has no sizes.
 
-    `field_nbytes` holds the fields without sizes. Costs the row group of each of its shards.
-
-    Raises: Corrupt for a part that the version does not have.
+    Costs the row group of each of its shards. Raises: Corrupt for a part that the version lacks.
     """
     position = version.parts.position(part)
     shards = []
@@ -55,13 +53,13 @@ def published_part(version: Version, part: str) -> Part:
 def publish_extension(
     root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
 ) -> Version:
-    """Commit `txn` with an extension of the parts of a version; one that was committed gives its version.
+    """Commit `txn` with an extension of a version's parts; a committed `txn` gives its version.
 
-    Costs as much as `root.annotate` and `root.exclude` of as many samples, and one table of shards.
+    Costs as much as `root.annotate` and `root.exclude` of as many samples, and one shards table.
 
-    Raises: Conflict if another writer added the group to a part, annotated one of the cells or excluded one of the
-    samples since `version`; FieldMismatch for a column of another type; VersionNotFound for a sample to leave out
-    that is not there; Fenced; EmptyVersion.
+    Raises: Conflict if another writer added the group, annotated one of the cells or excluded one of the samples since
+    `version`; FieldMismatch for a column of another type; VersionNotFound for a missing sample to leave out; Fenced;
+    EmptyVersion.
     """
     known = root.log.state.committed(txn)
     if known is not None:

@@ -1,13 +1,14 @@
 """Leases and heartbeats: counters that show a collector which versions and transactions are in use.
 
     leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
-    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
+    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
-One thread renews the leases of a process: one object, and one request, for each root. The process that opened a version
-renews its lease for its workers too. A collector compares two readings on its own clock, so no writer's clock counts. A
-beat that cannot be written is logged and never fatal: `Fenced` at the commit protects the data.
+One thread renews a process's leases: one object and one request per root, for its workers too. A collector compares two
+readings on its own clock, so no writer's clock counts. A failed beat is logged and never fatal: `Fenced` at the commit
+protects the data.
 """
 
+import atexit
 import logging
 import os
 import random
@@ -19,8 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from threading import RLock
-from types import TracebackType
+from queue import Empty, SimpleQueue
+from threading import Lock, RLock
+from time import monotonic
 from typing import Protocol, Self
 
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """One sign of life. It has moved when its `beat` or its `holder` is another than before."""
+    """One sign of life. It has moved when `beat` or `holder` changed."""
 
     beat: int
     """Number of the beat."""
@@ -45,7 +47,7 @@ class Beat:
 
 
 def new_holder() -> str:
-    """Return a name for this process that no other has: host, process id and random digits."""
+    """Return a unique name for this process: host, process id and random digits."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
     return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
 
@@ -74,7 +76,7 @@ class _Pulse:
 class Heartbeat:
     """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
 
-    It is left in the store: the collector removes it with the transaction's leftovers.
+    It stays in the store until the collector removes the transaction's leftovers.
     """
 
     def __init__(
@@ -113,9 +115,7 @@ class Heartbeat:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -125,7 +125,7 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """Return the newest beat of a transaction; None if it never had one. Raises: StoreError."""
+    """Return the newest beat of a transaction; None without any."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)
@@ -138,22 +138,29 @@ def read_heartbeat(store: Store, txn: str) -> Beat | None:
 
 
 RENEW_EVERY_S = 300.0
-"""Seconds between two renewals, at most: twelve an hour and process, where a collector waits for days."""
+"""Most seconds between renewals; a collector waits for days."""
 JOIN_S = 1.0
-"""Seconds that giving the last lease back waits for the thread, which may be in a request."""
+"""Seconds to wait for the thread, which may be in a request."""
 # Of the operating system: ranks that seed `random` alike must not all renew in one moment.
 _chance = random.SystemRandom()
 
 
 class Renewed(Protocol):
-    """An object with a beat to renew."""
+    """A claim that is renewed."""
 
     def beat(self) -> object:
         """Beat once; log any error, and raise nothing."""
 
+    def close(self) -> None:
+        """Give the claim back, and call `stop_renewing`."""
+
+
+Requests = SimpleQueue[tuple[Renewed, Lock] | None]
+"""Claims to close, each with a lock to release then; None ends the thread."""
+
 
 class Renewal:
-    """Beats for the objects added, in a daemon thread that is there while there are any."""
+    """Renews claims in a daemon thread, which runs while there are any."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -161,21 +168,21 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
-        """Forget all objects and the thread, as in a forked child."""
-        self._lock = threading.RLock()  # reentrant: see `Lease`
-        self._stop = threading.Event()
+        """Forget all claims and the thread, as in a forked child."""
+        self._lock = RLock()  # reentrant: see `Lease`
+        self._requests: Requests = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._renewed: dict[int, Renewed] = {}
 
     def add(self, renewed: Renewed) -> None:
-        """Beat for it from now on; again is no change. Raises: RuntimeError if no thread can be started."""
+        """Renew a claim from now on. Raises: RuntimeError if no thread can be started."""
         with self._lock:
             self._renewed[id(renewed)] = renewed
             if self._thread is not None:
                 return
-            stop = threading.Event()
-            thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
-            self._stop, self._thread = stop, thread
+            requests: Requests = SimpleQueue()
+            thread = threading.Thread(target=self._run, args=(requests,), name="penstock-leases", daemon=True)
+            self._requests, self._thread = requests, thread
         try:
             # Not under the lock: a thread that begins may collect garbage, and with it another lease, which takes it.
             thread.start()
@@ -186,66 +193,106 @@ class Renewal:
             raise
 
     def remove(self, renewed: Renewed) -> None:
-        """Stop beating for it; with the last one the thread ends."""
+        """Stop renewing a claim; with the last one the thread ends."""
         with self._lock:
             self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
                 return
             thread, self._thread = self._thread, None
-            self._stop.set()
+            self.dismiss()
         if thread.ident != threading.get_ident() and thread.is_alive():
             thread.join(JOIN_S)
 
+    def close(self, renewed: Renewed) -> None:
+        """Close a claim in the thread, and wait a moment for it."""
+        # For finalizers: the garbage collector may run one while this thread holds a lock that a request needs.
+        thread = self._thread
+        if id(renewed) not in self._renewed or thread is None:
+            renewed.close()
+            return
+        is_closed = Lock()
+        is_closed.acquire()
+        self._requests.put((renewed, is_closed))
+        if thread.ident != threading.get_ident():
+            is_closed.acquire(timeout=JOIN_S)
+
+    def close_all(self) -> None:
+        """Close every claim, as at the end of the process."""
+        with self._lock:
+            renewed = list(self._renewed.values())
+        for each in renewed:
+            each.close()
+
     def dismiss(self) -> None:
         """Let the thread end. Does not wait."""
-        self._stop.set()
+        requests, self._requests = self._requests, SimpleQueue()
+        requests.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for its end, so long at most, after `dismiss`."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def _run(self, stop: threading.Event) -> None:
-        # Not all at the same time: half of it is chance.
-        while not stop.wait(RENEW_EVERY_S * _chance.uniform(0.5, 1)):
-            with self._lock:
-                renewed = list(self._renewed.values())
-            for each in renewed:
-                if not stop.is_set():
-                    self._beat(each)
+    def _run(self, requests: Requests) -> None:
+        next_s = _next_renewal_s()
+        while True:
+            try:
+                request = requests.get(timeout=max(0.0, next_s - monotonic()))
+            except Empty:
+                with self._lock:
+                    renewed = list(self._renewed.values())
+                for each in renewed:
+                    if self._requests is requests:  # else the thread is to end
+                        _do(each.beat, "renewed")
+                next_s = _next_renewal_s()
+            else:
+                if request is None:
+                    return
+                _do(request[0].close, "closed")
+                request[1].release()
+                del request  # the thread must not keep what it closed
 
-    def _beat(self, renewed: Renewed) -> None:
-        """Beat for one, and log any error: it ends nothing for the others, nor its own next beat."""
-        try:
-            renewed.beat()
-        except Exception:  # noqa: BLE001 - it is logged
-            _log.exception("a lease was not renewed")
+
+def _next_renewal_s() -> float:
+    """Return the time (`monotonic`) of the next renewal. Half of the pause is chance: processes start together."""
+    return monotonic() + RENEW_EVERY_S * _chance.uniform(0.5, 1)
+
+
+def _do(call: Callable[[], object], done: str) -> None:
+    """Log any error: it ends nothing for the other claims, nor the next beat."""
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - it is logged
+        _log.exception("a lease was not %s", done)
 
 
 _RENEWAL = Renewal()
+atexit.register(lambda: _RENEWAL.close_all())
 
 
 def renew_in_background(renewed: Renewed) -> None:
-    """Beat for it every five minutes at most, until `stop_renewing`."""
+    """Renew a claim every five minutes at most, until `stop_renewing`."""
     _RENEWAL.add(renewed)
 
 
 def stop_renewing(renewed: Renewed) -> None:
-    """Stop beating for it."""
+    """Stop renewing a claim."""
     _RENEWAL.remove(renewed)
+
+
+def close_in_finalizer(renewed: Renewed) -> None:
+    """Close a claim whose owner was collected."""
+    _RENEWAL.close(renewed)
 
 
 FOLDER = "leases/"
 READ_AHEAD = 32
-"""Leases read at once."""
 
 
 class Lease:
-    """The versions of one root that this process reads. Thread-safe; a forked child has none of its parent's.
+    """The versions of one root that this process reads. Thread-safe; a forked child begins without any.
 
-    `active` is True while the store has it. Without the right to write (Forbidden) there is one warning per root and
-    no lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and
-    the next beat makes it good.
+    `active` is True while the store has it. Without the right to write (Forbidden) it logs one warning per root and
+    claims nothing: only the collector's grace and holds protect such readers. The next beat repairs any other failure.
     """
 
     def __init__(self, store: Store) -> None:
@@ -270,9 +317,9 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well, by one request; False if the store has it claimed already.
+        """Claim a version as well, by one request; False if the store has it already.
 
-        Raises: RuntimeError if no thread can be started to renew it; asked again, it tries again.
+        Raises: RuntimeError if no thread can be started; the next call tries again.
         """
         with self._lock:
             known = version_id in self._versions and (self.active or self._read_only)
@@ -285,7 +332,7 @@ class Lease:
             return not known
 
     def beat(self) -> bool:
-        """Write it with the next number; False if there is nothing to claim, or the store refused it. One request."""
+        """Write it with the next number, by one request; False if there is nothing to claim or the store refused."""
         with self._lock:
             if self._read_only or not self._versions:
                 return False
@@ -304,7 +351,7 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Give the versions back: the object is removed. If that fails, it stops moving, which a collector sees."""
+        """Give the versions back by deleting the object. If that fails, it stops moving."""
         stop_renewing(self)
         with self._lock:
             key, there = self.key, self.active
@@ -327,7 +374,7 @@ def _warn_read_only(url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A lease that is in the store. It has moved when its `beat` is another than before."""
+    """A stored lease. It has moved when its `beat` changed."""
 
     key: str
     """Store key."""
@@ -344,9 +391,9 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root, read again at little cost: one listing, then each lease that moved or is no longer listed.
+    """The leases of a root, read again cheaply: one listing, then each lease that moved or is missing there.
 
-    A listing does not show that a lease was released: such a lease is read.
+    A listing does not prove that a lease was released: such a lease is read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -354,7 +401,7 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
-        """Return every lease, by key. also: keys of some that were seen before this was made. Raises: StoreError."""
+        """Return every lease, by key. also: keys that were seen earlier."""
         there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
@@ -380,10 +427,9 @@ class Leases:
 
 
 def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
-    """Return the lease of an object; one that is no lease is logged and read as beat 0 of no version.
+    """Return the lease of an object; an invalid one is logged and read as beat 0 without versions, so that it expires.
 
-    It never moves, and goes. An earlier penstock claims one version by `leases/<version id>/<holder>.json`, without
-    `versions`.
+    An earlier penstock claims one version by `leases/<version id>/<holder>.json`, without `versions`.
     """
     older, _, name = key.removeprefix(FOLDER).rpartition("/")
     holder = name.removesuffix(".json")
@@ -400,5 +446,5 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
 
 
 def list_leases(store: Store) -> Iterator[LeaseRecord]:
-    """Yield every lease in the store, by key: a listing, and a request for each. Raises: StoreError."""
+    """Yield every lease by key: a listing, and a request each."""
     yield from Leases(store).read()

@@ -27,10 +27,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def check_key(key: object) -> str:
-    """Return the key, if it can be a WebDataset key that every tar tool extracts safely.
-
-    Raises: InvalidKey naming the key, the rule it breaks and what to do.
-    """
+    """Return a valid WebDataset key, which every tar tool extracts safely. Raises: InvalidKey, with the broken rule."""
     if not isinstance(key, str):
         raise InvalidKey(f"key {key!r} is a {type(key).__name__}; a key is a str such as 'ep_31/0120'")
     if problem := _key_problem(key):
@@ -58,10 +55,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def check_field(field: object) -> str:
-    """Return the field name: one that a decoder takes, and that WebDataset does not use itself (`__key__`).
-
-    Raises: InvalidField.
-    """
+    """Return a field name that a decoder accepts and WebDataset does not use (`__key__`). Raises: InvalidField."""
     name = _check_field(field)
     if name.startswith("__"):
         raise InvalidField(
@@ -73,10 +67,10 @@ def check_field(field: object) -> str:
 def escape_key(text: str) -> str:
     """Return a valid key from any text: '%', '.', control characters and empty components are percent-escaped.
 
-    Different texts give different keys. `urllib.parse.unquote` gives the text back, except that an empty component is
-    written as a lone "%".
+    Different texts give different keys. `urllib.parse.unquote` restores the text, except that an empty component
+    becomes a lone "%".
 
-    Raises: InvalidKey for half of a character (a lone surrogate that stands for no byte of a file name).
+    Raises: InvalidKey for a lone surrogate that stands for no byte of a file name.
     """
     words = []
     for word in text.split("/"):
@@ -100,9 +94,9 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def escape_name(text: str) -> str:
-    """Return text with each character outside of ASCII as `_u<code>_`, its code point in hexadecimal digits.
+    """Return text with each character outside of ASCII as `_u<code point in hex>_`.
 
-    Names of fields and columns are ASCII. Different texts give different names, but for a text that spells an escape.
+    Different texts give different names, except for a text that spells an escape.
     """
     return text if text.isascii() else _NOT_ASCII.sub(lambda match: f"_u{ord(match[0]):04x}_", text)
 
@@ -124,10 +118,7 @@ def member_name(key: str, field: str) -> str:
 
 
 def member_names(keys: Sequence[str], fields: Sequence[str]) -> list[str]:
-    """Return `member_name` of each key with each field, key by key. Nearly all are short, and checked at once.
-
-    Raises: as `member_name`.
-    """
+    """Return `member_name` of each key with each field, key by key. Raises: as `member_name`."""
     names = [f"{key}.{field}" for key in keys for field in fields]
     every = "\n".join(["", *names])
     if every.isascii() and max(map(len, names), default=0) <= MAX_MEMBER_BYTES and "\n__" not in every:
@@ -145,7 +136,7 @@ def check_group(group: str) -> str:
 
 
 def check_column(name: object, reserved: frozenset[str]) -> str:
-    """Return a metadata column name. Raises: InvalidField if it is malformed or one of `taken`."""
+    """Return a metadata column name. Raises: InvalidField if it is malformed or `reserved`."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
@@ -163,9 +154,9 @@ def key_hash(key: str) -> bytes:
 
 
 def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return int64 [n], 0 to 2^63 - 1, in the keys' order: the first 8 bytes of `key_hash`, without the last bit.
+    """Return int64 [n], 0 to 2^63 - 1: the first 8 bytes of `key_hash`, without the last bit.
 
-    keys: texts, or a column of them without nulls, of which no Python objects are made.
+    keys: texts, or a column of them without nulls, which makes no Python objects.
     """
     from ..native import hash_texts  # who only checks names does without
 
@@ -201,17 +192,14 @@ def check_transaction_name(name: str) -> str:
 
 
 def check_words(what: str, words: str) -> str:
-    """Return a reason or a name for people, itself. what: its meaning, for messages.
-
-    Raises: InvalidName if it is no UTF-8 text.
-    """
+    """Return a reason or name. what: its meaning, for messages. Raises: InvalidName unless it is UTF-8 text."""
     if not is_text(words):
         raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
     return words
 
 
 def check_ref_name(name: str) -> str:
-    """Return the name of a tag or alias, itself. Raises: InvalidName, also for the reserved ones."""
+    """Return the name of a tag or alias. Raises: InvalidName, for reserved names too."""
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
     if name == LATEST or name.isdigit() or name.startswith("v-"):

@@ -1,4 +1,4 @@
-"""A root: the folder or bucket prefix under which datasets, their history and everything derived lie."""
+"""A root: the folder or bucket prefix of datasets, their history and everything derived."""
 
 import os
 import weakref
@@ -10,7 +10,7 @@ from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import in_background
-from .leases import Heartbeat, Lease
+from .leases import Heartbeat, Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
 from .log.refs import mirrors_named, resolve
@@ -27,21 +27,21 @@ if TYPE_CHECKING:  # the verbs that write import theirs, 100 ms, which a reader'
 
 Facts = Mapping[str, Mapping[str, Any]]
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
-"""A mirror's URL, or that and the options of its store."""
+"""A mirror's URL, or (URL, options of its store)."""
 
 
 class Root:
     """Opens nothing until it is used; thread-safe; pickles as its URL and non-secret options.
 
-    The root is created at the first write. Reading a place that is not a root raises NotARoot.
+    The first write creates the root. Reading a location that is not a root raises NotARoot.
 
     Args:
         url: Local path, or any URL that obstore or fsspec opens; None is the environment's PENSTOCK_ROOT.
         options: Credentials and settings for the store, in the names that obstore or fsspec use.
         mirrors: Other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the
             nearest store that is up, and to the next where it lacks something. All writes go to `url`.
-        verify: Checks of samples. "crc32c", of each field, shows accidents. "sha256" also checks the pages of shards
-            when they are first used: a replaced shard does not pass (docs/security.md).
+        verify: Checks of samples. "crc32c", of each field, shows accidents. "sha256" also checks shards' pages at
+            first use: a replaced shard does not pass (docs/security.md).
     """
 
     store: Store
@@ -70,7 +70,9 @@ class Root:
         self._marker = Marker(store)
         self._log = Log(store, self._marker.check, self._marker.writable)
         self._lease = Lease(store)
-        weakref.finalize(self, self._lease.close)  # also at the end of the process
+        weakref.finalize(
+            self, close_in_finalizer, self._lease
+        ).atexit = False  # `leases` closes all at the end
 
     def __reduce__(self) -> Any:
         return root_over, (self.store, self.verify)
@@ -90,7 +92,7 @@ class Root:
 
     @property
     def alone(self) -> "Root":
-        """The root at `url` without its mirrors: its own content and errors. Itself, where it has none."""
+        """The root at `url` without its mirrors; itself, where it has none."""
         store = primary_of(self.store)
         return self if store is self.store else root_over(store, self.verify)
 
@@ -108,9 +110,8 @@ class Root:
     def open(self, ref: str, *, retired: bool = False) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
-        Leaves a lease, so that a collector sees a reader; with read-only credentials it logs one warning instead.
-        retired: True opens a retired version, to look at while it is there. Raises: VersionNotFound; VersionRetired;
-        NotARoot; FormatTooNew; Corrupt.
+        Leaves a lease, which shows a reader to a collector; read-only credentials log one warning instead. retired:
+        True opens a retired version too. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
         """
         record = self.record(ref, retired=retired)
         # What is read beside the lease is checked against its sha256, and returned only once the lease is good.
@@ -123,7 +124,7 @@ class Root:
         return version
 
     def datasets(self) -> list[str]:
-        """Return the names of the datasets that have a version, sorted."""
+        """Return the names of the datasets with a version, sorted."""
         return sorted(name for name, versions in self.state.datasets.items() if versions)
 
     def versions(self, dataset: str) -> list[VersionRecord]:
@@ -139,15 +140,15 @@ class Root:
         return records
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
-        """Return the record of a version in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
+        """Return a version's record in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
         state = self.state
         with mirrors_named(self.store, self._marker, state):
             return resolve(state, ref, retired=retired)
 
     def create(self) -> None:
-        """Make the place a root now, if it is empty; the first write does it too. Again is no change.
+        """Make an empty location a root now; again is no change.
 
-        Raises: NotARoot if it holds other things; FormatTooNew; InvalidStore when a create-only write there is not.
+        Raises: NotARoot if it holds other objects; FormatTooNew; InvalidStore if create-only writes there overwrite.
         """
         self._marker.create()
 
@@ -183,11 +184,11 @@ class Root:
     def begin(
         self, dataset: str, parent: str | None = None, txn: str | None = None, *, gated: bool = False
     ) -> str:
-        """Return a transaction for the dataset's next version; its name is what `write_part` and `publish` need.
+        """Return a transaction for the dataset's next version, as `write_part` and `publish` need.
 
-        parent: the ref that the work is based on (pinned); None is the newest.
-        txn: a name for a step that may be retried. Beginning it again gives the same transaction.
-        gated: True requires a gate's verdict on its parts before they are published.
+            parent: the ref that the work is based on; None is the newest.
+            txn: a name for a step that may be retried: it gives the same transaction.
+            gated: True requires a gate's verdict before its parts are published.
 
         Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another dataset, or begun without the gate.
         """
@@ -204,7 +205,7 @@ class Root:
         self.log.abort(txn, reason)
 
     def heartbeat(self, txn: str) -> Heartbeat:
-        """Return a context manager that shows a collector that the transaction is alive."""
+        """Return a context manager that keeps the transaction alive for a collector."""
         return Heartbeat(self.store, txn)
 
     def publish(
@@ -226,20 +227,19 @@ class Root:
         The parts are added to the dataset's newest version, even if another writer published meanwhile. Publishing a
         committed transaction again returns its version.
 
-        parent: a ref that must exist and not be retired.
-        exclude: key -> reason, samples of these parts that the version leaves out (a filter's drops).
-        supersede: key -> reason, samples of the newest version to leave out for better ones of these parts. One log
-        entry does both, so that no version has both or neither.
-        onto: id of the version to continue; "" for none yet. Another newest version is a Conflict.
-        verdict: path of the stage record that let exactly these parts pass. Parts of a gated transaction need it.
-        foreign: table of the objects that the parts have their bytes in, where these stay in other places.
-        producer: facts for the manifest (run id, code version). facts: field -> {"tokenizer", "tokenizer_sha256",
-        "unit", "dims", "labels" ...}, kept by later versions (docs/format.md).
+            parent: a ref that must exist and not be retired.
+            exclude: key -> reason, samples of these parts to leave out.
+            supersede: key -> reason, samples of the newest version that these parts replace, in the same log entry.
+            onto: id of the version to continue; "" for none yet. Another newest version is a Conflict.
+            verdict: path of the stage record that accepted exactly these parts. Gated transactions need it.
+            foreign: table of the objects with the parts' bytes, where these stay in other locations.
+            producer: facts for the manifest (run id, code version).
+            facts: field -> {"tokenizer", "tokenizer_sha256", "unit", "dims", "labels" ...}, kept by later versions
+                (docs/format.md).
 
-        Raises: DuplicateKey; FieldMismatch; InvalidSample for parts whose files another transaction wrote;
-        TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one of another
-        change; Corrupt for one that is no record; Conflict, also if another writer excluded a superseded
-        sample meanwhile; VersionNotFound for one that is not there; EmptyVersion.
+        Raises: DuplicateKey; FieldMismatch; InvalidSample for parts with another transaction's files;
+        TransactionNotFound; Fenced; StageNotPublished for a missing or another change's verdict; Corrupt; Conflict,
+        also if another writer excluded a superseded sample meanwhile; VersionNotFound; EmptyVersion.
         """
         from .writer import publish_parts
 
@@ -256,12 +256,12 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         facts: Facts | None = None,
     ) -> Version:
-        """Add fields to existing samples, in shards of their own: old shards are not touched.
+        """Add fields to existing samples, in shards of their own.
 
-        compute: field -> function of the sample (a mapping of its decoded fields, read when asked for).
-        inputs: fields that the functions read, None for all. Parts that lack one, or have the group, stay unchanged.
+        compute: field -> function of the sample (a mapping of its decoded fields, read on request). inputs: fields that
+        the functions read, None for all. Parts that lack one, or have the group, stay unchanged.
 
-        Raises: Conflict if there is nothing to add or another writer added it meanwhile; FieldNotFound.
+        Raises: Conflict if there is nothing to add or another writer added it; FieldNotFound.
         """
         from .writer import publish_group
 
@@ -283,19 +283,19 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
     ) -> "Annotated":
-        """Add metadata columns to samples that are there, or other values of columns that they have.
+        """Add metadata columns to existing samples, or other values for columns that they have.
 
-        They are a column group `name` of its own, with author and time. No earlier value is rewritten, and earlier
-        versions keep theirs. Rows may have `annotated_by` and `annotated_at_us` of their own.
+        They form a column group `name` with author and time. Earlier values and versions stay. Rows may have
+        `annotated_by` and `annotated_at_us` of their own.
 
-        rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, mappings with a key.
-        key: column of the rows that is looked up in the samples' column `on`, where it may name several samples.
-        on: "key", "source_key", "raw_key", "unit_id" ...
-        columns: columns to take; None takes all.
-        nulls: "keep" earlier values, or "remove" them.
-        strict: refuse keys without a sample, which are otherwise counted in `join`.
-        last_wins: take the last row of a key given twice, which is otherwise refused.
-        watch: told how far the work is (`loader.dataset.progress`).
+            rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
+            key: column of the rows to look up in the samples' column `on`, where it may name several samples.
+            on: "key", "source_key", "raw_key", "unit_id" ...
+            columns: columns to take; None takes all.
+            nulls: "keep" earlier values, or "remove" them.
+            strict: refuse keys without a sample, which are otherwise counted in `join`.
+            last_wins: take the last row of a duplicate key, which is otherwise refused.
+            watch: reports progress (`loader.dataset.progress`).
 
         Raises: Conflict if another writer annotated one of these values since `ref`; FieldMismatch for a type other
         than the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
@@ -323,17 +323,17 @@ class Root:
     ) -> Version:
         """Return the next version without these samples. Their bytes stay until a takedown; ordinals close up.
 
-        Raises: SampleNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
-        text; Conflict if another writer excluded one meanwhile.
+        Raises: SampleNotFound for a missing key; InvalidSample for keys or a reason that are no text; Conflict if
+        another writer excluded one meanwhile.
         """
         from .writer import publish_exclusions
 
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
     def retire(self, ref: str, *, reason: str) -> None:
-        """Take a version out of use: opening it raises VersionRetired with this reason.
+        """Retire a version for good: opening it raises VersionRetired with this reason.
 
-        It cannot be undone. Raises: InvalidName for a reason that is no text.
+        Raises: InvalidName for a reason that is no text.
         """
         record = resolve(self.state, ref, retired=True)
         self._log.retire(record.dataset, record.number, reason)
@@ -347,9 +347,9 @@ class Root:
         self._ref(ref, name, "alias")
 
     def hold(self, ref: str, *, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`, though it be retired later: no collector deletes them.
+        """Keep a version's bytes until `release`, even if it is retired later; again is no change.
 
-        No policy retires it, and holding again is no change. by: a person, a job, a matter. Raises: VersionRetired.
+        by: a person, a job, a matter. Raises: VersionRetired.
         """
         record = resolve(self.state, ref)
         self._log.hold(record.dataset, record.number, by, why)
@@ -371,7 +371,7 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Show a collector now that the versions opened here are still being read; a thread does it by itself."""
+        """Renew the lease on the opened versions now; a thread does so by itself."""
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:
@@ -393,7 +393,6 @@ def root_over(store: Store, verify: Verify = "crc32c") -> Root:
 
 
 def _read(root: Root, record: VersionRecord) -> Version:
-    """Return the version, with the tables that its readers need next."""
     version = root._verifying(open_record(root.store, record))
     version.prepare()
     return version

@@ -1,40 +1,38 @@
-"""The writes of a root: `with root.write(...) as writer`, and the changes a version can make to its parent."""
+"""The writes of a root: `with root.write(...) as writer`, and a version's changes to its parent."""
 
+import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EmptyVersion, InvalidSample, RootError
-from .publishing.commit import check_facts, check_producer
-from .shards.part import Part
-from .shards.shard import DEFAULT_SHARD_BYTES
-from .versions.version import Version
-from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
-from .writing.spill import Spill
-
-if TYPE_CHECKING:
-    from .root import Root
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
-from ..errors import Conflict, PenstockError
+from ..errors import Conflict, EmptyVersion, InvalidSample, PenstockError, RootError
 from ..storage.external_shards import FOREIGN
 from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
 from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, commit
-from .publishing.gate import check_verdict
+from .publishing.commit import (
+    Check,
+    FreeGroup,
+    NewKeys,
+    Onto,
+    Pending,
+    check_facts,
+    check_producer,
+    check_verdict,
+    commit,
+)
+from .shards.part import Part
+from .shards.shard import DEFAULT_SHARD_BYTES
 from .tables.manifest import Change
 from .tables.parquet import TableFile, put_named, table_bytes
 from .versions.samples_table import import_polars
-from .versions.version import open_record
+from .versions.version import Version, open_record
 from .writing.exclude import (
     NOTHING_SUPERSEDED,
     StillLive,
@@ -43,8 +41,10 @@ from .writing.exclude import (
     find_superseded,
     write_exclusions,
 )
-from .writing.group_writer import write_group
+from .writing.part_extension import write_group
+from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
 from .writing.run_tables import check_parts, write_group_run, write_run
+from .writing.spill import Spill
 
 if TYPE_CHECKING:
     from .root import Root
@@ -108,7 +108,6 @@ def publish_parts(
 
 
 def _check_foreign(txn: str, parts: Sequence[Part], foreign: Mapping[str, Any] | None) -> TableFile | None:
-    """Return the table of the objects that parts have their bytes in."""
     in_place = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
     table = TableFile.from_json(dict(foreign)) if foreign else None
     if in_place != (table is not None) or (table is not None and not table.path.startswith(f"data/{txn}/")):
@@ -136,15 +135,15 @@ def publish_registered(
     of_fields: Facts = None,
     chunk_rows: int = 0,
 ) -> Version:
-    """Publish parts that were registered or imported, under names that follow from what they are.
+    """Publish parts that were registered or imported, under names that follow from their content.
 
-    samples: A table of the samples of each part, as `write_run` takes them. None reads the tables of the parts.
-    foreign: The table of their objects, and its facts. None for parts with bytes of their own.
-    left_out: Samples of the parent to leave out.
-    of_fields: Facts of fields, as `publish_parts` takes them.
-    chunk_rows: Samples of a decoded chunk of registered tables, on the average; 0 for others.
+        samples: A table per part, as for `write_run`; None reads the parts' tables.
+        foreign: The table of their objects, with its facts; None for parts with bytes of their own.
+        left_out: Samples of the parent to leave out.
+        of_fields: Facts of fields, as for `publish_parts`.
+        chunk_rows: Average samples of a registered table's decoded chunk; 0 for others.
 
-    Raises: Conflict if the parent is not the newest version any more; as `publish_parts`.
+    Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
     """
     state = root.log.state
     known = not_aborted(state, txn)
@@ -242,7 +241,6 @@ def abort_after(root: "Root", txn: str, error: BaseException) -> None:
 
 @contextmanager
 def _transaction(root: "Root", version: Version) -> Iterator[str]:
-    """Yield a transaction on a version, alive inside the block, aborted when it raises."""
     txn = root.begin(version.dataset, parent=version.id)
     try:
         with root.heartbeat(txn):
@@ -253,7 +251,6 @@ def _transaction(root: "Root", version: Version) -> Iterator[str]:
 
 
 def _prefix(txn: str) -> str:
-    """Return a folder for one attempt."""
     return f"data/{txn}/{secrets.token_hex(8)}"
 
 

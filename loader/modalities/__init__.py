@@ -1,11 +1,10 @@
 """The meaning of a field's bytes: decoders for the loader, encoders for the writer.
 
-The field's name decides: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`, `latent.npy`), in
-any case of letters. To add a modality: one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer
-should also take Python values for it. `loader.testing.modalities` is its conformance suite.
-
-A decoder is a callable `(data, rng) -> object`: `data` the field's bytes, `rng` the sample's generator or None. It is
-picklable, safe to call from many threads, and raises `DecodeFailed` for bytes that it cannot read.
+The last word of the field's name, in any case, picks the decoder (`jpg`, `caption.txt`, `latent.npy`). A modality is
+one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer takes Python values for it.
+`loader.testing.modalities` is its conformance suite. A decoder is a callable `(data, rng) -> object`: the field's
+bytes, and the sample's generator or None. It is picklable and thread-safe, and raises `DecodeFailed` for bytes that it
+cannot read.
 """
 
 from __future__ import annotations
@@ -17,10 +16,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import InvalidField
-from .destination import PlacingDecoder
-from .fields import Buffer, as_buffer, check_field, last_word, load
+from .fields import Buffer, PlacingDecoder, as_buffer, check_field, last_word, load
 
-__all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
+__all__ = [
+    "Buffer",
+    "Decoder",
+    "check_field",
+    "decoder_for",
+    "draws",
+    "encode",
+    "known_extensions",
+    "placing",
+]
 
 Decoder = Callable[[Buffer, "np.random.Generator | None"], object]
 
@@ -66,7 +73,7 @@ ENCODERS = {
 
 
 def known_extensions() -> tuple[str, ...]:
-    """Return the last words that have a decoder, sorted. Any other gives the field's bytes as they are."""
+    """Return the last words that have a decoder, sorted; others give the field's bytes."""
     return tuple(sorted(DECODERS))
 
 
@@ -78,7 +85,7 @@ def decoder_for(field: str) -> Decoder:
     - image words: uint8 [H, W, C]; video words, and run: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
     - npy: an array; u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8: a flat one, [n];
     - txt: str; json: an object; jsonl: a list; cls: int;
-    - a word that is not in `known_extensions()` (`x.packets`, `x.bin`): bytes.
+    - other words (`x.packets`, `x.bin`): bytes.
 
     Raises: InvalidField (a name the format refuses); MissingDependency (the package that decodes it).
     """
@@ -91,23 +98,26 @@ def decoder_for(field: str) -> Decoder:
     return decoder
 
 
-def placing(decoder: Decoder) -> bool:
-    """Return whether a decoder takes a `destination.Place` as its third argument.
+def draws(decoder: Decoder) -> bool:
+    """Return whether a decoder may use its generator: plain functions of this package never do."""
+    # (a generator costs as much as decoding a small field)
+    return not (isfunction(decoder) and decoder.__module__.startswith(__name__))
 
-    A function of ours that has three does, and an object of a class that is a `PlacingDecoder`.
-    """
+
+def placing(decoder: Decoder) -> bool:
+    """Return whether a decoder takes a `destination.Place` as its third argument."""
     if isfunction(decoder):
         return decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
     return isinstance(decoder, PlacingDecoder)
 
 
 def encode(field: str, value: object) -> Buffer:
-    """Return the bytes to store for `value` in `field`: what `decoder_for(field)` reads back.
+    """Return the bytes to store for `value` in `field`, which `decoder_for(field)` reads back.
 
-    bytes, bytearray, memoryview and mmap are stored as they are and returned without a copy (a memoryview
-    flat, as bytes). Python values are accepted for the words in `ENCODERS`: equal values give equal bytes.
+    bytes, bytearray, memoryview and mmap are returned without a copy. `ENCODERS` lists words that take Python values:
+    equal values give equal bytes.
 
-    Raises: InvalidField, naming the field, the type it got and the types it takes.
+    Raises: InvalidField, naming the field, its type and the accepted types.
     """
     check_field(field)
     buffer = as_buffer(value)
@@ -121,7 +131,7 @@ def encode(field: str, value: object) -> Buffer:
 
 
 def decode_bytes(data: Buffer, rng: np.random.Generator | None = None) -> bytes:
-    """Return the field's bytes: for a field whose last word names no decoder, or with `decode=False`."""
+    """Return the field's bytes: for a last word without a decoder, or `decode=False`."""
     return bytes(data)
 
 

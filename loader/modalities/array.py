@@ -1,7 +1,4 @@
-"""Arrays: the word npy, in numpy's own format (numpy.lib.format) without pickled objects; and flat words.
-
-A flat word names the little-endian dtype of values without a header, as other formats store them.
-"""
+"""Arrays: the word npy, in numpy.lib.format without pickled objects; and flat little-endian words without a header."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from ..errors import DecodeFailed, InvalidField
-from .destination import Place, nowhere
-from .fields import Buffer, last_word
+from .fields import Buffer, Place, last_word, nowhere
 
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
@@ -46,10 +42,9 @@ class Layout(NamedTuple):
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
-    """Return the stored array: same shape and dtype (byte order included), C-contiguous and writable.
+    """Return the stored array, C-contiguous and writable, perhaps in `place`, with its stored shape and dtype.
 
-    It lies in its own memory or in that which `place` offers. Raises: DecodeFailed (not npy, an object dtype, bytes
-    missing or left over).
+    Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
     """
     view = memoryview(data)
     layout = layout_of(view)
@@ -72,12 +67,9 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 
 
 def _flat(word: str) -> Callable[..., np.ndarray]:
-    """Return the decoder of a flat word, as a function of this module."""
-
     def decode_flat(
         data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere
     ) -> np.ndarray:
-        """Return the values, [n]; in memory as `decode` has them. Raises: DecodeFailed for a part of a value."""
         layout = layout_in(word, data)
         out = place(layout.shape, layout.dtype)
         if out is None:
@@ -92,7 +84,6 @@ def _flat(word: str) -> Callable[..., np.ndarray]:
 FLAT = {
     word: np.dtype(f"<{word}") for word in ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 }
-"""Flat word -> dtype of its values."""
 globals().update({f"decode_{word}": _flat(word) for word in FLAT})
 
 
@@ -113,7 +104,7 @@ def layout_in(field: str, data: Buffer) -> Layout:
 
 
 def layout_of(data: Buffer) -> Layout:
-    """Return the layout of a .npy file, from all of it or from its first bytes. Raises: DecodeFailed."""
+    """Return a .npy file's layout, from all or its first bytes. Raises: DecodeFailed."""
     view = memoryview(data)
     try:
         if bytes(view[:6]) != npy_format.MAGIC_PREFIX:
@@ -134,8 +125,7 @@ def _refused(error: Exception, view: memoryview) -> DecodeFailed:
 def encode(field: str, value: object) -> bytes:
     """Return an array (or numpy scalar, as rank 0) as a format 1.0 .npy file in C order.
 
-    Raises: InvalidField (not an array, a masked array, an object dtype, a dtype that format 1.0 cannot hold, such as
-    bfloat16).
+    Raises: InvalidField (not an array, masked, an object dtype, a dtype beyond format 1.0, such as bfloat16).
     """
     if not isinstance(value, np.ndarray | np.generic) or isinstance(value, np.ma.MaskedArray):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -167,10 +157,10 @@ def encode(field: str, value: object) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _layout(head: bytes, prefix: int) -> Layout:
-    """Return the layout in a header. Cached: most samples of a field share one, documents one per length.
+    """Return the layout in a header; cached, as most samples of a field share one.
 
-    prefix: bytes before the header's text. numpy's own reader also takes headers of Python 2 (with a warning) and
-    passes on its tokenizer's errors. Raises: ValueError and its like for a malformed header.
+    prefix: bytes before the header's text. numpy's own reader also takes Python 2 headers and passes on its tokenizer's
+    errors. Raises: ValueError and its like.
     """
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
     shape, fortran = header["shape"], header["fortran_order"]

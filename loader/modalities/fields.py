@@ -1,16 +1,31 @@
-"""Field names, values that already are bytes, and the code of a modality.
-
-It is imported when a field first needs it; where a package is missing, the error names what to install.
-"""
+"""Field names, values that already are bytes, and a modality's code, imported at first need."""
 
 import mmap
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from ..errors import InvalidField, MissingDependency
 from ..lazy_imports import without_collector
+
+Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+"""(shape, dtype) of a result -> C-contiguous, writable memory for it, or None."""
+
+
+def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Return None: the `Place` that offers no memory."""
+
+
+class PlacingDecoder:
+    """Base of decoders that are called with (data, rng, place)."""
+
+    __slots__ = ()
+
 
 # What a stored field's bytes may come as: read from a store, or mapped from a local file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -25,16 +40,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 
 def last_word(field: str) -> str:
-    """Return the word that picks the decoder: the lower-cased one after the last `.` (`latent.NPY` -> `npy`)."""
+    """Return the word that picks the decoder: `latent.NPY` -> `npy`."""
     return field.rpartition(".")[2].lower()
 
 
 def check_field(name: object) -> str:
-    """Return `name`, if it can be a field's name.
+    """Return `name`, if it can be a field's: words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes.
 
-    A name is words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes. Its last word is not one of the pickle
-    formats (pkl, pickle, pyd, dill, pth, pt, joblib), which are never unpickled.
-
+    Pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib) are refused as last words: they are never unpickled.
     Raises: InvalidField.
     """
     if not isinstance(name, str):
@@ -58,10 +71,7 @@ def check_field(name: object) -> str:
 
 
 def as_buffer(value: object) -> Buffer | None:
-    """Return `value` as a flat buffer of bytes without a copy, or None when it is not bytes-like.
-
-    A memoryview of another shape or item size is cast to bytes; one with gaps has to be copied.
-    """
+    """Return `value` as flat bytes without a copy, or None. A memoryview with gaps is copied."""
     if isinstance(value, memoryview):
         if not value.c_contiguous:
             return value.tobytes()
@@ -70,15 +80,12 @@ def as_buffer(value: object) -> Buffer | None:
 
 
 EXTRAS = ("image", "audio", "video")
-"""Packages in this package that import others; the pip extra of each has its name."""
+"""Packages here that import others; each pip extra has its name."""
 
 
 @cache
 def load(target: str) -> Any:
-    """Return the attribute that "module:attribute" names in this package.
-
-    Raises: MissingDependency (a package that the module imports is not installed), with the pip line.
-    """
+    """Return the attribute that "module:attribute" names here. Raises: MissingDependency, with the pip line."""
     module, attribute = target.split(":")
     try:
         with without_collector():
@@ -91,3 +98,42 @@ def load(target: str) -> Any:
             f"{extra} fields need the package {str(error.name).partition('.')[0]!r}, which is not installed: "
             f"pip install 'penstock-data[{extra}]'"
         ) from error
+
+
+_TRIAL_BYTES = 64 * 2**20
+_ALSO_OF_A_BUG = (TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, NameError)
+_PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Return whether a decoder failed for want of memory, files or a network.
+
+    Pillow's OSErrors about images have no errno. FFmpeg reads from memory, and reports "no memory" also for a header
+    that asks for too much; then there is memory left.
+    """
+    if type(error).__module__.partition(".")[0] == "av":
+        return isinstance(error, MemoryError) and not _has_memory()
+    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno is not None
+    )
+
+
+def is_ours(error: BaseException) -> bool:
+    """Return whether an error is a bug in this project; libraries' own code raises TypeError for damaged bytes."""
+    return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    package = ""
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        trace = trace.tb_next
+    return package
+
+
+def _has_memory() -> bool:
+    try:
+        bytearray(_TRIAL_BYTES)
+    except MemoryError:
+        return False
+    return True

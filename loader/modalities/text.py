@@ -28,10 +28,7 @@ def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
 
 
 def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
-    """Return one JSON document in UTF-8 as Python objects.
-
-    NaN and Infinity are read, although they are not JSON: much existing data written by Python has them. `encode` never
-    writes them.
+    """Return one JSON document in UTF-8 as Python objects, NaN and Infinity included, which Python writes.
 
     Raises: DecodeFailed (not UTF-8, not JSON, nested too deep).
     """
@@ -39,10 +36,7 @@ def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
 
 
 def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[object]:
-    """Return the JSON document of each line, in order; blank lines are passed over.
-
-    Raises: DecodeFailed, naming the line (from 1).
-    """
+    """Return the JSON document of each line that is not blank. Raises: DecodeFailed, naming the line (from 1)."""
     lines = bytes(data).split(b"\n")
     return [_loads(line, f"jsonl: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
@@ -70,7 +64,7 @@ def encode_txt(field: str, value: object) -> bytes:
 
 
 def encode_json(field: str, value: object) -> bytes:
-    """Return JSON in UTF-8, keys in the order given; non-str keys become str as `json.dumps` makes them.
+    """Return JSON in UTF-8, keys in order; other keys become str as in `json.dumps`.
 
     Raises: InvalidField (a value JSON does not hold, NaN, Infinity, a cycle).
     """
@@ -91,10 +85,7 @@ def encode_jsonl(field: str, value: object) -> bytes:
 
 
 def encode_cls(field: str, value: object) -> bytes:
-    """Return an int (or numpy integer) as decimal digits.
-
-    Raises: InvalidField (bool, which would come back as int; anything else; outside int64).
-    """
+    """Return an int (or numpy integer) as decimal digits. Raises: InvalidField (also for bool, and outside int64)."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidField(
             f"field {field!r} takes int within int64 or bytes, got {_kind(value)}: {value!r:.40}"

@@ -1,7 +1,7 @@
-"""The verbs that touch bytes of samples, keys and headers without the interpreter's lock: C, or the same in Python.
+"""Functions on bytes of samples, keys and headers that do not hold the interpreter's lock: in C, or the same in Python.
 
-`_native.c` runs where it was built (`pip install` builds it when there is a compiler), `python.py` elsewhere and where
-PENSTOCK_NATIVE=0. `KIND` names the one that runs.
+`_native.c` runs if it was built (`pip install` builds it if there is a compiler), `python.py` otherwise or with
+PENSTOCK_NATIVE=0. `KIND` names the one in use.
 """
 
 import os
@@ -34,6 +34,6 @@ PagedSha256: type[python.PagedSha256] = getattr(
 )  # hashlib where the processor has no instructions
 copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
-hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
+hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)
 resample = getattr(_verbs, "resample", python.resample)

@@ -1,8 +1,4 @@
-"""The verbs of `loader.native` in Python: their specification, and the way where no compiler was.
-
-`_native.c` has the same verbs in C, which hold no interpreter lock while they touch sample bytes. A property test holds
-both equal, byte for byte and error for error.
-"""
+"""The functions of `loader.native` in Python: their specification, and the fallback without a compiler."""
 
 import hashlib
 import os
@@ -17,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 RIGHT, WRONG, UNREAD = 0, 1, 2
-"""Status of an item: as it shall be; other bytes; not to be read, or not whole."""
+"""Status of an item: as expected; other bytes; not readable, or incomplete."""
 
 UNKNOWN_CRC = -1
-"""In the place of a CRC-32C: not known."""
+"""Stands for an unknown CRC-32C."""
 
 SHA_BLOCK_BYTES = 64
 
@@ -31,15 +27,15 @@ MAX_SHRUNK = 8
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
 IN_MEMORY = -1
-"""Descriptor of bytes that lie only in memory."""
+"""Descriptor of bytes that are only in memory."""
 OpenFile = tuple[int, Buffer | mmap | None]
-"""Descriptor of a file, and a map of all its bytes or None: it only makes reading faster. With IN_MEMORY, the bytes."""
+"""Descriptor of a file, and a map of all its bytes for speed, or None. With IN_MEMORY, the bytes."""
 Int64s = NDArray[np.int64]
 Status = NDArray[np.uint8]
 
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
-    """Return the CRC-32C (RFC 3720, appendix B.4) of bytes that follow bytes whose checksum is `crc`; 0: of none."""
+    """Return the CRC-32C (RFC 3720, appendix B.4) of bytes after bytes with the checksum `crc`."""
     return int(google_crc32c.extend(crc, np.frombuffer(data, np.uint8) if len(data) else b""))
 
 
@@ -54,21 +50,20 @@ def gather(
     crcs: Int64s,
     status: Status,
 ) -> float:
-    """Read items of files into memory, verified; return the seconds that checking took.
+    """Read items of files into memory, verified; return the seconds spent on checksums.
 
-    Item i is the `nbytes[i]` bytes of `files[which[i]]` from byte `begin[i]` on. They begin with `head`; the others
-    come to `memory` from byte `at[i]` on. `status[i]` becomes RIGHT, or:
+    Item i is the `nbytes[i]` bytes of `files[which[i]]` from byte `begin[i]` on. It begins with `head`; the rest goes
+    to `memory` from byte `at[i]` on. `status[i]` becomes RIGHT, or:
 
-    - WRONG where the item does not begin with `head`, or its CRC-32C (of all its bytes) is not `crcs[i]`;
-    - UNREAD where the file cannot be read, or ends before.
+    - WRONG if the item does not begin with `head`, or its CRC-32C (of all its bytes) is not `crcs[i]`;
+    - UNREAD if the file cannot be read, or ends too early.
 
-    The memory of an item that is not RIGHT holds anything. A checksum that is `UNKNOWN_CRC` is not compared:
-    the checksum of what was read is put into `crcs`.
+    Memory of items that are not RIGHT is arbitrary. For a checksum `UNKNOWN_CRC` the actual one is written to `crcs`.
 
-    memory: uint8, contiguous. Items may lie in any order, and not over each other.
+    memory: uint8, contiguous. Items may be in any order, without overlap.
 
-    Raises: ValueError for a file that is not there, an item that is smaller than the head or does not lie in the
-    memory, or an array of another length than `which`; then nothing was read.
+    Raises: ValueError for a file number out of range, an item that is smaller than the head or outside of the memory,
+    or an array of another length than `which`; then nothing was read.
     """
     into = np.frombuffer(memory, np.uint8)
     _check(files, len(head), len(into), which, begin=begin, nbytes=nbytes, at=at, crcs=crcs, status=status)
@@ -87,7 +82,6 @@ def gather(
 
 
 def _has_crc(crcs: Int64s, i: int, crc: int) -> bool:
-    """Return whether an item has its checksum. One that is not known becomes known here."""
     if crcs[i] == UNKNOWN_CRC:
         crcs[i] = crc
     return bool(crcs[i] == crc)
@@ -97,15 +91,15 @@ class PagedSha256:
     """SHA-256 of bytes, and of each of their pages."""
 
     def __init__(self, page_bytes: int) -> None:
-        """Begin. Raises: ValueError for pages that are not of whole blocks of 64 bytes."""
+        """Check the page size. Raises: ValueError unless pages are whole blocks of 64 bytes."""
         if page_bytes < SHA_BLOCK_BYTES or page_bytes % SHA_BLOCK_BYTES:
             raise ValueError(f"pages of {page_bytes} bytes, not of whole blocks of 64")
         self._page_bytes, self._nbytes, self._all = page_bytes, 0, hashlib.sha256()
 
     def update(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Take bytes, and return the digests of their pages, the last of which may be shorter: then nothing follows.
+        """Take bytes, and return the digests of their pages. Only the last call may end inside a page.
 
-        Raises: ValueError for bytes that are not whole blocks of 64, or follow a part of a page.
+        Raises: ValueError for bytes that are not whole blocks of 64, or follow an incomplete page.
         """
         if len(data) % SHA_BLOCK_BYTES or self._nbytes % self._page_bytes:
             raise ValueError(
@@ -117,22 +111,18 @@ class PagedSha256:
         return b"".join(hashlib.sha256(view[at : at + step]).digest() for at in range(0, len(view), step))
 
     def digest(self) -> bytes:
-        """Return the digest of all bytes."""
         return self._all.digest()
 
 
 def copy_bytes(data: Buffer) -> bytes:
-    """Return a copy of contiguous bytes. C lets go of the interpreter's lock for large ones."""
     return bytes(data)
 
 
 def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
     """Put 64 bits of each number's BLAKE2b, digest size 8, little endian, into uint64 [n].
 
-    The text is the head, the number as `order.random.keyed_permutation.framed` writes it, and the tail.
-    numbers: int64 [n].
-
-    Raises: ValueError for another length of `into`.
+    The text is the head, the number in the format of `order.random.keyed_permutation.framed`, and the tail. numbers:
+    int64 [n]. Raises: ValueError for another length of `into`.
     """
     if into.nbytes != numbers.nbytes:
         raise ValueError(f"into: {into.nbytes} bytes, not {numbers.nbytes}")
@@ -147,9 +137,9 @@ def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uin
 def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
     """Put the first 8 bytes of each text's BLAKE2b-128, little endian, without the last bit, into int64 [n].
 
-    Text i is the bytes from `ends[i]` to `ends[i + 1]` of the data, as Arrow has texts. ends: int32 [n + 1].
+    Text i is the bytes from `ends[i]` to `ends[i + 1]` of the data, as in Arrow. ends: int32 [n + 1].
 
-    Raises: ValueError for other lengths, or texts that do not lie in the data one behind the other.
+    Raises: ValueError for other lengths, or texts that are not consecutive in the data.
     """
     at = np.frombuffer(ends, np.int32)
     if at.nbytes != 4 * (len(into) + 1):
@@ -164,12 +154,11 @@ def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
 
 
 def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[bytes, bytes, int]:
-    """Return names and places of a tar's members from byte `at` on, as long as headers are plain, and the byte behind.
+    """Return names and places of a tar's members from byte `at` on, while headers are plain, and the next byte.
 
-    Each name has a NUL behind it; places are int64 [members, 3], the first byte, the bytes and the CRC-32C of each
-    content. The checksum is `UNKNOWN_CRC` of all without `sums`, and of a content that does not lie in the memory as a
-    whole. In a file it is so from the first content on that is jumped over: large ones are. Headers that were not taken
-    are read by the caller. Python takes none.
+    Each name ends with a NUL; places are int64 [members, 3]: first byte, bytes and CRC-32C of each content. The
+    checksum is `UNKNOWN_CRC` without `sums`, and for content not wholly in memory; in a file from the first skipped
+    (large) content on. The caller reads the other headers; Python leaves all to it.
 
     file: its descriptor is read, or its memory, never both. nbytes: size of the archive.
     """
@@ -187,15 +176,15 @@ def resample(
 ) -> None:
     """Filter a box of pixels to a size in whole numbers: rows first, then columns.
 
-    A pixel of the result weighs the box's pixels by a triangle around its centre. The triangle reaches one pixel of the
-    result to each side, or one of the source if that is larger. Sums of rows are rounded to 1/128, of columns to 1.
+    A pixel of the result weights the box's pixels by a triangle around its centre. The triangle reaches one pixel of
+    the result to each side, or one of the source if that is larger. Sums of rows are rounded to 1/128, of columns to 1.
 
     source: uint8 of `shape` (height, width, channels), an image whose sides were divided by `shrunk` and rounded up.
-    box: (top, left, height, width) in px before that. A pixel of the source counts if part of it lies in the box.
+    box: (top, left, height, width) in px before that. A source pixel counts if part of it is in the box.
     into: uint8 (height, width, channels) of `size` (height, width). flip: swaps left and right.
 
-    Raises: ValueError for other numbers of bytes, a box outside, sides beyond MAX_SIDE, or a number of channels that is
-    none of 1, 3 and 4; then nothing was written.
+    Raises: ValueError for other numbers of bytes, a box outside, sides beyond MAX_SIDE, or channels other than 1, 3 and
+    4; then nothing was written.
     """
     height, width, channels = shape
     for name, px, length, begin, n in (
@@ -230,7 +219,7 @@ def resample(
 
 
 def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray[np.int32]]:
-    """Return the pixels of a source that make each of `n` pixels, and their weights: [taps, n], 2**14 in all.
+    """Return the source pixels of each of `n` pixels, and their weights: [taps, n], 2**14 in all.
 
     Places are in units of 1 / (2 n) px before the source was shrunk. Sums of weights are rounded, not weights.
     """
@@ -247,12 +236,10 @@ def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray
 
 
 def instructions() -> str:
-    """Return the name of the means by which checksums are computed."""
     return f"google-crc32c ({google_crc32c.implementation})"
 
 
 def _read(opened: OpenFile, begin: int, nbytes: int) -> bytes | None:
-    """Return bytes of a file; None where it cannot be read, or ends before."""
     file, data = opened
     if file == IN_MEMORY and data is not None:
         inside = 0 <= begin <= len(data) - nbytes

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
-from .mixing.interleave import Interleaving, Turn
-from .mixing.mixture import FILL, MASK, Segment, Stream, Weight, check_boundary, epoch_steps
+from .interleave import Interleaving, Turn
+from .mixture import FILL, MASK, Segment, Stream, Weight, check_boundary, epoch_steps
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
@@ -16,14 +16,14 @@ from .sources.quarantine import Quarantine
 from .sources.views import OrderView
 
 PLAN_FORMAT = 1  # of the plan's JSON
-ORDER_VERSION = 1  # of the formulas: a change of any batch raises it, and the old formulas stay
+ORDER_VERSION = 1  # of the formulas: raised if any batch changes; old formulas stay
 
 MAX_POSITIONS = 2**63  # stream positions are int64
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A view with its share of the mixture and, if the caller insists, its chunk and lanes."""
+    """A view with its share of the mixture and, optionally, its chunk and lanes."""
 
     view: OrderView
     """View that the samples come from."""
@@ -36,26 +36,20 @@ class Source:
 
 
 def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """Return a view as one of a plan's sources.
+    """Return a view as one of a plan's sources, which the plan checks.
 
-    Values are checked when the plan is made.
-
-    Args:
-        view: View that the samples come from.
-        weight: Share of the mixture relative to the other sources: int, Fraction, float or decimal string.
-        chunk: Samples read in one piece. None lets the plan choose from the view's size and mean sample bytes.
-        lanes: Chunks read side by side, a power of two. None lets the plan choose likewise.
+    weight: int, Fraction, float or decimal string, relative to other sources. chunk: samples read in one piece. lanes:
+    chunks read side by side, a power of two. None lets the plan choose both from the view's size and mean sample bytes.
     """
     return Source(view, weight, chunk, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
-    """One source as the plan froze it.
+    """One source as the plan froze it, or one bucket of it: name `photos/b3`, bucket `b3`.
 
-    With buckets it is one bucket of the source: name `photos/b3`, bucket `b3`. A source that grows has one per
-    view: growth 1 adds the samples `photos+1` (delta) and makes `photos#1` of all. A bucket that comes with growth
-    1 (begins) is `photos/b3`, like the buckets before it.
+    A source that grows has one per view: growth 1 adds the samples `photos+1` (delta), and `photos#1` are all. A bucket
+    that first appears with growth 1 (begins) is `photos/b3`, like the buckets before it.
     """
 
     name: str
@@ -69,27 +63,27 @@ class PlannedSource:
     bucket: str | None = None
     """Label of the bucket; None in a plan without buckets."""
     growth: int = 0
-    """Number of the growth that made it; 0 for the first version."""
+    """Number of the growth that added it; 0 for the first version."""
     delta: bool = False
-    """True for the view of the samples that the growth adds."""
+    """True for the view of samples that the growth adds."""
     begins: bool = False
-    """True for a bucket that comes with its growth."""
+    """True for a bucket that first appears with its growth."""
 
     @property
     def source(self) -> str:
-        """The source's name without its bucket or growth: what weights are given to."""
+        """The source's name without bucket or growth, to which weights refer."""
         return self.stream if self.bucket is None else self.stream.removesuffix(f"/{self.bucket}")
 
     @property
     def stream(self) -> str:
-        """The name of the stream of positions that it is read in: the source's, or the bucket's."""
+        """The stream whose positions it fills: the source's, or the bucket's."""
         if not self.growth or self.begins:
             return self.name
         suffix = delta_name if self.delta else whole_name
         return self.name.removesuffix(suffix("", self.growth))
 
     def substitute_of(self, seed: int, own: int, epoch: int, in_epoch: int, attempt: int) -> int:
-        """Return the view ordinal that stands in for the sample `own`, at this position of an epoch.
+        """Return the view ordinal of a substitute for the sample `own`, at this position of an epoch.
 
         attempt: 1, 2, ... Never `own`, unless the view has no other sample.
         """
@@ -141,14 +135,14 @@ def plan_source(name: str, view_or_source: OrderView | Source, bucket: str | Non
 
 
 def _check_together(view: OrderView) -> None:
-    """Raise InvalidPlan for a list or packed documents of a table that is decoded by the chunk, unless all may be."""
+    """Raise InvalidPlan for a list or packed documents of a table decoded by chunks, unless all chunks fit."""
     for what, name in (("a list jumps", "listed"), ("packing jumps", "documents")):
         of = getattr(view, name, None)
         decoded = getattr(of, "decoded_chunk", None)
         if of is not None and decoded is not None and not fits_live(len(of), *decoded):
             raise InvalidPlan(
                 f"its samples lie in a registered table, {decoded[0]} to a chunk that is decoded whole, and {what} "
-                "from chunk to chunk: import the table (penstock import), which makes samples that are read alone"
+                "from chunk to chunk: import the table (penstock import), which makes samples that are read one by one"
             )
 
 
@@ -159,14 +153,13 @@ class PlanContent:
     seed: int
     """Seed of the order, 0 to 2^64 - 1."""
     global_batch: int
-    """Slots of step 0; later segments may have another number."""
+    """Slots of step 0; later segments may differ."""
     sources: Mapping[str, PlannedSource]
-    """Name -> planned source, in order of name: the index of `Slots.source`. With buckets, one per source and
-    bucket; of sources that grow, one per view."""
+    """Name -> planned source, in order of name: the index of `Slots.source`."""
     segments: tuple[Segment, ...]
-    """Weights by source. With buckets without bases, which the buckets' own segments have."""
+    """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
-    """"fill" or "mask": the treatment of a batch at an epoch's end, see `make_plan`."""
+    """"fill" or "mask": the batch at an epoch's end, see `make_plan`."""
     allow_repeats: bool = False
     """True lets a source, or a bucket of one, be smaller than its batch."""
     buckets: Interleaving | None = None
@@ -176,9 +169,9 @@ class PlanContent:
     quarantine: Quarantine = field(default_factory=Quarantine)
     """Samples that no slot holds, by step."""
     grown: tuple[Growth, ...] = ()
-    """Growths of the sources, by step, then source; empty without any."""
+    """Growths of the sources, by step, then source."""
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
-    """Stream -> content of its positions, of sources that grow."""
+    """Stream -> content of its positions, for sources that grow."""
     view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
     """(stream, growth, whether it is its delta view) -> index of the view in `source_names`."""
     hash: str = field(init=False)
@@ -202,7 +195,6 @@ class PlanContent:
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
 
     def _refuse_repeats(self) -> None:
-        """Raise BatchTooLarge for a source, or a bucket of one, that is smaller than its batch."""
         largest: dict[str, int] = {}
         for stream in self.streams.values():
             for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):
@@ -222,7 +214,7 @@ class PlanContent:
             remedy = (
                 "give the bucket a smaller batch, leave its samples out with where(), or allow_repeats=True"
             )
-        others = f"; so have {len(small) - 1} more" if len(small) > 1 else ""
+        others = f" (and {len(small) - 1} more are too small)" if len(small) > 1 else ""
         raise BatchTooLarge(
             f"source {name!r} has {n} samples, fewer than {whose} = {batch}{others}, so one batch could hold a "
             f"sample twice: {remedy}"
@@ -230,28 +222,26 @@ class PlanContent:
 
     @property
     def streams(self) -> Mapping[str | None, Stream]:
-        """bucket label -> what its batches are drawn from; without buckets one stream, under None."""
+        """bucket label -> stream of its batches; without buckets one stream, under None."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
         names = tuple(name for name, source in self.sources.items() if not source.growth)
         return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return the positions that earlier steps take of each source's stream, or of each bucket's; zeros left out."""
+        """Return stream of a source or bucket -> positions used by earlier steps; zeros left out."""
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
-        """Return the samples at the positions of a source, or of a bucket of one."""
         if source in self.grown_streams:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
 
     def growths_of(self, source: str) -> list[Growth]:
-        """Return the growths of a source, by number."""
         return [planned for planned in self.grown if planned.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
-        """Return the whole view of a source in force at a step, alone; with buckets those of each that has samples."""
+        """Return the whole view of a source in force at a step; with buckets the non-empty ones."""
         number = sum(planned.step <= step for planned in self.growths_of(source))
         return [
             planned
@@ -260,18 +250,15 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """Return the stream that the batch of a step (>= 0) is drawn from.
-
-        With buckets, the bucket whose turn it is.
-        """
+        """Return the stream of a step's batch: with buckets, the bucket whose turn it is."""
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that takes a position of the stream of a source, or of a bucket of one (`photos/b3`).
+        """Return the step that takes a position of the stream of a source or bucket; None if none does.
 
-        None where no step does. Costs a pass over a mixture table per segment.
+        Costs a pass over a mixture table per segment.
         """
         source = self.sources[name]
         if self.boundary == MASK:
@@ -284,7 +271,7 @@ class PlanContent:
 
     @property
     def batch_range(self) -> tuple[int, int]:
-        """Slots of the smallest and of the largest global batch, over buckets and segments."""
+        """Slots of the smallest and of the largest global batch."""
         sizes = [size for stream in self.streams.values() for size in stream.batch_sizes]
         return min(sizes), max(sizes)
 
@@ -294,7 +281,6 @@ class PlanContent:
         return tuple(self.sources)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `hash` is the hash of, as JSON-able values."""
         return {
             "format": PLAN_FORMAT,
             "order": ORDER_VERSION,
@@ -311,7 +297,7 @@ class PlanContent:
         }
 
     def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
-        """Return the JSON of growths, each with the position of its source's stream at which it takes effect.
+        """Return the JSON of growths, each with the stream position at which it takes effect.
 
         With buckets the position is left out: it follows from the bases of the segment that begins there.
         """

@@ -1,11 +1,11 @@
-"""Numbers of a plan, computed from the plan alone before anything is read, and the same numbers in words for people."""
+"""Numbers of a plan, computed before anything is read; and the same numbers as text."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidRuntime
 from .content import ORDER_VERSION, PlanContent, PlannedSource
-from .mixing.mixture import MASK, epoch_steps
+from .mixture import MASK, epoch_steps
 from .sources.growth import Growth
 from .sources.packed_view import PackedView
 from .steps.slots import rank_slice
@@ -33,7 +33,7 @@ def describe(facts: Mapping[str, Any]) -> str:
 
 def _source_line(name: str, facts: Mapping[str, Any]) -> str:
     if facts["lanes"] == facts["h"] == facts["chunk"] == 1:
-        reading = "full shuffle, every sample read alone"
+        reading = "full shuffle, every sample read by itself"
     else:
         reading = (
             f"chunks of {facts['chunk']} samples, {facts['lanes']} lanes x {facts['h']}, "
@@ -119,7 +119,7 @@ def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list
 
 
 def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-    """Return the numbers that `Plan.describe` puts into words.
+    """Return the numbers behind `Plan.describe`.
 
     world_size: data-parallel ranks.
     steps_per_s: optimizer steps per second.
@@ -128,20 +128,20 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
       live_bytes, exhausted_at_step.
     - tail_share: share of an epoch that is read less evenly.
     - live_chunks, live_bytes: held by a loader to read every chunk once, over all ranks.
-    - exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has.
-    - pack (of a source): None, or documents, length, tokens, pieces, and efficiency: the share of the sequences' places
-      that hold a token.
-    - growths: step, source, removed, and of its new view: view, samples, left_of_epoch and new (samples mixed),
+    - exhausted_at_step: step with the last sample of the first epoch; None for none.
+    - pack (of a source): None, or documents, length, tokens, pieces, and efficiency: the share of positions with a
+      token.
+    - growths: step, source, removed; and of the new view: view, samples, left_of_epoch and new (samples mixed),
       whole_from_step.
-    - whole_from_step: the first step with samples of an epoch of the whole view (None: it grows again before). With
-      buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same of each.
-    - segments: start_step, end_step (None: endless), global_batch (without buckets), and per bucket its batch and its
-      turns of total_turns steps. Per source its weight of total_weight slots of a batch, samples_per_step and
-      steps_per_epoch. Of all, as means over steps: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
+    - whole_from_step: first step with samples of an epoch of the whole view; None if it grows again before. With
+      buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same numbers.
+    - segments: start_step, end_step (None: endless), global_batch (without buckets); per bucket its batch and its turns
+      of total_turns steps. Per source its weight of total_weight slots, samples_per_step and steps_per_epoch. Over all,
+      as means over steps: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
     - per_s, per_rank_per_s: samples, bytes, requests (one per sample and group of fields), chunk_requests (one per
-      chunk and group: when chunks are read whole).
+      chunk and group: if chunks are read whole).
 
-    Costs a few quota tables, whatever N is. Raises: InvalidRuntime.
+    Costs a few quota tables at any N.
     """
     rank_slice(plan.batch_range[0], 0, world_size)
     if (
@@ -196,7 +196,7 @@ def _source_facts(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
 
 
 def _last_position(plan: PlanContent, source: PlannedSource) -> int | None:
-    """Return the last position of the first epoch of a view, in its source's stream; None where it has none."""
+    """Return the stream position at which a view's first epoch ends; None for none."""
     return plan.stream_of(source.stream).last_of(source.growth, source.delta)
 
 
@@ -221,7 +221,6 @@ def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
 
 
 def _view_growth(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
-    """Return the facts of the whole view that a growth makes, of a source or of one of its buckets."""
     stage = plan.grown_streams[source.stream].stages[source.growth]
     is_read = _last_position(plan, source) is not None
     return {
@@ -244,7 +243,7 @@ def _pack_facts(view: PackedView) -> dict[str, Any]:
 
 
 def _reads(source: PlannedSource) -> float:
-    """Return the mean number of stored samples that a slot is made of."""
+    """Return the mean number of stored samples per slot."""
     return source.view.table.n_pieces / len(source.view) if isinstance(source.view, PackedView) else 1.0
 
 
@@ -298,7 +297,7 @@ def _rates(
     turns: Mapping[str | None, int],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Return the rates of each source read in a bucket, in a mean step. views: stream -> view as a segment begins."""
+    """Return the rates of each source in a bucket, in a mean step. views: stream -> view as a segment begins."""
     stream, segment = plan.streams[label], plan.segments[number]
     weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
     slots = _slots(plan, number, label) * turns[label] / sum(turns.values())
@@ -318,7 +317,6 @@ def _rates(
 
 
 def _slots(plan: PlanContent, number: int, label: str | None) -> int:
-    """Return the slots of a batch in a segment; with buckets, of a batch of one of them."""
     if plan.buckets is None or label is None:
         return plan.segments[number].batch or plan.global_batch
     return plan.buckets.batches[number][label]
@@ -327,11 +325,10 @@ def _slots(plan: PlanContent, number: int, label: str | None) -> int:
 def _steps_per_epoch(
     rates: Mapping[str, Mapping[str, Any]], views: Mapping[str, PlannedSource]
 ) -> dict[str, float]:
-    """Return source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
-    taken: dict[str, float] = {}
+    used: dict[str, float] = {}
     held: dict[str, int] = {}
     for name, rate in rates.items():
         planned = views[name]
-        taken[planned.source] = taken.get(planned.source, 0.0) + rate["samples_per_step"]
+        used[planned.source] = used.get(planned.source, 0.0) + rate["samples_per_step"]
         held[planned.source] = held.get(planned.source, 0) + planned.shape.n
-    return {source: held[source] / taken[source] for source in taken}
+    return {source: held[source] / used[source] for source in used}

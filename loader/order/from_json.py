@@ -1,16 +1,16 @@
-"""A plan from its JSON: nothing is chosen again, everything is checked."""
+"""Restore a plan from its JSON: choose nothing again, check everything."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
-from .building.bucketed import bucketed_segments, interleave_parts
-from .building.grow import growths_again
+from .bucketed import bucketed_segments, interleave_parts
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
-from .mixing.mixture import chain_segments
-from .mixing.ramp import cut_at, in_force
+from .grow import growths_again
+from .mixture import chain_segments
 from .plan import Plan, segment_starts
+from .ramp import cut_at, in_force
 from .random.lanes import MAX_SAMPLES, LaneShape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import Growth
@@ -20,12 +20,10 @@ from .sources.views import OrderView
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
-    """Return the plan whose `to_json()` is d.
+    """Return the plan whose `to_json()` is d. reopen: makes a view from its spec.
 
-    reopen: makes a view from its spec. Chunk and lanes are taken as they were frozen; base counts are
-    counted again and must come out the same.
-    Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a
-    view that is no longer what was planned, or a plan that does not come out with the same hash).
+    Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a view, a base
+    count or the final hash differs).
     """
     if not isinstance(d, dict):
         raise InvalidPlan(f"a plan is a JSON object, got {type(d).__name__}")
@@ -78,7 +76,6 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
 
 
 def _check_fields(d: dict[str, Any]) -> None:
-    """Refuse JSON that lacks fields that are read from it, before any view is opened."""
     _need("the plan", d, {"seed": int, "global_batch": int, "boundary": str, "allow_repeats": bool})
     _need("the plan", d, {"sources": dict, "segments": list, "quarantine": list})
     for name, entry in d["sources"].items():
@@ -99,7 +96,6 @@ def _check_fields(d: dict[str, Any]) -> None:
 
 
 def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Growth, ...]:
-    """Return the growths; the samples added and removed follow from the views, opened again. Raises InvalidPlan."""
     if not isinstance(entries, list):
         raise InvalidPlan(f"the plan's JSON is damaged: grown is {entries!r}, not a list")
     steps: list[tuple[int, str]] = []
@@ -110,7 +106,6 @@ def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Gro
 
 
 def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[int, int]]:
-    """Return (start step, slots of a step) of each segment; `first` of those that have no other."""
     return [
         (one["start_step"], whole(f"segments[{number}]: batch", one.get("batch", first), 1, MAX_GLOBAL_BATCH))
         for number, one in enumerate(segments)
@@ -118,7 +113,6 @@ def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[in
 
 
 def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, label -> slots of its batches), from step 0 on. Raises InvalidPlan."""
     out: list[tuple[int, dict[str, int]]] = []
     ramp = by.get("ramp", [])
     if not isinstance(ramp, list):
@@ -137,7 +131,6 @@ def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
 
 
 def _quarantine_list(entry: object, versions: set[tuple[str, int]]) -> QuarantineList:
-    """Return a list as it was stored: the ordinals of its keys were found once, when the plan was made."""
     what = "an entry of quarantine"
     _need(what, entry, {"start_step": int, "source": str, "samples": list})
     assert isinstance(entry, dict)

@@ -1,7 +1,7 @@
 """The plan: everything that changes data, frozen under one hash; each batch is a pure function of the step.
 
 plan = make_plan({"photos": view, "web": source(other, weight=3)}, seed=7, global_batch=1024)
-plan.slots(step)        the global batch of a step, in canonical order
+plan.slots(step)        # the global batch of a step, in canonical order
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InvalidPlan
-from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
+from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
 from .content import PlanContent, PlannedSource, Source, plan_source, source
-from .mixing.mixture import FILL, Weight, chain_segments, integer_weights
-from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
+from .mixture import FILL, Weight, chain_segments, integer_weights
+from .ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.growth import origins
@@ -35,23 +35,21 @@ Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 
 
 class PlanStore(Protocol):
-    """The verbs of a store that saving a plan needs."""
+    """The part of a store that saving a plan needs."""
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
-        """Create an object, or find it there with the same bytes."""
+    def put_if_absent(self, key: str, data: bytes) -> None: ...
 
 
 class PlanRoot(Protocol):
     """The part of a root that saving a plan needs."""
 
     @property
-    def store(self) -> PlanStore:
-        """The root's store."""
+    def store(self) -> PlanStore: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan(PlanContent):
-    """A frozen plan; picklable if its views are. Two plans are equal when their hashes are."""
+    """A frozen plan; picklable if its views are. Plans with equal hashes are equal."""
 
     def __repr__(self) -> str:
         names = list(dict.fromkeys(source.source for source in self.sources.values()))
@@ -70,14 +68,14 @@ class Plan(PlanContent):
     def slots(self, step: int) -> Slots:
         """Return the slots of a step in canonical order, with substitutes for quarantined samples.
 
-        Raises InvalidRuntime for a step that cannot be; InvalidPlan where a slot's substitutes are quarantined too.
+        Raises InvalidRuntime for an impossible step; InvalidPlan if all substitutes of a slot are quarantined.
         """
         return planned_slots(self, step)
 
     def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
-        """Return one rank's part of the slots of ascending steps: the slots of `slots`, at the cost of its own.
+        """Return one rank's part of the slots of ascending steps, as `slots`, at its own cost only.
 
-        Raises: as `slots`, for a slot of its own; InvalidRuntime for a world size that a batch has no slots for.
+        Raises: as `slots`; InvalidRuntime for more ranks than slots.
         """
         return planned_stack(self, steps, rank, world_size)
 
@@ -104,21 +102,21 @@ class Plan(PlanContent):
     ) -> "list[Occurrence]":
         """Return the slots that held a sample of a source in steps 0 ... before - 1, by step.
 
-        Each is (step, slot, epoch, attempt); attempt is above 0 where the sample stood in for another.
+        Each is (step, slot, epoch, attempt); attempt is above 0 if the sample was a substitute.
 
-        ordinal: the sample's in its version, where it is known: it spares reading all keys of the version.
-        substitutions: those on record, of `loader.read_ledger(root, plan)`. Without them a corrupt sample counts in the
-        place of its substitute.
+        ordinal: the sample's in its version, if known: it saves reading all keys of the version.
+        substitutions: from `loader.read_ledger(root, plan)`; without them a corrupt sample counts in place of its
+        substitute.
 
-        It costs the version's keys, and about two milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime
-        for a source or key that the plan does not have.
+        Costs the version's keys, and about two milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime for
+        an unknown source or key.
         """
-        from .steps.occurrences import occurrences  # a training's start does without
+        from .steps.occurrences import occurrences  # not needed to start a training
 
         return occurrences(self, source, key, before, ordinal, substitutions)
 
     def state(self, step: int) -> dict[str, Any]:
-        """Return the state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""
+        """Return the state to save after batch step - 1 was delivered: a few hundred bytes of JSON."""
         return state_at(self, step)
 
     def check_state(self, state: object) -> int:
@@ -126,65 +124,61 @@ class Plan(PlanContent):
         return check_state(self, state)
 
     def save(self, root: PlanRoot) -> str:
-        """Store the plan's canonical JSON as `plans/<hash>.json`, if it is not there yet; return the hash."""
+        """Store the plan's canonical JSON as `plans/<hash>.json` unless it exists; return the hash."""
         root.store.put_if_absent(f"plans/{self.hash}.json", plan_json(self.to_json()))
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        """Return the slots of a step's global batch: `global_batch`, or the number of its segment or its bucket."""
+        """Return the slots of a step's global batch, which segments and buckets may change."""
         turn = self.turn(self.checked_step(step))
         return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
     def bucket(self, step: int) -> str | None:
-        """Return the label of the bucket that a step's batch is of; None in a plan without buckets."""
+        """Return the label of the bucket of a step's batch; None in a plan without buckets."""
         return self.turn(self.checked_step(step)).bucket
 
     def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
-        """Return this plan with sources that grow at a step: later versions from there on; earlier steps stay.
+        """Return this plan with later versions of sources from a step on; earlier steps stay.
 
-        The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; then
-        epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. May be called
-        again, for a later step. With buckets each bucket grows by itself. From `step` on their shares are by the new
-        version's sizes.
+        The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; later
+        epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. Each bucket grows
+        by itself; from `step` on the buckets' shares follow the new sizes. Call it again for a later step.
 
         Args:
-            views: Source name -> view of a later version, with the predicate and fields of the one before. A version
-                alone gets them; `source(view, chunk=, lanes=)` is accepted too.
+            views: Source name -> view of a later version, with the predicate and fields of the previous one. A bare
+                version gets them; `source(view, chunk=, lanes=)` is accepted too.
             step: First step under the later versions.
-            bucket_by: Buckets that the plan was made with; needed where the new version has buckets that the plan
-                has not.
+            bucket_by: Buckets that the plan was made with; needed if the new version has buckets that the plan lacks.
 
-        Raises InvalidPlan for a version that does not go on from the one before, and for plans with packing or padding;
+        Raises InvalidPlan for a version that does not continue the previous one, and for plans with packing or padding;
         EmptyView; BatchTooLarge.
         """
-        from .building.grow import grown_content  # a start has no use for it, as for those below
+        from .grow import grown_content  # not needed to start a training, like those below
 
         asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
         return replace(self, **grown_content(self, views, step, asked))
 
     def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
-        """Return this plan with these samples in no slot from a step on; steps before it stay as they are.
+        """Return this plan with these samples in no slot from a step on; earlier steps stay.
 
-        samples: source name -> keys of samples of the source's version in force at the step: of a source that grows,
-        new ones too.
+        samples: source name -> keys of samples of the source's version in force at the step.
 
-        May be called again, for any step. It costs a search for the keys in the views. Raises InvalidPlan: an unknown
-        source, or a key that no live sample of that version has.
+        May be called again, for any step. Costs a search for the keys in the views. Raises InvalidPlan: an unknown
+        source, or a key without a live sample in that version.
         """
 
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-        """Return the plan's future, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
+        """Return the plan's future as numbers, without reading. See `loader.order.describe.plan_facts`."""
         from .describe import plan_facts
 
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
-        """Return the plan's future, in words: the numbers of `facts`.
+        """Return the plan's future as text: the numbers of `facts`.
 
         world_size: data-parallel ranks. steps_per_s: of the training; requests and bytes per second follow from it.
-        Raises: InvalidRuntime.
         """
         from .describe import describe
 
@@ -203,19 +197,7 @@ def make_plan(
     boundary: str = FILL,
     allow_repeats: bool = False,
 ) -> Plan:
-    """Freeze a plan.
-
-    views: source name -> view, or source(view, weight=...). Names are part of the order's keys.
-    seed: 0 <= seed < 2^64.
-    global_batch: slots per optimizer step over all ranks; or [(0, slots), (step, slots), ...], each from its step on (a
-    ramp). With buckets it is that of buckets that `bucket` gives none, and bounds a budget.
-    schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly these weights
-    (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
-    bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
-    allow_repeats: let a source, or a bucket of one, be smaller than its batch.
-    quarantine: {name: keys of samples that no slot holds}, or [(step, {name: keys}), ...], each from its step on.
-    boundary: "fill", a batch at an epoch's end goes on into the next epoch; "mask", of one source, it ends in padding.
-    pack: pack(...); the samples are then documents, and the slots hold packed sequences of them.
+    """Freeze a plan; arguments as for `loader.plan`, with views of the order.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
@@ -257,9 +239,9 @@ def make_plan(
 
 
 def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, integer weights) of every segment, the first at step 0. Raises InvalidPlan.
+    """Return (start step, integer weights) of every segment, the first at step 0.
 
-    weights: in force from step 0 unless the schedule has an entry there; names all sources.
+    weights: of all sources, in force from step 0 unless the schedule has an entry there.
     """
     starts: list[tuple[int, dict[str, int]]] = []
     for entry in schedule:
@@ -283,7 +265,6 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
 def pack_sources(
     views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
 ) -> tuple[dict[str, OrderView | Source], Packing]:
-    """Return every source as its packed sequences, and how these are laid out: alike in all. Raises: InvalidPlan."""
     if not isinstance(asked, PackBy):
         raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
     if bucket_by is not None:
@@ -310,13 +291,12 @@ def pack_sources(
 
 
 def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
-    """Return the plan's lists, and these from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
     step = whole("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
     views = {}
     for name in {planned.source for planned in plan.sources.values()}:
-        in_force = plan.views_at(name, step)  # buckets are of one version, which knows the keys of all
+        in_force = plan.views_at(name, step)  # buckets are of one version, which has the keys of all
         views[name] = max(in_force, key=lambda source: source.shape.n).view
     more: list[QuarantineList] = []
     for name, keys in lists.items():

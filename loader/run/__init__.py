@@ -1,1 +1,1 @@
-"""L5: carrying a planned batch out - fetch, verify, decode, transform, collate, hand over in order."""
+"""Carry a plan out: fetch, verify, decode, transform, collate, and deliver batches in order."""

@@ -1,51 +1,60 @@
-"""The choice of `auto`: threads, worker processes, or the training's own thread.
+"""The choice of `auto` between threads, worker processes and the training's own thread, from measurements of a run.
 
-A pure function of what was measured. Decoders hold the interpreter's lock for a tenth of their time, so that a few
-threads keep it busy. On 16 cores 4 threads made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples
-are only copied, a third thread costs more than it brings.
+Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. On 16 cores 4 threads
+made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples are only copied, a third thread costs more
+than it gains. A training also loses the lock inside its own step, so a probe thread requests it now and then, and
+measures its wait.
 """
 
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple
 
+from ..storage.shared.threads import ends_with_the_process
+from .batch.batch import MAKING
+from .metrics import stage_seconds
+
 FEW = 2
-"""Cores, and processes, up to which threads decode as fast, unless the training computes: 3 of them beat 4 threads."""
+"""Cores, and processes, up to which threads decode as fast: 3 processes beat 4 threads."""
 DECODING_THREADS, COPYING_THREADS = 4, 2
-"""Threads at most that gain from each other, where samples are decoded and where they are copied."""
+"""Most threads that gain from each other: while decoding, and while copying."""
 WAITS = 0.1
-"""Share of its time that the training waits for batches, from which it would gain by faster ones."""
+"""Share of its time that the training waits, from which faster batches pay."""
 WORK = 0.5
-"""Share of the work on batches from which a stage is what the work consists of."""
+"""Share of the work on batches from which a stage dominates it."""
 LOAD = 0.25
-"""Cores that making batches keeps busy, from which their threads cost a training time that it wants the lock in."""
+"""Cores busy with batches, from which threads compete with a training for the lock."""
 COMPUTES = 0.1
-"""Share of its time that the training's thread computes, from which it loses the lock to threads that decode."""
+"""Share of its time that the training computes, from which decoding threads cost it the lock."""
 LOCKED = 0.25
-"""Share of the time that the training holds the lock for long, from which threads starve beside it."""
+"""Share of time that the training holds the lock for long, from which threads starve."""
 IDLE = 0.1
-"""Share of the time that the training works, below which there is nothing to do beside it; above twice that there
-is."""
+"""Share of time that the training works, below which it counts as idle; above twice that it is busy."""
 ONE_CORE = 0.7, 1.25
-"""Cores that a process uses whose threads take turns at the interpreter's lock: one, more or less. With fewer they wait
-for something else, a disk or other programs."""
+"""Cores used by threads that take turns at the lock; with fewer they wait for something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """Costs of a stretch of a run."""
+    """Costs over a stretch of a run."""
 
     waits: float
-    """Share of the training's time in which it waited for batches."""
+    """Share of the training's time spent waiting for batches."""
     computes: float
-    """Share of the training's time in which its own thread kept a core busy, in Python or not."""
+    """Share of the training's time in which its thread used a core."""
     decodes: float
     """Share of decoding and transforming in the work on batches."""
     fetches: float
-    """Share of reading in the work on batches: of waiting for a remote store, of copying on this machine."""
+    """Share of reading in the work on batches: waiting for a store, or copying."""
     load: float
-    """Cores that making the batches that were taken kept busy: CPU seconds per second."""
+    """Cores kept busy by making the delivered batches: CPU seconds per second."""
     cores: float
-    """Cores that the whole process kept busy."""
+    """Cores kept busy by the whole process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +64,11 @@ class Room:
     cores: int
     """Cores of this rank's share of the machine."""
     processes: int
-    """Worker processes that may be started; 0 for none."""
+    """Worker processes that may be started."""
     threads: bool
-    """True allows another number of threads, which the user did not give."""
+    """True if the number of threads may change."""
     local: bool
-    """True if all samples lie on this machine. Threads that wait for a store do not wait for each other."""
+    """True if all samples are on this machine, so that threads compete."""
     caller: bool
     """True allows the training's own thread."""
 
@@ -74,14 +83,13 @@ class Maker(NamedTuple):
 
 
 def first_threads(cores: int, *, local: bool) -> int:
-    """Return the number of threads to begin with, before anything is measured."""
     return min(cores, DECODING_THREADS) if local else cores
 
 
 def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker, str] | None:
-    """Return (a better maker than `now`, why); None where `now` is as good as any.
+    """Return (a better maker than `now`, why); None if `now` is as good as any.
 
-    locked: Share of the time in which a thread that wants the interpreter's lock waits for it for long.
+    locked: share of time in which a thread waits long for the interpreter's lock.
     """
     if room.processes and now.name != "processes" and (why := _why_processes(locked, room, stages)):
         return Maker("processes", room.processes), why
@@ -93,7 +101,6 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 
 
 def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
-    """Return the reason why processes would be faster than threads; None where they would not."""
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
     if stages.fetches >= WORK and not room.local:
         return None
@@ -103,7 +110,7 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
-    # (where other programs leave less than a core, all of it is less)
+    # (other programs may leave less than a core)
     idle_share = min(1.0, stages.cores)
     loaded = decodes and stages.load >= LOAD * idle_share
     if not waits and not loaded:
@@ -113,7 +120,7 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
             "threads that decode take the interpreter's lock from it, and it from them"
         )
-    # A training that waits holds no lock: what then looks like it are threads that lost their core.
+    # A training that waits holds no lock: late threads have then lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:
         return None
     return (
@@ -123,7 +130,6 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
 
 
 def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str] | None:
-    """Return fewer threads, or the caller, if they do as much."""
     decodes = stages.decodes >= WORK
     most = DECODING_THREADS if decodes else COPYING_THREADS
     low, high = ONE_CORE
@@ -136,13 +142,165 @@ def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str
         return None
     why = f"{threads} thread{'s' * (threads > 1)} and the training used {stages.cores:.2g} cores"
     if room.caller and stages.waits > 1 - IDLE:
-        idle = f"the training waited for {stages.waits:.0%} of its time: its own thread is quicker alone"
+        idle = f"the training waited for {stages.waits:.0%} of its time: its own thread is faster without it"
         return Maker("caller", 0), f"{why}, and {idle}"
     return (Maker("threads", 1), f"{why}: they take turns at the interpreter") if threads > 1 else None
 
 
 def _beside_a_training(stages: Stages) -> tuple[Maker, str] | None:
-    """Return one thread, if the training works while it could make batches."""
     busy = 1 - stages.waits
     why = f"the training works for {busy:.0%} of its time, beside which a thread can"
     return (Maker("threads", 1), why) if busy > 2 * IDLE else None
+
+
+FIRST_LOOK_S, LOOK_S = 0.3, 0.5
+"""Seconds of training until the first measurement, and between later ones."""
+PROBED_LOOKS = 30
+"""Measurements after which a run is steady, and the probe ends."""
+PROBE_S = 0.08
+"""Seconds between requests for the lock. One takes 70 us: less than 0.1 %."""
+LEAST_ASKED = 8
+"""Requests needed for a share of late ones."""
+
+
+class Measurement(NamedTuple):
+    """A stretch of a run."""
+
+    locked: float
+    """Share of late requests for the interpreter's lock; 0 without a probe."""
+    stages: Stages
+    """Costs of its batches."""
+
+
+class LockProbe:
+    """A thread that counts how often it got the interpreter's lock late.
+
+    Late is a fifth of the interpreter's switch interval (5 ms): a thread that computes in Python counts, one that holds
+    the lock for a call does not. Time without a free core, which the kernel counts per thread, is subtracted.
+    """
+
+    def __init__(self) -> None:
+        # (held until the end; an Event would cost several Python calls per request)
+        self._running, self._pid = threading.Lock(), os.getpid()
+        self._running.acquire()
+        self._asked = self._late = 0
+        self._share = 0.0
+        ends_with_the_process(self)
+        self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> float:
+        """Return the share of late requests since the last call with LEAST_ASKED; 0.0 before."""
+        if self._asked >= LEAST_ASKED:
+            self._share, self._asked, self._late = self._late / self._asked, 0, 0
+        return self._share
+
+    def dismiss(self) -> None:
+        """End the thread. Does not wait. A forked child has no thread, and perhaps a held lock."""
+        if os.getpid() == self._pid:
+            with suppress(RuntimeError):  # dismissed before
+                self._running.release()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        bound_s, delays = sys.getswitchinterval() / 5, _RunDelay()
+        delayed_s, start = delays.seconds(), perf_counter()
+        while not self._running.acquire(timeout=PROBE_S):
+            late_s, before_s = perf_counter() - start - PROBE_S, delayed_s
+            delayed_s = delays.seconds()
+            self._late += late_s - (delayed_s - before_s) >= bound_s
+            self._asked += 1
+            start = perf_counter()
+        delays.close()
+
+
+class _RunDelay:
+    """Seconds that this thread was ready to run and had no core, if the kernel counts them."""
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def seconds(self) -> float:
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # not Linux, or a kernel without this file
+            return 0.0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class Contention:
+    """Measures a loader now and then. For the consumer's thread, except `end_probe`."""
+
+    def __init__(self, *, probed: bool) -> None:
+        self._before: tuple[Mapping[str, float], float, float] | None = None
+        self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
+        self._probed = probed
+        self._probe: LockProbe | None = None
+
+    def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
+        """Count a step in which the training waited and worked. Return whether to measure now.
+
+        computed_s: CPU seconds of its thread.
+        """
+        self._since_s += waited_s + busy_s
+        self._computed_s += computed_s
+        return self._since_s >= self._next_s
+
+    def measure(
+        self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float
+    ) -> Measurement | None:
+        """Return the stretch since the previous call; None the first time.
+
+        made_cpu_s: CPU seconds of the delivered batches; process_cpu_s: of the whole process.
+        """
+        locked = self._probe.drain() if self._probe is not None else 0.0
+        before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
+        computed_s, self._since_s, self._computed_s, self._looks = self._computed_s, 0.0, 0.0, self._looks + 1
+        self._next_s = FIRST_LOOK_S if before is None else LOOK_S
+        if self._looks > PROBED_LOOKS:
+            self.end_probe()
+        if before is None:  # the first batch waited for imports and indexes, unlike later ones
+            self._begin_probe()
+            return None
+        spent = stage_seconds(metrics, before[0])
+        elapsed = max(spent["consumer"] + spent["busy"], 1e-9)
+        stages = Stages(
+            waits=spent["consumer"] / elapsed,
+            computes=computed_s / elapsed,
+            decodes=_share(spent, "decode", "transform"),
+            fetches=_share(spent, "fetch"),
+            load=(made_cpu_s - before[1]) / elapsed,
+            cores=(process_cpu_s - before[2]) / elapsed,
+        )
+        return Measurement(locked, stages)
+
+    def _begin_probe(self) -> None:
+        if self._probed:
+            self._probe = LockProbe()
+        if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
+            self._probe.dismiss()
+
+    def end_probe(self, *, wait: bool = False) -> None:
+        self._probed = False
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.dismiss()
+            if wait:
+                probe.join()
+
+
+def decodes(metrics: Mapping[str, float]) -> float:
+    """Return the share of decoding and transforming in the work on batches since the start."""
+    return _share(stage_seconds(metrics), "decode", "transform")
+
+
+def _share(spent: Mapping[str, float], *stages: str) -> float:
+    return sum(spent[stage] for stage in stages) / max(sum(spent[stage] for stage in MAKING), 1e-9)

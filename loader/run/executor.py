@@ -1,7 +1,7 @@
-"""The maker of the batches: threads, worker processes, or the caller; and why. The bytes are the same.
+"""The maker of the batches: threads, worker processes, or the caller. Their bytes are the same.
 
-Threads begin at once and share everything, but the interpreter's lock too. Processes do not share it, but take half a
-second to start and have memory of their own. So `auto` begins with threads, measures the first batches, and starts
+Threads begin at once and share everything, also the interpreter's lock. Processes do not share it, but take half a
+second to start and have their own memory. So `auto` begins with threads, measures the first batches, and starts
 processes in the background if they are faster (`choice`, docs/executors.md).
 """
 
@@ -20,25 +20,24 @@ from ..lazy_imports import without_collector
 from ..storage import is_local
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
-from .choice import FEW, WORK, Maker, Room, choice, first_threads
-from .contention import Contention, Seen, decodes
+from .choice import FEW, WORK, Contention, Maker, Measurement, Room, choice, decodes, first_threads
 from .making.assemble import Assembler
 from .making.prefetch import READY, BatchMaker, Bound, MadeBatches, Prefetch, making
-from .metrics.metrics import Metrics
+from .metrics import Metrics
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
 
 
-class _Asked(Future[MadeBatches]):
-    """MadeBatches when it is asked for."""
+class _LazyBatches(Future[MadeBatches]):
+    """Batches made when their result is requested."""
 
     def __init__(self, make: Callable[[], MadeBatches]) -> None:
         super().__init__()
         self._make = make
 
     def result(self, timeout: float | None = None) -> MadeBatches:
-        """Return the batches. Raises: errors that are not the batch's, such as KeyboardInterrupt, at once."""
+        """Return the batches. Raises at once errors unrelated to the batch, such as KeyboardInterrupt."""
         if not self.done():
             result = self._make()
             if result.error is not None and not isinstance(result.error, Exception):
@@ -49,7 +48,7 @@ class _Asked(Future[MadeBatches]):
 
 
 class InlineExecutor:
-    """Makes what it is asked for in the thread that takes it, and nothing ahead."""
+    """Makes batches in the thread that takes them, and nothing ahead."""
 
     size = 0
 
@@ -57,21 +56,18 @@ class InlineExecutor:
         self._make = make
 
     def submit(self, steps: range) -> Future[MadeBatches]:
-        """Return the future batches of the steps, made once somebody asks."""
-        return _Asked(lambda: self._make(steps))
+        return _LazyBatches(lambda: self._make(steps))
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        """Cancel the steps that nobody asked for."""
         for future in futures:
             future.cancel()
 
     def retire(self) -> None:
-        """Do nothing: nobody is there."""
+        """Do nothing: there are no threads."""
 
     dismiss = abandon = retire
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Do nothing: nobody is there."""
+    def join(self, timeout_s: float | None = None) -> None: ...
 
 
 logger = logging.getLogger(__name__)
@@ -83,24 +79,24 @@ Workers = int | Literal["auto"]
 PREFETCH_BYTES = 64 * 2**20
 """Bytes of batches that may always be made ahead, unless `prefetch` is given."""
 PREFETCH_SHARE = 32
-"""Batches made ahead may have this rank's memory divided by so much, if its workers need them."""
+"""Batches made ahead get at most this rank's memory divided by PREFETCH_SHARE."""
 WORKERS_SHARE = 4
-"""Worker processes may have this rank's memory divided by so much."""
+"""Worker processes get at most this rank's memory divided by WORKERS_SHARE."""
 WORKER_BYTES = 150 * 2**20
 """Memory of a worker process beside its batches: Python, numpy, Arrow and a decoder."""
 
 
 def prefetch_bound(nbytes: int | None) -> Bound:
-    """Return the bound of batches made ahead. nbytes: as the user gave it; None is by need."""
+    """Return the bound of batches made ahead. nbytes: the user's; None is by need."""
     if nbytes is not None:
         return Bound(nbytes, nbytes, by_need=False)
     return Bound(PREFETCH_BYTES, max(PREFETCH_BYTES, rank_memory_bytes() // PREFETCH_SHARE))
 
 
 class Execution:
-    """Has batches made, ahead where there are workers. Not thread-safe, but for `close`.
+    """Gets batches made, ahead if there are workers. Not thread-safe, except `close`.
 
-    name: "threads", "processes", or "caller" with workers=0; why: in words; workers: threads or processes.
+    name: "threads", "processes", or "caller" with workers=0; why: the reason as text; workers: threads or processes.
     """
 
     def __init__(
@@ -113,7 +109,6 @@ class Execution:
         workers: Workers,
         bound: Bound,
     ) -> None:
-        """Choose the first maker. Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
         self._workers_asked, self._bound = workers, bound
         self._cores, self._memory_bytes = rank_cores(), rank_memory_bytes()
@@ -129,13 +124,13 @@ class Execution:
             self._contention = Contention(probed=executor == "auto")
             # (not the execution itself, which the probe's thread would keep alive)
             weakref.finalize(self, self._contention.end_probe)
-        # (of `auto`: processes whose workers are not ready yet, and why they start; then those that work)
+        # (of `auto`: a pool whose workers are still starting, and the reason; then the working pool)
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
-        """Return the batch of a step, and begin those after it (below `end`). Raises: errors of making it."""
+        """Return the batch of a step, and begin those after it (below `end`)."""
         try:
             return self.prefetch().take(step, end)
         except Unpicklable as error:
@@ -145,16 +140,14 @@ class Execution:
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
-        """Return the prefetch that makes batches ahead."""
         if self._prefetch is None:
             self._prefetch = Prefetch(self._maker(), self._bound)
         return self._prefetch
 
     def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
-        """Note that the training gets a batch; perhaps change the maker.
+        """Note that the training got a batch; perhaps change the maker.
 
-        waited_s: seconds for which it waited. busy_s, computed_s: seconds for which it had worked before, and its
-        thread's CPU seconds meanwhile.
+        waited_s: seconds that it waited. busy_s, computed_s: seconds of its work before, and its thread's CPU seconds.
         """
         measured = self._contention
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
@@ -165,14 +158,14 @@ class Execution:
             elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
                 from .workers.fork_server import prepare
 
-                prepare()  # processes are likely: it imports until the next look
+                prepare()  # processes are likely: it imports until the next measurement
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
 
     def describe(self, caller: str = "the training's own thread") -> str:
-        """Return who makes the batches and why, and how many bytes of them are made ahead.
+        """Return the maker of the batches, the reason, and the bytes made ahead.
 
-        caller: name of the thread that asks for batches.
+        caller: name of the thread that takes the batches.
         """
         made_by = caller if self.name == "caller" else self._named()
         most, maker = self._bound.most, f"batches are made by {made_by}: {self.why}"
@@ -197,7 +190,6 @@ class Execution:
             self._prefetch.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """End all threads and processes; see `Prefetch.close`."""
         self._end_measuring(wait=wait)
         if self._starting is not None:
             self._starting[0].abandon()
@@ -207,7 +199,6 @@ class Execution:
             self._prefetch = None
 
     def _first(self, executor: object) -> tuple[str, str]:
-        """Return (name, why) to begin with. Raises: InvalidRuntime; Unpicklable."""
         if executor not in EXECUTORS:
             raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
         if executor == "processes":
@@ -217,11 +208,11 @@ class Execution:
                 )
             with without_collector():
                 from .workers.fork_server import prepare
-                from .workers.pool import WorkerPool  # noqa: F401 - which is wanted next
+                from .workers.pool import WorkerPool  # noqa: F401 - needed next
                 from .workers.startup_message import check_can_be_sent
 
             self._sent_bytes = check_can_be_sent(self._assembler.recipe)
-            prepare()  # it imports while the training does what else it has to
+            prepare()  # it imports while the training starts
             return "processes", "asked for"
         if self._workers_asked == 0:
             return "caller", "workers = 0"
@@ -230,7 +221,6 @@ class Execution:
         return "threads", "they begin at once; `auto` measures if another maker is faster"
 
     def _count(self, name: str) -> int:
-        """Return the number of workers to begin with."""
         if name == "caller":
             return 0
         if self._workers_asked != "auto":
@@ -249,13 +239,12 @@ class Execution:
         return ThreadPool(make, self.workers, partial(self._metrics.observe, "room"))
 
     def _processes(self, workers: int) -> "WorkerPool":
-        from .workers.pool import WorkerPool  # 15 ms, which threads do without
+        from .workers.pool import WorkerPool  # 15 ms, not needed for threads
 
         cache = self._cache.shared_by(workers)
         return WorkerPool(self._assembler.recipe, cache, workers, self._bound.least, self._metrics)
 
-    def _choose(self, seen: Seen) -> None:
-        """Begin to change to a better maker, if there is one."""
+    def _choose(self, seen: Measurement) -> None:
         room = Room(
             cores=self._cores,
             processes=self._count("processes") if self._may_start_processes else 0,
@@ -281,7 +270,7 @@ class Execution:
             self._choose(seen)
 
     def _start_processes(self, why: str) -> object:
-        """Start worker processes. Return what forbids it, after a warning; None where nothing does."""
+        """Start worker processes. Return the obstacle after a warning; None for none."""
         from .workers.startup_message import why_not
 
         obstacle = why_not(self._assembler.recipe)
@@ -292,7 +281,7 @@ class Execution:
             except (OSError, InvalidRuntime) as error:
                 obstacle = obstacle._replace(text=str(error))
             else:
-                # Whoever drops the loader meanwhile must not leave what they were sent in memory.
+                # A loader that is dropped meanwhile must not leave the startup message in memory.
                 weakref.finalize(self, pool.abandon)
                 self._starting = pool, why
                 return None
@@ -303,11 +292,11 @@ class Execution:
         return obstacle.text
 
     def _switch_to_processes(self, pool: "WorkerPool", why: str) -> None:
-        """Have the worker processes go on, as soon as all are ready; not at all, if one never will be."""
+        """Hand over to the worker processes once all are ready; give up if one never will be."""
         try:
             if not pool.poll():
                 return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on as they did
+        except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on
             pool.abandon()
             logger.warning("threads make the batches, since a worker process could not start: %s", error)
             self._move(self.name, self.workers, f"{why}; but a worker process could not start: {error}")
@@ -318,14 +307,12 @@ class Execution:
         self._starting = None
 
     def _return_to_threads(self, pool: "WorkerPool", error: Unpicklable) -> None:
-        """Have threads make what worker processes cannot send."""
         logger.warning("threads make the batches from now on: %s", error)
         self._pool = None
         self._move("threads", self._count("threads"), f"worker processes were faster, but {error}")
         pool.abandon()
 
     def _move(self, name: str, workers: int, why: str, maker: BatchMaker | None = None) -> None:
-        """Have another maker make the steps that nobody has begun. The log says why."""
         changes = (name, workers) != (self.name, self.workers)
         self.name, self.workers, self.why = name, workers, why
         if changes:

@@ -1,11 +1,9 @@
-"""A rank's ledger: every substitution of a run on record under the root, written by a thread of its own.
+"""A rank's ledger: every substitution of a run, kept under the root, written by a thread of its own.
 
     ledgers/<plan hash>/<rank>-of-<world size>/<step, 19 digits>-<slot, 10 digits>-<16 hex>.jsonl
 
-There is one object per slot, created once: a line of JSON per attempt. The hex is of what was substituted by what. So a
-step that is made again - after a seek, a resume, by another run of the plan - finds its entry there.
-
-The share of a rank's samples that may be substituted before the run stops is its budget.
+There is one object per slot, created once: a line of JSON per attempt. The hex is a hash of the substitution, so a step
+that is made again (after a seek, a resume, by another run of the plan) finds its entry.
 """
 
 import hashlib
@@ -26,12 +24,11 @@ from .batch.substitution import LEDGER_FORMAT, Substitution
 from .recipe.world import World
 
 ALLOWANCE = 8
-"""Substituted slots that a budget above 0 always allows, on top of its share: a few hundred samples say nothing about
-a share of 1e-4 (docs/order.md)."""
+"""Substituted slots that every budget above 0 allows on top, for short runs (docs/order.md)."""
 
 
 class Budget:
-    """Counts what was handed out. Not thread-safe: the caller's thread takes the batches."""
+    """Counts delivered and substituted samples against the allowed share. Not thread-safe."""
 
     def __init__(self, share: object) -> None:
         """Check the share of the samples, 0 to 1. Raises: InvalidRuntime."""
@@ -41,10 +38,9 @@ class Budget:
         self._samples = self._substituted = 0
 
     def spend(self, samples: int, substitutions: Sequence[Substitution], ledger: str) -> None:
-        """Count a batch with so many samples.
+        """Count a batch of `samples`; ledger: place of the entries, for the message.
 
-        Raises: TooManyCorrupt when it is beyond the budget; it is not counted then, so asking again raises again.
-        ledger: where the substitutions are on record.
+        Raises: TooManyCorrupt beyond the budget. The batch is not counted then, so the next call raises again.
         """
         samples += self._samples
         substituted = self._substituted + len({entry.slot for entry in substitutions})
@@ -64,22 +60,20 @@ logger = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Writes behind the caller's back; an entry that could not be stored is raised at the next call."""
+    """Writes in the background; the next call raises the error of an entry that could not be stored."""
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
-        """Keep the places of entries. stores: source name -> store of its ledger, which is that of its version."""
         self._stores = stores
         self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
         self._writer: ThreadPoolExecutor | None = None
         self._pending: list[Future[None]] = []
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
-        """Return the places where these are listed, for people."""
         urls = sorted({self._stores[entry.source].url for entry in substitutions})
         return ", ".join(f"{url}/{self._prefix}" for url in urls)
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
-        """Put the substitutions of one batch on record, soon. Raises: StoreError for an earlier one that failed."""
+        """Store the substitutions of one batch soon. Raises: StoreError for an earlier one that failed."""
         if self._pending:
             self._raise_failed([future for future in self._pending if future.done()])
         if not substitutions:
@@ -95,13 +89,11 @@ class Ledger:
             self._pending.append(self._thread().submit(self._put, attempts))
 
     def flush(self) -> None:
-        """Wait until everything is stored. Raises: StoreError for the first entry that is not."""
         self._raise_failed(list(self._pending))
 
     def close(self) -> None:
-        """Flush, and end the thread. Raises: StoreError."""
         if self._writer is not None:
-            self._writer.shutdown(wait=True)  # at the interpreter's end too, the queue is worked off
+            self._writer.shutdown(wait=True)  # finishes its queue, also at the interpreter's exit
             self._writer = None
         self.flush()
 
@@ -124,7 +116,7 @@ class Ledger:
         try:
             store.put_if_absent(key, "".join(line + "\n" for line in lines).encode())
         except AlreadyExists:
-            pass  # the same substitution in other words: an error may quote a number of its process
+            pass  # the same substitution with another error text, such as an address
         except StoreError as error:
             error.add_note(
                 f"while writing {store.url}/{key}: a sample was substituted and is not on record. Let the job create "
@@ -134,10 +126,10 @@ class Ledger:
 
 
 def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
-    """Return every substitution of a plan (or its hash) on record in this root, by step, slot and attempt.
+    """Return every substitution of a plan (or its hash) recorded in this root, by step, slot and attempt.
 
-    Entries of several ranks or runs that are alike are listed once. Costs a listing, and one read per substituted slot;
-    of a root with mirrors the primary's, as mirrors have no ledgers. Raises: Corrupt for an object that is no ledger;
+    Equal entries of several ranks or runs are listed once. Costs a listing, and one read per substituted slot. If the
+    root has mirrors, the primary is read: mirrors have no ledgers. Raises: Corrupt for an object that is no ledger;
     FormatTooNew; StoreError.
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)

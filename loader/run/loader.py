@@ -1,4 +1,4 @@
-"""`Loader`: a plan carried out for one rank, as an iterator of batches."""
+"""`Loader`: carries a plan out for one rank, as an iterator of batches."""
 
 import os
 import weakref
@@ -21,16 +21,13 @@ from .batch.collate import FRAMEWORKS
 from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler
-from .metrics.metrics import Metrics
-from .metrics.prometheus import exposition
-from .metrics.status import Status, shown
-from .recipe.by_bucket import ByBucket
-from .recipe.decode import Decode, Transform
+from .metrics import Metrics, Status, exposition, shown
+from .recipe.decode import ByBucket, Decode, Transform
 from .recipe.recipe import Recipe, bounds, steps_of_run, whole_number
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 if TYPE_CHECKING:
-    from .device.delivery import Delivery
+    from .device.stage import Delivery
     from .trail.recorder import Recorder
     from .trail.trail import Trail
 
@@ -38,14 +35,14 @@ Framework = Literal["torch", "numpy", "jax"]
 
 
 class Loader:
-    """Iterates over a plan's batches as one rank sees them. Every argument here is runtime: none changes a batch.
+    """Iterates over a plan's batches for one rank. All arguments are runtime settings: none changes the plan.
 
     A store that does not answer always raises, and so does a transform that fails.
 
     Args: The part of this process
         plan: The plan whose batches are made.
         rank: Data-parallel rank, a number or a whole `World`; None, with `world_size`, reads the launcher's
-            environment (`World.from_env`). With tensor, context or pipeline parallelism it is `World.of_mesh(mesh,
+            environment (`World.from_env`). With tensor, context or pipeline parallelism pass `World.of_mesh(mesh,
             "dp")`: all processes of a group get the same batches.
         world_size: Number of data-parallel ranks; None with `rank=None` or a `World`.
 
@@ -54,12 +51,12 @@ class Loader:
         transform: `(sample, rng) -> sample`, called by several threads at once. `rng` is keyed by (seed, source,
             epoch, ordinal). May differ by bucket: `loader.by_bucket`.
         framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
-        micro_batch: Most samples of one micro batch (`Batch.micro_batches`); None hands out each step's part whole.
+        micro_batch: Most samples of one micro batch (`Batch.micro_batches`); None delivers each step's part whole.
             Every rank gets the same number of micro batches. Steps stay optimizer steps; a state between two pieces
             repeats the step.
-        device: Device to which a thread of the loader copies batches ahead of the training: "cuda", "cuda:1", a
-            `torch.device`; for jax also a `jax.Device` or a sharding. Two lie ready there. "cuda" is the current
-            device when the loader is made. Strings, bytes and numpy's arrays stay on the host, as do all with None.
+        device: Device to which a thread copies batches ahead of the training: "cuda", "cuda:1", a `torch.device`;
+            for jax also a `jax.Device` or a sharding. Two are ready there. "cuda" is the current device when the
+            loader is made. Strings, bytes and numpy's arrays stay on the host, and everything with None.
 
     Args: The end
         steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is
@@ -69,29 +66,28 @@ class Loader:
 
     Args: Speed
         executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
-            threads, measures the first batches, and starts processes if they are faster. `executor_reason` says why
-            (docs/executors.md).
-        workers: Number of threads or processes; 0 is the caller's thread. "auto" is as many as gain from each other.
-            These are at most four threads for samples on this machine, and two if samples are only copied.
-            Processes are one per core of this rank's share of the machine.
+            threads, measures the first batches, and starts processes if they are faster. `executor_reason` holds
+            the reason (docs/executors.md).
+        workers: Number of threads or processes; 0 uses the caller's thread. "auto" takes at most four threads for
+            samples on this machine, two if samples are only copied, and one process per core of this rank's share.
         prefetch: Bytes of batches made ahead. None is by need: two ready for each worker, at least 64 MiB and at most
-            a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more lies ready.
-        cache: Place where reads of remote roots are kept and read ahead (docs/stores.md). A number is bytes of
-            memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
-            serves every process of this machine.
+            a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more is ready.
+        cache: Where reads of remote roots are cached and read ahead (docs/stores.md). A number is bytes of memory, 0
+            for none; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache` serves every
+            process of this machine.
 
     Args: Corrupt samples
-        on_corrupt: "substitute" replaces a sample whose checksum or decoder fails twice, and lists it in the rank's
+        on_corrupt: "substitute" replaces a sample whose checksum or decoder fails twice, and records it in the rank's
             ledger (`read_ledger`); "raise" stops.
         corrupt_budget: Largest share of the rank's samples that may be substituted.
-        ledger: Root that keeps the ledger; None is the root of the data. Needed where this job may not write to
-            that root.
+        ledger: Root that keeps the ledger; None is the root of the data. Needed if this job may not write to that
+            root.
 
-    Args: A look back
-        trail: `loader.Trail` that keeps a record of the code and of each step (docs/training.md); None for none.
+    Args: The record of a run
+        trail: `loader.Trail` that records the code and each step (docs/training.md); None for none.
 
-    Raises: InvalidRuntime for arguments out of range, or a device that is not there. Unpicklable, with
-    executor="processes", for a transform or decoder that cannot be sent to a worker.
+    Raises: InvalidRuntime for arguments out of range, or a missing device. Unpicklable, with executor="processes", for
+    a transform or decoder that cannot be sent to a worker.
     """
 
     plan: Plan
@@ -150,7 +146,7 @@ class Loader:
         self._ledger = Ledger(plan, self.world, stores)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
-        self._handed_s: float | None = None  # when the last batch was handed over
+        self._handed_s: float | None = None  # time of the last delivery
         self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread by then
         self._framework = framework
         # Worker threads would put JAX's arrays on its default device first.
@@ -167,13 +163,13 @@ class Loader:
             workers=workers if workers == "auto" else whole_number("workers", workers, 0),
             bound=prefetch_bound(None if prefetch is None else whole_number("prefetch", prefetch, 0)),
         )
-        # Whoever drops the loader without closing it must not leave threads reading on.
+        # A loader that is dropped without `close` must not leave threads reading.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
         self._step, self._turn = 0, Lock()
         self._micro_batch = (
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
         )
-        self._pieces: list[Batch] = []  # of the step that is being handed out
+        self._pieces: list[Batch] = []  # of the step under way
         self._trail, self._recorder = (
             trail,
             None if trail is None else self._recorder_of(trail, recipe, epochs),
@@ -192,7 +188,7 @@ class Loader:
         )
 
     def __next__(self) -> Batch:
-        self._check_usable()  # in a forked child, whoever had its turn has it for ever
+        self._check_usable()  # (in a forked child the lock may never be released)
         with self._turn:  # threads that share a loader get different batches
             return self._next()
 
@@ -218,13 +214,13 @@ class Loader:
         # (threads that share a loader have CPU seconds of their own)
         note(batch.wait_s, busy_s or 0.0, min(busy_s or 0.0, max(0.0, computed_s)))
         if self._recorder is not None:
-            self._recorder.made(batch, crcs)
+            self._recorder.add_step(batch, crcs)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
         self._handed_s, self._handed_cpu_s = perf_counter(), thread_time()
         return self._piece()
 
     def _piece(self) -> Batch:
-        """Return the next piece of the step; with its last one the step is over."""
+        """Return the next piece of the step, which ends with its last one."""
         piece = self._pieces.pop(0)
         if self._recorder is not None:
             self._recorder.handed(piece)
@@ -235,7 +231,7 @@ class Loader:
         return micro_count(self.plan.batch_size(step), self.world.world_size, self._micro_batch or 1)
 
     def on(self, device: Any) -> "Loader":
-        """Hand out batches on a device from now on, as the argument `device` has it; None: on the host.
+        """Deliver batches on a device from now on, as with the argument `device`; None: on the host.
 
         Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
         """
@@ -249,20 +245,20 @@ class Loader:
 
     @property
     def step(self) -> int:
-        """The global step of the next batch; between micro batches, of these."""
+        """The global step of the next batch or micro batch."""
         return self._step
 
     @property
     def end(self) -> int | None:
-        """The global step after the last one, from `steps` and `epochs`; None where it is endless."""
+        """The global step after the last one, from `steps` and `epochs`; None if endless."""
         return self._end
 
     def __bool__(self) -> bool:
-        """Return True: an endless run, which has no length, is one too."""
+        """Return True, also for an endless run, which has no length."""
         return True
 
     def __len__(self) -> int:
-        """Return `steps_of_run`; with micro_batch, the micro batches of them."""
+        """Return `steps_of_run`, or with micro_batch its micro batches."""
         end = steps_of_run(self._end)
         if self._micro_batch is None:
             return end
@@ -270,7 +266,7 @@ class Loader:
 
     @property
     def workers(self) -> int:
-        """Threads or processes that make batches; 0: the caller's own thread."""
+        """Threads or processes that make batches; 0: the caller's thread."""
         return self._execution.workers
 
     @property
@@ -280,20 +276,20 @@ class Loader:
 
     @property
     def executor_reason(self) -> str:
-        """Reason for the executor, in words."""
+        """Reason for the executor, as text."""
         return self._execution.why
 
     def describe(self) -> str:
-        """Return who makes the batches and why, and how many bytes of them are made ahead, for a log."""
+        """Return the maker of the batches, the reason, and the bytes made ahead, for a log."""
         if self._delivery is None:
             return self._execution.describe()
         return f"{self._execution.describe('the copy thread')}\n{self._delivery.describe()}"
 
     def batch_at(self, step: int) -> Batch:
-        """Return the whole part of any step; the position of the iteration does not move.
+        """Return the whole part of any step; the iteration's position does not change.
 
-        Raises: InvalidRuntime, also for a step after the last epoch. What is substituted is listed, and does not count
-        against the budget.
+        Substitutions are recorded, and do not count against the budget. Raises: InvalidRuntime, also after the last
+        epoch.
         """
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
@@ -301,18 +297,18 @@ class Loader:
         return batch if self._delivery is None else self._delivery.moved(batch)
 
     def seek(self, step: int) -> None:
-        """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
+        """Go on with the batch of this step, which may be an earlier one. Raises: InvalidRuntime."""
         self._step, self._pieces = self.plan.checked_step(step), []
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Put numbers on the trail, of the step handed out last: `note(loss=loss, per_sample={"loss": losses})`.
+        """Record metrics of the last delivered step on the trail: `note(loss=loss, per_sample={"loss": losses})`.
 
-        A number may be an array or tensor without dimensions, also on a device: nobody waits for it here.
+        A number may be an array or tensor without dimensions, also on a device: the call does not wait for it.
 
-        per_sample: Name -> a number for each slot of the batch handed out last. The step's 16 largest are kept with
-            their slots, NaN before all others; padding is left out.
+        per_sample: Name -> a number for each slot of the last delivered batch. The step's 16 largest are kept with
+            their slots, NaN first; padding is left out.
 
-        A name that is noted again for the same step has the later value. Raises: InvalidRuntime.
+        A second note of a name replaces the first. Raises: InvalidRuntime.
         """
         self._check_usable()
         if self._trail is None:
@@ -323,10 +319,10 @@ class Loader:
             self._recorder.note(values, per_sample or {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a few hundred bytes of JSON, the same on every rank: the batches handed out so far.
+        """Return the position as a few hundred bytes of JSON, the same on every rank.
 
-        Save it after the optimizer step that used the last of them; batches made ahead do not count. Waits until the
-        ledger is stored. Raises: StoreError where it cannot be.
+        Save it after the optimizer step that used the last delivered batch; batches made ahead do not count. Waits
+        until the ledger is stored. Raises: StoreError if it cannot be.
         """
         self._ledger.flush()
         if self._recorder is not None:
@@ -334,38 +330,37 @@ class Loader:
         return self.plan.state(self._step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken, at any world size. Raises: PlanMismatch naming what differs."""
+        """Continue from `state`, at any world size. Raises: PlanMismatch naming the difference."""
         self._step, self._pieces = self.plan.check_state(state), []
 
     def metrics(self) -> dict[str, float]:
         """Return counters, rates and wait histograms since the start, by their names in docs/observability.md.
 
-        Single steps have `batch.stats`.
+        For single steps see `batch.stats`.
         """
         return self._metrics.snapshot()
 
     def metrics_text(self) -> str:
-        """Return the same as Prometheus reads it (text exposition format 0.0.4), labelled with rank and source."""
+        """Return the metrics for Prometheus (text exposition format 0.0.4), labelled with rank and source."""
         return exposition(self._metrics.totals(), rank=self.world.rank, step=self._step)
 
     def slowest(self) -> list[SlowSample]:
-        """Return the slowest sample, with its address, of each of the 16 steps that were waited longest for."""
+        """Return the slowest sample, with its address, of each of the 16 steps with the longest waits."""
         return self._metrics.slowest()
 
     def status_line(self) -> str:
-        """Return step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
+        """Return step, throughput, waits and bottleneck since the previous line, for a log or a terminal."""
         ahead = self._delivery is not None or self.executor != "caller"
         return self._status.line(self._step, self.metrics(), executor=self.executor, ahead=ahead)
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
-        """Return the batches, with the status line on `stream` (stderr) twice a second, where it is a terminal."""
+        """Return the batches, with the status line on `stream` (stderr) twice a second, if it is a terminal."""
         return shown(self, self.status_line, stream)
 
     def close(self) -> None:
-        """End all threads and processes of the loader, the ledger stored.
+        """Store the ledger, and end all threads and processes of the loader. Stores stay open.
 
-        A closed loader cannot go on; the stores stay open for others. Raises: StoreError where the ledger cannot be
-        stored.
+        Raises: StoreError if the ledger cannot be stored.
         """
         self._leave(wait=True)
 
@@ -375,14 +370,14 @@ class Loader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Ctrl-C ends a training at once, though a store should not answer or a decoder hang.
+        # Ctrl-C ends a training at once, even if a store does not answer or a decoder hangs.
         self._leave(wait=kind is None or issubclass(kind, Exception))
 
     def _leave(self, *, wait: bool) -> None:
-        """Close; without `wait`, threads are left to the call that they are in."""
+        """Close; without `wait`, threads finish their current call."""
         self._closed = True
         if os.getpid() != self._pid:
-            return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
+            return  # threads and workers are the parent's; a lock that one held at the fork stays locked
         if self._delivery is not None:
             self._delivery.close(wait=wait)
         self._execution.close(wait=wait)
@@ -398,8 +393,7 @@ class Loader:
         self._ledger.close()
 
     def _recorder_of(self, trail: "Trail", recipe: Recipe, epochs: int | None) -> "Recorder | None":
-        """Return the recorder of this rank; None where it is not recorded. Raises: InvalidRuntime."""
-        from .trail.recorder import recorder_of  # which most runs of a test do without
+        from .trail.recorder import recorder_of  # only for runs with a trail
 
         recorder = recorder_of(trail, recipe, epochs)
         if recorder is not None:
@@ -407,11 +401,10 @@ class Loader:
         return recorder
 
     def _delivery_to(self, device: Any) -> "Delivery | None":
-        """Return the way to a device; None where batches stay on the host. Raises: InvalidRuntime."""
         if device is None and not self._copies_jax:
             return None
-        from .device.choose import backend_of  # which a training on the host does without
-        from .device.delivery import Delivery
+        from .device.choose import backend_of  # only for batches on a device
+        from .device.stage import Delivery
 
         if (backend := backend_of(device, self._framework, default=self._copies_jax)) is None:
             return None
@@ -420,13 +413,11 @@ class Loader:
         return delivery
 
     def _list(self, batch: Batch) -> None:
-        """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""
         self._ledger.write(batch.substitutions)
         if batch.substitutions:
             self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
 
     def _check_usable(self) -> None:
-        """Raise InvalidRuntime for a closed loader, and in a forked child."""
         if self._closed:
             raise InvalidRuntime("this Loader is closed; make a new one")
         if os.getpid() != self._pid:

@@ -1,37 +1,187 @@
-"""A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
+"""Replay the batches of a past run, substitutions included, and single slots with their random draws. Read-only."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..dataset.shards.address import SampleAddress
 from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
+from ..order.random.generators import sample_rng_key
+from ..order.sources.packed_view import PackedView
 from ..order.steps.occurrences import Occurrence
 from ..order.steps.slots import Slots, rank_slice
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.substitution import Substitution
 from .making.assemble import Assembler
-from .metrics.metrics import Metrics
-from .recipe.by_bucket import ByBucket
-from .recipe.decode import Decode, Transform
+from .metrics import Metrics
+from .recipe import generators
+from .recipe.decode import ByBucket, Decode, Transform, apply_transform
+from .recipe.document_pieces import sequence_address
 from .recipe.rank_slots import real_slots
-from .recipe.recipe import Recipe, bounds
-from .recipe.recorded import Laid, Recorded
+from .recipe.recipe import Recipe, RecordedSubstitutions, SlotEntries, bounds, stored_view
 from .recipe.world import World
-from .seen import Seen, seen
-from .trail.code_facts import CodeFacts, decoders_of, library_versions, transforms_of
+from .trail.slot_columns import array_bytes
+from .trail.start_record import CodeFacts, decoders_of, library_versions, transforms_of
+
+Sample = dict[str, Any]
+MAX_DRAWS = 32
+"""Draws listed in `SlotReplay.draws`."""
+_MAX_LETTERS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotReplay:
+    """One slot of a step, as the training got it."""
+
+    step: int
+    """Global step."""
+    slot: int
+    """Number of the slot in the global batch."""
+    source: str
+    """Name of the plan's source."""
+    epoch: int
+    """Epoch of the source."""
+    position: int
+    """Position in the source's stream."""
+    attempt: int
+    """0, or the number of the substitute."""
+    address: SampleAddress
+    """Place of the sample's bytes; a packed sequence has no fields."""
+    decoded: Sample = field(repr=False)
+    """Field -> value, before the transform; empty if the sample is unreadable."""
+    trained: Sample = field(repr=False)
+    """Field -> value after the transform; empty if there is none."""
+    draws: tuple[str, ...] = ()
+    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23': the first 32, then the
+    number of the rest.
+    """
+    repeats: bool = True
+    """True if a second run of the transform gave the same values."""
+    error: PenstockError | None = None
+    """Reason why `decoded` or `trained` is empty."""
+    transformed: Callable[[Sample], Sample] = field(default=dict, repr=False)
+    """Applies the transform to another sample, with this one's generator. Raises: TransformFailed."""
+
+    def __str__(self) -> str:
+        how = f", substitute {self.attempt}" if self.attempt else ""
+        return f"step {self.step} slot {self.slot}: {self.address.describe()}{how}"
+
+
+def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
+    view, ordinal = list(plan.sources.values())[int(slots.source[row])].view, int(slots.ordinal[row])
+    if isinstance(view, PackedView):
+        return sequence_address(view, ordinal)
+    stored = stored_view(view)
+    assert stored is not None  # `Recipe` takes no other
+    (address,) = stored.version.address(np.array([ordinal], np.int64), stored.fields)
+    return address
+
+
+def seen(
+    plan: Plan,
+    step: int,
+    number: int,
+    slots: Slots,
+    decoded: Sample | PenstockError,
+    transform: Transform | None,
+) -> SlotReplay:
+    """Return one slot. slots: only that one. decoded: the sample, or its error."""
+    key = generators.place_of(plan, slots, 0)
+    address = address_of(plan, slots, 0)
+
+    def transformed(sample: Sample, rng: np.random.Generator | None = None) -> Sample:
+        if transform is None:
+            return sample
+        return apply_transform(transform, sample, address, rng or sample_rng_key(*key))
+
+    facts: dict[str, Any] = {
+        "step": step,
+        "slot": number,
+        "source": plan.source_names[int(slots.source[0])],
+        "epoch": int(slots.epoch[0]),
+        "position": int(slots.position[0]),
+        "attempt": int(slots.attempt[0]),
+        "address": address,
+        "transformed": transformed,
+    }
+    if isinstance(decoded, PenstockError):
+        return SlotReplay(**facts, decoded={}, trained={}, error=decoded)
+    rng = _Recording(sample_rng_key(*key).bit_generator)
+    try:
+        trained = transformed(copy.deepcopy(decoded), rng)
+        again = transformed(copy.deepcopy(decoded))
+    except PenstockError as error:
+        return SlotReplay(**facts, decoded=decoded, trained={}, draws=rng.listed(), error=error)
+    return SlotReplay(
+        **facts, decoded=decoded, trained=trained, draws=rng.listed(), repeats=_same(trained, again)
+    )
+
+
+class _Recording(np.random.Generator):
+    """A generator that records its draws."""
+
+    def __init__(self, bits: np.random.BitGenerator) -> None:
+        super().__init__(bits)
+        self.draws: list[str] = []
+        self.n_draws = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        attribute = super().__getattribute__(name)
+        if (
+            name.startswith("_")
+            or name in ("draws", "n_draws", "listed", "bit_generator")
+            or not callable(attribute)
+        ):
+            return attribute
+
+        def drawn(*args: Any, **named: Any) -> Any:
+            value = attribute(*args, **named)
+            self.n_draws += 1
+            if len(self.draws) < MAX_DRAWS:
+                words = [*map(repr, args), *(f"{key}={one!r}" for key, one in named.items())]
+                self.draws.append(f"{name}({_short(', '.join(words))}) = {_short(str(value))}")
+            return value
+
+        return drawn
+
+    def listed(self) -> tuple[str, ...]:
+        more = self.n_draws - len(self.draws)
+        return (*self.draws, f"and {more:,} more") if more else tuple(self.draws)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text[: 4 * _MAX_LETTERS].split())
+    return line if len(line) <= _MAX_LETTERS else f"{line[: _MAX_LETTERS - 1]}…"
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if hasattr(a, "__array__") and hasattr(b, "__array__"):
+        if type(a) is not type(b) or (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        try:
+            return np.array_equal(array_bytes(a), array_bytes(b))
+        except TypeError:  # an array of objects
+            return bool(np.asarray(a).tolist() == np.asarray(b).tolist())
+    return bool(a == b) or (a != a and b != b)
+
 
 MOST_CHOICES = 2**18
 """Choices of substitutions of a part that are tried against its digest."""
 
 
 class Functions(NamedTuple):
-    """Code that makes the tensors of a training, as the start record of its trail has it."""
+    """Code that makes the tensors of a training, as in the start record of its trail."""
 
     transforms: Mapping[str, CodeFacts]
     """Bucket -> its transform; "" for all buckets. Empty without one."""
@@ -42,21 +192,18 @@ class Functions(NamedTuple):
 
 
 class Replay:
-    """Batches of any step and rank, as the training got them. Not thread-safe.
+    """Batches of any step and rank, as the training got them. Not thread-safe; writes nothing.
 
         replay = loader.Replay(plan, loader.read_ledger(root, plan), transform=augment)
         replay.digest(1234) == recorded             # the stored bytes; reads no media
         replay.batch(1234, rank=3, world_size=8)
 
-    A substitution on record is laid into its slot, also where the sample has been repaired since. No other sample is
-    substituted. A sample that cannot be read any more is padding, and an entry of `batch.substitutions` with attempt 0
-    says why. Then the digest of the batch differs from that of `digest`.
-
-    A replay writes no ledger, view or plan.
+    A recorded substitution stays in its slot, even if the sample has been repaired since. A sample that is unreadable
+    now is padding, with an entry of attempt 0 in `batch.substitutions`; then the digests of batch and `digest` differ.
     """
 
     plan: Plan
-    """The plan that is looked back on."""
+    """The replayed plan."""
 
     def __init__(
         self,
@@ -68,13 +215,13 @@ class Replay:
         framework: str = "torch",
         epochs: int | None = None,
     ) -> None:
-        """Take a plan and the entries of `read_ledger`; decode, transform, framework, epochs: as the training's Loader.
+        """Take a plan and the entries of `read_ledger`; pass the other arguments as to the training's Loader.
 
         Raises: InvalidRuntime.
         """
         self.plan = plan
         self._substitutions = tuple(substitutions)
-        self._recorded = Recorded(plan, self._substitutions)
+        self._recorded = RecordedSubstitutions(plan, self._substitutions)
         self._how = {"decode": decode, "transform": transform, "framework": framework}
         self._limit = bounds(plan, epochs, None)[1]
         self._pool, self._run = range_threads(plan)
@@ -83,25 +230,23 @@ class Replay:
         self._closed = False
 
     def substituted(self, step: int) -> bool:
-        """Return whether substitutions of a step are on record, of any run."""
+        """Return whether a step has recorded substitutions, of any run."""
         return self._recorded.has(step)
 
     def settle(self, step: int, parts: Iterable[tuple[int, int, int, int]]) -> bool | None:
-        """Find the substitutions that a run had at a step, by the digests that it got; lay these in from now on.
+        """Find the substitutions that one run had at a step, by its digests; use these from now on.
 
-        A ledger lists the substitutions of all runs of its plan: one run may have met a sample before it rotted, and
-        another after it. Without a call every one on record is laid in. The last call of a step counts.
+        A ledger lists the substitutions of all runs of its plan: one run may have read a sample before it was damaged,
+        another after it. Without a call a step has all of them. The last call of a step counts.
 
-        parts: (rank, world size, digest, substituted slots) of one run's parts of the step, as its trail has them.
-        Slots of other ranks have all that is on record.
+        parts: (rank, world size, digest, substituted slots) of one run's parts of the step, from its trail.
 
-        Returns True where that is found; False where a part has a digest that no choice gives; None where there are too
-        many choices to try. A part of these two has all that is on record. Reads indexes alone. Raises: InvalidRuntime;
-        errors of reading indexes.
+        Returns True if they are found; False if no choice gives a part's digest; None if there are too many choices. In
+        the last two cases, and for other ranks, all recorded substitutions stay. Reads only indexes.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
-        chosen: dict[int, Laid] = {}
+        chosen: dict[int, SlotEntries] = {}
         answers: list[bool | None] = []
         answer: bool | None
         for rank, world_size, digest, substituted in parts:
@@ -109,7 +254,7 @@ class Replay:
             rows = rank_slice(n, world.rank, world.world_size)
             options = self._recorded.options(step, range(rows.start, rows.stop))
             if not substituted:
-                answer, laid = True, dict.fromkeys(options, Laid())
+                answer, laid = True, dict.fromkeys(options, SlotEntries())
             elif options:
                 answer, laid = self._settled(step, world, digest, options)
             else:
@@ -121,16 +266,16 @@ class Replay:
         return None if None in answers else all(answers)
 
     def _settled(
-        self, step: int, world: World, digest: int, options: Mapping[int, Sequence[Laid]]
-    ) -> tuple[bool | None, dict[int, Laid]]:
-        """Return the answer of `settle` for one part, and slot -> its entries, where they are found."""
+        self, step: int, world: World, digest: int, options: Mapping[int, Sequence[SlotEntries]]
+    ) -> tuple[bool | None, dict[int, SlotEntries]]:
+        """Return the answer of `settle` for one part, and slot -> its entries."""
         self._choose(step, {})
         whole = self.digest(step, world.rank, world.world_size)
         if whole == digest:
             return True, {}
         if prod(map(len, options.values())) > MOST_CHOICES:
             return None, {}
-        # A digest adds up over slots: to the whole, each choice adds its difference.
+        # Digests add up over slots: each choice adds its difference to the whole.
         sums = np.zeros(1, np.uint64)
         for slot, choices in options.items():
             alone = np.array([self._slot_digest(step, slot, laid) for laid in choices], np.uint64)
@@ -143,30 +288,31 @@ class Replay:
             slot: choices[int(i)] for (slot, choices), i in zip(options.items(), picked, strict=True)
         }
 
-    def _slot_digest(self, step: int, slot: int, laid: Laid) -> int:
+    def _slot_digest(self, step: int, slot: int, laid: SlotEntries) -> int:
         self._choose(step, {slot: laid})
         return self.digest(step, slot, self.plan.batch_size(step))
 
-    def _choose(self, step: int, chosen: Mapping[int, Laid]) -> None:
+    def _choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
         self._recorded.choose(step, chosen)
         self._of(self._world.rank, self._world.world_size, anew=True)  # it may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
-        """Return the slots of a rank's part, substitutes on record laid in. Raises: InvalidRuntime."""
+        """Return the slots of a rank's part, recorded substitutes included."""
         slots, _ = real_slots(self._of(rank, world_size).recipe, self.plan.checked_step(step))
         return slots
 
     def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
-        """Return the digest of a rank's part, if all its samples can be read, as `batch.digest` of the training.
+        """Return the digest of a rank's part, as `batch.digest` of the training if all its samples are readable.
 
-        Only indexes are read. Raises: InvalidRuntime; errors of reading indexes.
+        Reads only indexes. Raises: InvalidRuntime; errors of reading indexes.
         """
         return self._of(rank, world_size).digest(self.plan.checked_step(step))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
-        """Return a rank's part of a step. Raises: InvalidRuntime; Corrupt where no sample of it can be read any more.
+        """Return a rank's part of a step.
 
-        TransformFailed; errors of a store that does not answer.
+        Raises: InvalidRuntime; Corrupt if none of its samples is readable; TransformFailed; errors of a store that does
+        not answer.
         """
         return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
 
@@ -177,21 +323,21 @@ class Replay:
         rank: int = 0,
         world_size: int = 1,
     ) -> Batch:
-        """Give each sample of a rank's part to `take`, and return the batch without its fields. None is kept.
+        """Give each sample of a rank's part to `take`, and return the batch without fields. Keeps no sample.
 
-        take: of the slot's number in the part, from 0, and the sample as it left the transform. Of a part that is all
-        padding it gets -1 and a sample of another rank, in whose shapes that is.
+        take: of the slot's number in the part, from 0, and the transformed sample. For a part that is all padding it
+        gets -1 and another rank's sample, which gives the shapes.
 
         Raises: as `batch`; errors of `take`.
         """
         return self._of(rank, world_size).each(self.plan.checked_step(step), take)
 
-    def slot(self, step: int, slot: int) -> Seen:
+    def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the draws of its transform.
 
-        The transform runs twice, which tells whether it is a function of its sample. A sample that cannot be read, and
-        a transform that fails, are told in `Seen.error`. Raises: InvalidRuntime for padding, or no slot of the step;
-        errors of a store that does not answer.
+        The transform runs twice, to test whether it depends only on its sample. `SlotReplay.error` holds the error of
+        an unreadable sample or a failing transform. Raises: InvalidRuntime for padding, or no slot of the step; errors
+        of a store that does not answer.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -220,21 +366,19 @@ class Replay:
         return seen(self.plan, step, slot, slots, decoded, transform)
 
     def steps_of(self, source: str, key: str, *, before: int, ordinal: int | None = None) -> list[Occurrence]:
-        """Return the slots that held a sample in steps 0 ... before - 1, substitutions on record laid in.
+        """Return the slots that held a sample in steps 0 ... before - 1, recorded substitutions included.
 
-        As `Plan.steps_of`. Raises: InvalidRuntime for a source or key that the plan does not have.
+        As `Plan.steps_of`. Raises: InvalidRuntime for an unknown source or key.
         """
         return self.plan.steps_of(
             source, key, before=before, ordinal=ordinal, substitutions=self._substitutions
         )
 
     def functions(self) -> Functions:
-        """Return facts of the decoders and transforms, to be compared with those of a trail."""
         recipe = self._recipe(self._world)
         return Functions(transforms_of(recipe), decoders_of(recipe), library_versions())
 
     def close(self) -> None:
-        """End all threads, and hold no file."""
         self._closed = True
         self._assembler.close()
         if self._pool is not None:
@@ -253,7 +397,6 @@ class Replay:
             raise InvalidRuntime("this Replay is closed; make a new one")
 
     def _of(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
-        """Return the maker of a rank's batches: the last one is kept."""
         self._check_open()
         world = World.of(rank, world_size)
         if anew or world != self._world:
@@ -273,5 +416,5 @@ class Replay:
         )
 
     def _assembler_of(self, world: World) -> Assembler:
-        # A look back is at one batch: its memory is worth more than the time to have it anew.
+        # (keeps no memory for a next batch, which rarely comes)
         return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run, kept=0)

@@ -3,8 +3,8 @@
     store = open_store("s3://bucket/datasets", {"endpoint_url": "http://127.0.0.1:9000"})
     store.put_if_absent("log/000001.json", b"{}")
 
-A backend is one file here and one line in `BACKENDS`, or an entry point of an installed package in the group
-`penstock.stores`: scheme -> opener. `loader.testing.stores` is the conformance suite.
+A backend is one file here and one line in `BACKENDS`, or an entry point in the group `penstock.stores`: scheme ->
+opener. `loader.testing.stores` is the conformance suite.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,13 +50,12 @@ Opener = Callable[[str, Mapping[str, object], StoreSpec], Store]
 def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = None) -> Store:
     """Open the store at a local path or a URL; nothing is created or contacted yet.
 
-    url: `/data/root`, `file:///data/root`, `memory://name/prefix`, `s3://bucket/prefix`, `gs://...`,
-    `az://...`, `abfs://...`, a scheme of an installed package's, or a URL of any other fsspec file system.
-    options: see the backend's module; {"fsspec": {...}} hands the URL and those options to fsspec.
+    - url: `/data/root`, `file:///data/root`, `memory://name/prefix`, `s3://bucket/prefix`, `gs://...`, `az://...`,
+      `abfs://...`, an installed package's scheme, or any other fsspec URL.
+    - options: see the backend's module. {"fsspec": {...}} passes the URL and those options to fsspec.
 
-    Raises: InvalidStore for a URL or an option that is not understood; MissingDependency when the scheme
-    needs a package that is not installed; ForkedStore in a forked child of a process that used a native
-    client.
+    Raises: InvalidStore for an invalid URL or option; MissingDependency; ForkedStore in a forked child of a process
+    that used a native client.
     """
     text = fspath(url) if isinstance(url, PathLike) else url
     if not isinstance(text, str) or not text:
@@ -86,7 +85,6 @@ def _ours(place: str) -> Opener:
 
 @cache
 def _of_a_package(scheme: str) -> Opener | None:
-    """Return the opener that an installed package names as entry point; None without one."""
     from importlib.metadata import entry_points  # 20 ms, and the schemes above need none
 
     for entry_point in entry_points(group="penstock.stores", name=scheme):

@@ -1,7 +1,7 @@
-"""Read shards that lie outside the root, and check each object against its registered size and change token.
+"""Read shards outside the root, and check each object against its registered size and change token.
 
-A shard whose path begins with `foreign/` is one object of a bucket or folder, several of them one behind the other, or
-the bytes that one object decodes to. An object with another size or change token than registered raises Changed.
+A shard with a path in `foreign/` is one object of a bucket or folder, several concatenated ones, or an object's decoded
+bytes. An object that differs from its registration raises Changed.
 """
 
 import os
@@ -29,14 +29,14 @@ from .store import (
 )
 
 FOREIGN = "foreign/"
-"""Beginning of the path of a shard that lies in another's place."""
+"""Prefix of the paths of foreign shards."""
 SEVERAL = "several"
-"""Change token of a shard of several objects: each read checks each object's own."""
+"""Change token of a shard of several objects, which reads check each."""
 DECODED = "decoded"
-"""Change token of a shard that an object decodes to: each read checks the object's own."""
+"""Change token of a decoded shard, whose object reads check."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
-"""Spans of an object as it is stored -> their bytes."""
+"""Stored spans of an object -> their bytes."""
 
 
 class Decoded(Protocol):
@@ -47,13 +47,13 @@ class Decoded(Protocol):
         """Number of decoded bytes."""
 
     def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return decoded bytes of spans, in order. anew: use nothing that was read before. Raises: Corrupt; as raw."""
+        """Return decoded bytes of spans, in order. anew: use no cache. Raises: Corrupt; as raw."""
 
     def forget(self) -> None:
         """Keep nothing that was read."""
 
     def apart(self) -> "Decoded":
-        """Return the same for a copy of the object: it uses nothing that was read of others."""
+        """Return the same for a copy of the object, with a cache of its own."""
 
 
 class PlacedObject(NamedTuple):
@@ -66,18 +66,17 @@ class PlacedObject(NamedTuple):
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token; "" where the time of the last write stands for it, as in a folder."""
+    """Change token; "" in a folder, which has `modified_us` instead."""
     modified_us: int | None
-    """Time of the last write, in microseconds since 1970; 0 where the store does not tell. None of an object that was
-    adopted into the root: only its size and checksums are known there."""
+    """Last write, microseconds since 1970; 0 if unknown, None for an object adopted into the root."""
     offset: int
     """First byte in the shard."""
     decoded: Decoded | None = None
-    """The bytes that the shard has in its place; None where the shard has the object's own."""
+    """The decoded bytes that the shard has; None for the object's own."""
 
 
 class RefusedPlace:
-    """Stands for the store of a place that is not opened. Every use of it raises."""
+    """Stands for a location that is not opened; every use raises."""
 
     is_local = False
 
@@ -89,16 +88,15 @@ class RefusedPlace:
 
 
 ObjectsOf = Callable[[str], Sequence[PlacedObject]]
-"""Path of a shard -> its objects by offset. Raises: Corrupt for a path that is not registered."""
+"""Path of a shard -> its objects by offset. Raises: Corrupt."""
 
 
 class PlacedStore:
-    """A reader of shards, in the root and in external places. Thread-safe; a disk where all of these are.
+    """A reader of shards, in the root and in foreign locations. Thread-safe; a disk if all of them are.
 
-    home: store of the root. places: stores of the places. objects_of: see there.
-    unvouched: id of a place that the caller does not vouch for -> why its bytes are not copied into the root.
+    home: store of the root. places: stores of the locations. Raises: as these stores; also Changed.
 
-    Raises: as these stores; also Changed for an object that is not as it was registered.
+    unvouched: id of a location that the caller does not vouch for -> why its bytes are not copied into the root.
     """
 
     def __init__(
@@ -130,11 +128,11 @@ class PlacedStore:
 
     @property
     def disk(self) -> "PlacedStore | None":
-        """This store itself where all are folders of this machine, else None: see `store.disk_of`."""
+        """This store if all locations are local folders, else None (`store.disk_of`)."""
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
 
     def check_vouched(self, places: Iterable[str]) -> None:
-        """Raise Forbidden for a place whose bytes, or what follows from them, must not get into the root."""
+        """Raise Forbidden for a location whose bytes must not get into the root."""
         for place in places:
             if place in self._unvouched:
                 raise Forbidden(self._unvouched[place])
@@ -148,12 +146,12 @@ class PlacedStore:
         return self._objects_of(key)
 
     def stored(self, placed: PlacedObject, span: Span) -> bytes:
-        """Return bytes of an object as it is stored. Raises: as `get_ranges`."""
+        """Return bytes of an object as it is stored."""
         with self._explained(placed):
             return self._read_ranges(placed, [span])[0][0]
 
     def place(self, key: str, offset: int = 0) -> tuple[str, int]:
-        """Return (URL of the object, byte in it, or in what it decodes to) that holds a byte of a shard."""
+        """Return (URL, byte) of the object with a byte of a shard, decoded if the shard is."""
         if not key.startswith(FOREIGN):
             return f"{self._home.url}/{key}", offset
         objects = self._objects_of(key)
@@ -161,7 +159,7 @@ class PlacedStore:
         return f"{placed.store.url}/{placed.key}", offset - placed.offset
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range. A reader asks for one when the bytes it got before were wrong: nothing kept is used."""
+        """Return a range, without caches: the bytes before were wrong."""
         check_span(key, offset, nbytes)
         if not key.startswith(FOREIGN) or self._objects_of(key)[0].decoded is None:
             return self.get_ranges(key, [Span(offset, nbytes)], etag=etag)[0]
@@ -184,7 +182,7 @@ class PlacedStore:
         return [blob.data for blob in blobs], blobs[0].etag
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and change token of a shard, whose objects are as registered. Raises: also Changed."""
+        """Return size and change token of a shard with unchanged objects. Raises: also Changed."""
         if not key.startswith(FOREIGN):
             return self._home.head(key)
         objects = self._objects_of(key)
@@ -195,7 +193,7 @@ class PlacedStore:
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
 
     def look_at(self, key: str, offsets: Iterable[int]) -> None:
-        """Raise where an object of a registered shard that has one of these bytes is gone, or is another now."""
+        """Raise for missing or changed objects with one of these bytes of a shard."""
         objects = self._objects_of(key)
         for number in sorted({_which(objects, offset) for offset in offsets}):
             self._checked_info(objects[number])
@@ -223,7 +221,7 @@ class PlacedStore:
         return token
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        """Return a file's etag, as the disk does; None of a shard of several files, and of a decoded one."""
+        """Return a file's etag, as the disk does; None for several files, or decoded ones."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).etag_of(key, etag)
         objects = self._objects_of(key)
@@ -247,9 +245,9 @@ class PlacedStore:
         *,
         anew: bool = False,
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of spans of a shard, in the order given, and its token. A span lies in one object.
+        """Return the bytes of a shard's spans, in order, and its token. A span lies in one object.
 
-        anew: decode once more.
+        anew: decode again.
         """
         objects = self._objects_of(key)
         if (decoded := objects[0].decoded) is not None:
@@ -272,7 +270,7 @@ class PlacedStore:
         return out, token
 
     def _pinned(self, placed: PlacedObject) -> str | None:
-        """Return the change token that a read checks; a folder is asked for it once. Raises: Changed.
+        """Return the change token to check; a folder is asked once. Raises: Changed.
 
         An adopted object has none: its store may have mirrors, and its fields have checksums.
         """
@@ -289,7 +287,6 @@ class PlacedStore:
         return pin or None
 
     def _checked_info(self, placed: PlacedObject) -> ObjectInfo:
-        """Return the info of an object that is unchanged since registration. Raises: Changed; ObjectNotFound."""
         try:
             info = placed.store.head(placed.key)
         except ObjectNotFound as error:
@@ -313,7 +310,6 @@ class PlacedStore:
 
     @contextmanager
     def _explained(self, placed: PlacedObject) -> Iterator[None]:
-        """Replace a read's error, if the object changed since registration, by one that names the change."""
         try:
             yield
         except (Changed, ObjectNotFound, Corrupt):
@@ -322,7 +318,7 @@ class PlacedStore:
 
 
 def _check_inside(placed: PlacedObject) -> None:
-    """Raise Forbidden for a file that a link leads to out of its place: another writer may have chosen its content."""
+    """Raise Forbidden for a file behind a link out of its location: another writer may have chosen it."""
     if disk_of(placed.store) is None:
         return
     base, path = os.path.realpath(placed.store.url), os.path.realpath(f"{placed.store.url}/{placed.key}")
@@ -334,7 +330,7 @@ def _check_inside(placed: PlacedObject) -> None:
 
 
 def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> str:
-    """Return in words how an object is not the one that was registered; "" where it is."""
+    """Return how an object differs from its registration; "" if it does not."""
     if info.nbytes != nbytes:
         return f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
     if etag and info.etag != etag:
@@ -345,7 +341,6 @@ def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None
 
 
 def _which(objects: Sequence[PlacedObject], offset: int) -> int:
-    """Return the number of the object that holds a byte; the last for one behind the end, whose read raises."""
     if len(objects) == 1:
         return 0
     return bisect_right(objects, offset, key=lambda item: item.offset) - 1

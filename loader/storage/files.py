@@ -6,32 +6,29 @@ from contextlib import ExitStack, contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 
 from ..errors import AlreadyExists, Changed
-from .disk.errors import disk_error, upload_size
-from .disk.new_file import write_all
+from .disk.folder_files import disk_error, upload_size, write_all
 from .shared.memory_budget import MemoryBudget
 from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
 from .stream import Pieces
 
 READ_BYTES = 256 * 2**10
-"""Bytes that are read at once: they are still in the processor's cache when they are hashed."""
+"""Bytes read at once, still in the processor's cache when hashed."""
 HELD_BYTES = 64 * 2**20
-"""Bytes of the largest file that is uploaded from memory."""
+"""Largest file in bytes to upload from memory."""
 _room = MemoryBudget(2**30, idle=0)
 
 Seen = Callable[[memoryview], object]
-"""Called with every byte in order, a piece at a time, such as a hash's `update`; a piece is good while it is called."""
+"""Called with every byte in order, in pieces that are valid during the call, such as a hash's `update`."""
 
 
 def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen | None = None) -> int:
-    """Put the file `path` at `key`, in place of the present object, whole or not at all; return its bytes.
+    """Put the file `path` at `key`, whole or not at all; return its bytes.
 
-    seen: receives the bytes that are sent. A file above 64 MiB is read first for it, and then again by the upload.
+    seen: receives the bytes. A file above 64 MiB is read first for it, then again by the upload. Memory: the file's, up
+    to 64 MiB, and 1 GiB for all uploads of a process.
 
-    Memory: the file's, up to 64 MiB, used again by uploads while any is under way, and 1 GiB for all that a process
-    has under way.
-
-    Raises: ObjectNotFound; InvalidStore for a directory; Changed where the file is written to meanwhile (above 64
-    MiB: where `seen` is given); as `put_file` and `seen`.
+    Raises: ObjectNotFound; InvalidStore for a directory; Changed for a concurrent write (above 64 MiB: with `seen`); as
+    `put_file` and `seen`.
     """
     source, target = os.fspath(path), f"{store.url}/{key}"
     nbytes = upload_size(source, target)
@@ -49,11 +46,11 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
 
 
 def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
-    """Put the file `path` at `key`, which holds nothing yet, or these bytes.
+    """Put the file `path` at `key`, which is free or holds these bytes.
 
-    A file above 64 MiB for a bucket goes up in parts, which no store makes conditional: the key is looked up first.
+    Above 64 MiB a bucket's upload has parts, which are never conditional: the key is looked up first.
 
-    Raises: AlreadyExists where the key holds others; as `put_if_absent` and `put_file`.
+    Raises: AlreadyExists for other bytes; as `put_if_absent` and `put_file`.
     """
     source, target = os.fspath(path), f"{store.url}/{key}"
     nbytes = upload_size(source, target)
@@ -76,7 +73,7 @@ def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
 
 
 def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None = None) -> None:
-    """Put a file of `nbytes` by one request, from memory. Raises: as `upload`."""
+    """Put a file of `nbytes` by one request, from memory."""
     with _room.memory(nbytes) as lent:
         _read(path, f"{store.url}/{key}", nbytes, lent.view, seen)
         store.put(key, lent.view)
@@ -84,7 +81,7 @@ def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None =
 
 
 def _read(path: str, target: str, nbytes: int, memory: memoryview, seen: Seen | None) -> tuple[int, ...]:
-    """Read a file into memory, which is used over where it is the shorter, and return its state. Raises: Changed."""
+    """Read a file into memory, reused if shorter, and return its state."""
     done = 0
     with ExitStack() as stack:
         with _disk("read", path):
@@ -123,16 +120,13 @@ def download(
     info: ObjectInfo | None = None,
     seen: Seen | None = None,
 ) -> ObjectInfo:
-    """Write an object to the file `path`, which is there whole or not at all; return the object's info.
+    """Write an object to the file `path`, whole or not at all; return the object's info.
 
-    info: the object's entry in a listing a moment ago, which saves a request; another object by now is Changed.
+    info: a recent listing's entry, which saves a request; another object by now is Changed. Requests are of at most 4
+    MiB, three at once, in 12 MiB of memory. Above four direct S3 downloads, each is one request for 64 MiB. Each is
+    retried under the store's budget.
 
-    Requests are of at most 4 MiB, three at once (one for each 4 MiB, and two more); memory: 12 MiB. None is open
-    while `seen` and the disk work. Above four objects at once, where S3 is read directly, each is one request for 64
-    MiB, which stays open meanwhile. Each is tried again under the store's budget.
-
-    Raises: ObjectNotFound; Changed where the object is replaced meanwhile; as reads of a range and `seen`; errors of
-    the disk, as StoreError.
+    Raises: ObjectNotFound; Changed; as reads of a range and `seen`; errors of the disk, as StoreError.
     """
     target = os.fspath(path)
     temporary = os.path.join(os.path.dirname(target), unfinished_name())
@@ -159,7 +153,6 @@ def download(
 
 @contextmanager
 def _disk(verb: str, path: str) -> Iterator[None]:
-    """Raise errors of the operating system as StoreError."""
     try:
         yield
     except OSError as error:

@@ -49,12 +49,7 @@ _AGAIN_ERRNO = {errno.EIO, errno.EREMOTEIO, errno.EAGAIN, errno.ETIMEDOUT, errno
 
 
 def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str]) -> tuple[Any, str]:
-    """Return (file system, path in it).
-
-    Listings are not cached: a publish by another process must be seen.
-
-    Raises: InvalidStore for an unknown scheme or refused options; MissingDependency.
-    """
+    """Return (file system, path in it). Listings are not cached. Raises: InvalidStore; MissingDependency."""
     import fsspec.core
 
     plain = {"skip_instance_cache": True, "use_listings_cache": False, **own}
@@ -71,23 +66,20 @@ def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str])
 
 
 def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
-    """Return `create(path, data)` that fails when the path exists, in one step; None where there is none."""
+    """Return an atomic `create(path, data)` that fails if the path exists; None without one."""
     if type(fs).__module__.split(".")[0] not in ATOMIC:
         return None
     return lambda path, data: fs.pipe_file(path, data, mode="create")
 
 
 def strips(fs: Any, path: str) -> Callable[[str], str] | None:
-    """Return a function that gives a path as the file system uses it: adlfs ends a path at a '?'.
-
-    None where that always differs from the path, as `path` shows.
-    """
+    """Return a function to a path as the file system uses it (adlfs ends at '?'); None if `path` always differs."""
     strip: Callable[[str], str] = fs._strip_protocol
     return strip if strip(path) == path else None
 
 
 def change_token(info: Mapping[str, Any]) -> str:
-    """Return the best change token in a file system's `info`, with the size."""
+    """Return the best change token in `info`, with the size."""
     token = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
     if isinstance(token, datetime):  # some file systems give a date in one place and seconds in another
         token = token.timestamp()
@@ -95,7 +87,7 @@ def change_token(info: Mapping[str, Any]) -> str:
 
 
 def modified_us(info: Mapping[str, Any]) -> int | None:
-    """Return the time of an object's last write, in microseconds since 1970; None if `info` has no time."""
+    """Return the last write, microseconds since 1970; None without one."""
     written: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     try:
         when = datetime.fromisoformat(written) if isinstance(written, str) else written
@@ -109,7 +101,7 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "crea
 
 
 def filesystem_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that a file system may raise; programming errors are not among them."""
+    """Return the exceptions of file systems, without programming errors."""
     errors: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
     for module, names in _LIBRARIES.items():
         if module in sys.modules:
@@ -118,10 +110,7 @@ def filesystem_errors() -> tuple[type[Exception], ...]:
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
-    """Return the leaf of `StoreError` for an error that an fsspec file system raised while doing `what`.
-
-    lacking: as for `cloud.errors.advice`.
-    """
+    """Return the leaf of `StoreError` for an fsspec error during `what`. lacking: as for `cloud.errors.advice`."""
     brief = " ".join(redact(str(error), secrets).split())[:300] or type(error).__name__
     why = f"cannot {what}: {brief}"
     status = _status(error)
@@ -153,14 +142,12 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _answers(error: Exception) -> Iterator[Mapping[str, Any]]:
-    """Yield the fields Code and Message that botocore parsed from the responses behind an error."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         if isinstance(response, Mapping):
@@ -177,7 +164,7 @@ def _is_refused(error: Exception, answers: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def lacks_bucket(error: BaseException) -> bool:
-    """Return whether the error is a missing bucket, which file systems report as a missing file."""
+    """Return whether the error is a missing bucket, reported as a missing file."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         code = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
@@ -187,10 +174,7 @@ def lacks_bucket(error: BaseException) -> bool:
 
 
 def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
-    """Return a call that looks up the bucket of a path; None if listings report a missing bucket.
-
-    Only adlfs needs it. An error of the call is judged by `lacks_bucket`.
-    """
+    """Return a call that looks up a path's bucket, judged by `lacks_bucket`; None except for adlfs."""
     if type(fs).__module__.split(".")[0] != "adlfs":
         return None
     bucket = path.lstrip("/").partition("/")[0]

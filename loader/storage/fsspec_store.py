@@ -1,13 +1,11 @@
 """Every other scheme, and any URL opened with {"fsspec": {...options of its file system...}}.
 
-Reads, listings and overwrites work on any fsspec file system. A create-only write works where the file
-system has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere (memory, http, sftp, hdfs ...)
-fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused: such a store can be read,
-and nothing can be published to it. It is the slow lane: fsspec answers no change token with the bytes, so a
-pinned range read costs a second request, and an unpinned one two.
+Create-only writes work where the file system has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere
+fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused. No change token comes with the
+bytes, so a pinned range read costs a second request, an unpinned one two.
 
-Options beside "fsspec": timeout_s is set by the file system's own options; retry_deadline_s, retry_base_s,
-retry_cap_s and max_concurrency: see `options.py`.
+Options beside "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`). The file system
+has its own timeouts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from ..errors import (
     StoreError,
     Transient,
 )
-from .disk.errors import upload_size
+from .disk.folder_files import upload_size
 from .disk.store import open_local
 from .fsspec_filesystem import (
     atomic_create,
@@ -38,11 +36,22 @@ from .fsspec_filesystem import (
 )
 from .options import RETRY_OPTIONS, runtime_of
 from .ranges import plan_reads, slice_reads
-from .refusals import Refuse, log_refusals
 from .shared import fork
 from .shared.requests import Retrier
 from .spec import Opened, StoreSpec, spec_of
-from .store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
+from .store import (
+    Blob,
+    ObjectInfo,
+    ReadLimits,
+    Refuse,
+    Span,
+    Store,
+    check_key,
+    check_prefix,
+    check_span,
+    key_fault,
+    log_refusals,
+)
 from .stream import open_reader
 
 T = TypeVar("T")
@@ -52,10 +61,7 @@ SINGLE_PUT_BYTES = 64 * 2**20  # a create-only write is one request, never in pa
 
 
 def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Open any URL through fsspec.
-
-    Raises: InvalidStore; MissingDependency when the file system's package is not installed.
-    """
+    """Open any URL through fsspec. Raises: InvalidStore; MissingDependency."""
     own = options.get("fsspec") or {}
     unknown = sorted(set(options) - {"fsspec", *RETRY_OPTIONS})
     if unknown or not isinstance(own, Mapping):
@@ -69,7 +75,7 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
 
 
 class FsspecStore(Opened):
-    """A folder of an fsspec file system, which fsspec makes thread-safe."""
+    """A folder of an fsspec file system. Thread-safe."""
 
     def __init__(
         self, url: str, own: Mapping[str, object], options: Mapping[str, object], spec: StoreSpec
@@ -131,10 +137,7 @@ class FsspecStore(Opened):
         self._call("write", key, lambda: self._put(path, bytes(data)))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create an object, as every store does.
-
-        Raises: AlreadyExists; InvalidStore where the file system has no atomic create.
-        """
+        """Create an object. Raises: AlreadyExists; InvalidStore without an atomic create."""
         path = self._path(key)
         if self._create is None:
             raise InvalidStore(
@@ -182,7 +185,7 @@ class FsspecStore(Opened):
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`; file systems have no way to begin further on."""
+        """List as `refusals.list_place`, always from the beginning."""
         full = self._base + check_prefix(prefix)
         listed = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
         for path in sorted(listed):
@@ -228,12 +231,11 @@ class FsspecStore(Opened):
         return path
 
     def _taken_for(self, path: str) -> str | None:
-        """Return the other path that the file system would use for this one; None if it uses this one."""
+        """Return another path that the file system would use for this one, if any."""
         used = path if self._strip is None else self._strip(path)
         return used if used != path else None
 
     def _fault(self, key: str, path: str) -> str:
-        """Return why an object that was listed cannot be read; "" where it can."""
         if fault := key_fault(key):
             return fault
         used = self._taken_for(path)
@@ -297,9 +299,9 @@ class FsspecStore(Opened):
         return self._retrier.call(once)
 
     def _missing_bucket(self, what: str) -> StoreError | None:
-        """Return the error to raise for a missing object where its bucket is missing; None where the bucket is there.
+        """Return the error of a missing bucket for a missing object; None if the bucket exists.
 
-        The bucket is looked for until it was there, or may not be looked for: once as a rule.
+        It looks for the bucket until it was there, or access is refused.
         """
         find_bucket = self._find_bucket
         if find_bucket is not None:

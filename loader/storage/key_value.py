@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO, Unpack
 
 from ..errors import Changed, Corrupt
-from .disk.errors import upload_size
+from .disk.folder_files import upload_size
 from .ranges import plan_reads
 from .spec import Opened
 from .store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_prefix, check_span
@@ -18,8 +18,8 @@ __all__ = ["KeyValueStore", "check_key", "check_prefix"]
 class KeyValueStore(Opened, ABC):
     """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`.
 
-    These pass their keys through `check_key` and prefixes through `check_prefix`. A range costs the whole value here:
-    a store that can read a part of a value has a `get_range` of its own as well.
+    These call `check_key` and `check_prefix`. A range costs the whole value; a store that reads parts has its own
+    `get_range`.
     """
 
     @abstractmethod

@@ -1,7 +1,6 @@
 """memory://name/prefix: a store in this process, for tests and examples.
 
-Every store of one name shares its objects. It pickles by name and opens only in the process that made it:
-in another one it would silently be empty.
+Stores of one name share objects. It pickles by name, and opens only in the process that made it.
 """
 
 import os
@@ -30,7 +29,7 @@ _spaces_lock = Lock()
 
 
 def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Open the store of a name in this process. Raises: InvalidStore for a URL without a name, or an option."""
+    """Open the store of a name in this process. Raises: InvalidStore without a name, or for an option."""
     parts = urlsplit(url)
     if not parts.netloc:
         raise InvalidStore(f"{url!r} has no name; write memory://name or memory://name/prefix")
@@ -45,7 +44,7 @@ def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
 
 
 class MemoryStore(KeyValueStore):
-    """Objects in a dictionary under a lock; an etag is the number of the write."""
+    """Objects in a dictionary; an etag is the number of the write."""
 
     def __init__(self, space: _Space, prefix: str, spec: StoreSpec, url: str) -> None:
         super().__init__(spec, url)

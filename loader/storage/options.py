@@ -1,10 +1,9 @@
-"""Options that every remote store takes, and how a provider's many names for one thing become obstore's.
+"""Options of every remote store, and their translation to obstore's names.
 
-Each provider module has one table: accepted name -> obstore's name. An option that is in no table is an error that
-names the accepted ones: a misspelt option must not be ignored.
+Each provider module has one table: accepted name -> obstore's name. Other options are errors that name these.
 
-- timeout_s: seconds of one request, connection to last byte (30). If S3 is read directly: its head, and each wait
-  for a piece of its body of at most 16 MiB.
+- timeout_s: seconds of one request, connection to last byte (30). For direct S3 reads: its head, and each wait for a
+  piece of its body of at most 16 MiB.
 - connect_timeout_s: seconds to make a connection (5).
 - retry_deadline_s: seconds in which a verb is tried again (60).
 - retry_base_s (0.05), retry_cap_s (5): its pauses in seconds.
@@ -104,10 +103,9 @@ def translate_options(
 ) -> dict[str, Any]:
     """Return `options` under obstore's names; None means not given.
 
-    names: accepted name -> obstore's name.
-    also: names that the caller handles itself, left out here.
+    names: accepted name -> obstore's name. also: names that the caller handles, left out here.
 
-    Raises: InvalidStore for an unknown name, two names of one thing with different values, or no address.
+    Raises: InvalidStore for an unknown name, contradictory names, or no address.
     """
     translated: dict[str, Any] = {}
     spellings: dict[str, str] = {}
@@ -132,9 +130,9 @@ def translate_options(
 
 
 def check_address(url: str, what: str, address: object) -> str:
-    """Return the address of a server, which the client would panic over if it could not read it.
+    """Return a server's address, over which the client would panic if invalid. what: the setting's name.
 
-    what: name of the setting, for the message. Raises: InvalidStore.
+    Raises: InvalidStore.
     """
     text = str(address)
     match = _ADDRESS.fullmatch(text)

@@ -1,7 +1,6 @@
-"""Plan the requests for a set of byte ranges: pure functions, shared by every backend.
+"""Plan the requests for a set of byte ranges, for every backend.
 
-Reading a little too much is cheaper than another round trip, so spans that lie close together share one read. A read
-is bounded, so that a stalled one costs little to repeat.
+Reading a little too much is cheaper than another round trip, so close spans share one read, up to a bound.
 """
 
 from bisect import bisect_right
@@ -12,10 +11,10 @@ from .store import Span
 
 
 def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int = 16 * 2**20) -> list[Span]:
-    """Return disjoint, ascending reads of 1 to `max_span` bytes that cover every byte of every span.
+    """Return disjoint, ascending reads of 1 to `max_span` bytes that cover every span.
 
-    Spans at most `max_gap` bytes apart share a read while it stays within `max_span`; a larger span is cut. No byte
-    is read twice; empty spans need no read. Raises: InvalidStore for a negative span or limit.
+    Spans at most `max_gap` bytes apart share a read within `max_span`; a larger span is cut. Raises: InvalidStore for a
+    negative span or limit.
     """
     if max_gap < 0 or max_span < 1:
         raise InvalidStore(f"max_gap={max_gap} must be 0 or more and max_span={max_span} 1 or more, in bytes")
@@ -37,9 +36,9 @@ def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int =
 
 
 def slice_reads(spans: Sequence[Span], reads: Sequence[Span], data: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each span, in the order given, cut from the reads that `plan_reads` made of them.
+    """Return the bytes of each span, in order, cut from `plan_reads`' reads. A whole read is not copied.
 
-    data: bytes of each read, as long as the read. A span that is a whole read is not copied.
+    data: bytes of each read.
     """
     starts = [read.offset for read in reads]
     return [_cut(span, bisect_right(starts, span.offset) - 1, reads, data) for span in spans]

@@ -1,7 +1,7 @@
 """Sequential reads: one of many objects by one connection, without read-ahead.
 
-Read-ahead hides the latency of a store, but its bytes have left the processor's cache when they are hashed (0.4 s of
-processor per GiB). When many objects are read at once, the other reads hide the latency.
+Read-ahead hides latency, but its bytes have left the processor's cache when they are hashed (0.4 s of processor per
+GiB). When many objects are read at once, the other reads hide it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ class Answer(Protocol):
         """Return the body. Raises: as obstore; Broken."""
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with the next bytes, and yield how many came, each time that some came. It may end before `view`.
-
-        Raises: as `all`.
-        """
+        """Fill `view` with the next bytes, and yield each number that came. Either may end first."""
 
 
 class RangeSeries:
-    """Reads of one object that follow each other, up to `stop`.
+    """Reads of one object that follow each other, up to `stop`. Not thread-safe.
 
-    One answer may serve several reads. A slow reader lets the server wait; if the server closes the connection, the
-    next read asks for the rest. Not thread-safe.
+    One answer may serve several reads. If the server closes a slow reader's connection, the next read requests the
+    rest.
     """
 
     def __init__(self, stop: int) -> None:
@@ -58,10 +55,7 @@ class RangeSeries:
         self._end = at + (getattr(answer, "remaining", 0))
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
-        """Fill `view` with the object's bytes from `at` on, if an answer goes on there.
-
-        Yields how many bytes came, each time that some came. Raises: as the answer's.
-        """
+        """Fill `view` from `at` on, if an answer continues there; yield each number of bytes."""
         answer, self._answer = self._answer, None
         if answer is None or self._at != at:
             return
@@ -77,7 +71,7 @@ class ReadsSeries(Protocol):
     """A store that reads a series of ranges by one answer."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None, series: RangeSeries) -> str:
-        """Fill `view` with bytes from `offset`, and return the object's etag. Raises: as `get_range`."""
+        """Fill `view` with bytes from `offset`, and return the object's etag."""
 
 
 class SequentialRead:
@@ -90,7 +84,7 @@ class SequentialRead:
         _readers.add(self)
 
     def next_bytes(self, at: int) -> int:
-        """Return the number of bytes from `at` for `fill` to read; 0 if they have to be read another way."""
+        """Return the bytes from `at` for `fill` to read; 0: read another way."""
         if not self._series.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._series.stop:
@@ -106,7 +100,7 @@ class SequentialRead:
         return self._series.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
-        """Read bytes to fill `view`, and return the object's etag. Raises: as the store."""
+        """Read bytes to fill `view`, and return the object's etag."""
         return cast(ReadsSeries, self._store).fill(self._key, at, view, etag, self._series)
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""Specs that stores are opened from: the parts that may be shown or pickled, and the secret options.
+"""Specs of stores: URL and options without secrets, as shown and pickled.
 
-A store pickles as its `StoreSpec`: URL and options without secrets. Credentials never travel: a worker
-finds its own in the environment, a profile or an instance role.
+Credentials never travel: a worker finds its own in the environment, a profile or an instance role.
 """
 
 import re
@@ -64,10 +63,7 @@ class StoreSpec:
 
 
 def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
-    """Return the part of `url` and `options` that may be shown and pickled.
-
-    Raises: InvalidStore when the URL itself carries a password or a signature.
-    """
+    """Return the part of `url` and `options` to show and pickle. Raises: InvalidStore for a URL with a secret."""
     if "://" in url:
         _refuse_secrets(url)
     dropped: list[str] = []

@@ -1,13 +1,11 @@
-"""The verbs every store has, and the small values they exchange.
+"""The verbs of every store, their small values, and what listings leave out.
 
-One `Store` is one URL prefix (a bucket and a folder in it). Keys are relative to it, `/`-separated UTF-8,
-without a leading `/`. Stores are thread-safe; they are opened by `loader.storage.open_store(url)` and
-pickle as a spec (URL and non-secret options), never as a live client.
-
-One rule for keys holds for every backend, so that a dataset can move between disks and clouds. A folder of this
-machine can do more than other stores: fill buffers, and be mapped into memory.
+One `Store` is one URL prefix. Keys are relative to it, `/`-separated UTF-8, without a leading `/`, by one rule for
+every backend. Stores are thread-safe; `loader.storage.open_store(url)` opens them, and they pickle as a spec (URL and
+non-secret options). A local folder can also fill buffers and be mapped.
 """
 
+import logging
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypedDict, Unpack, cast
 
-from ..errors import InvalidStore, ObjectNotFound
+from ..errors import InvalidRuntime, InvalidStore, MissingDependency, ObjectNotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +25,7 @@ class ObjectInfo:
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token of the store: ETag, GCS generation, or mtime+inode+size on a disk. It is opaque and differs
-    between mirrors: compare it, never store it."""
+    """Opaque change token: ETag, GCS generation, or mtime+inode+size. Differs between mirrors: never store it."""
     modified_us: int | None = field(default=None, compare=False)
     """Time of the last write by the store's clock, in microseconds since 1970; None if the store gives none."""
 
@@ -68,7 +65,7 @@ class Objects(Protocol):
         """Place of the store, without secrets."""
 
     def get(self, key: str) -> Blob:
-        """Return the whole object. Raises: ObjectNotFound."""
+        """Return the whole object."""
 
 
 class RangeReader(Protocol):
@@ -81,17 +78,15 @@ class RangeReader(Protocol):
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return exactly `nbytes` bytes from `offset`.
 
-        Raises: ObjectNotFound; Changed when `etag` is given and the object has another; Corrupt when the object is
-        shorter than the range.
+        Raises: ObjectNotFound; Changed for another etag than given; Corrupt for an object that ends before.
         """
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """Return one blob per span, in the order given.
+        """Return one blob per span, in order.
 
-        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes (a single larger span is cut
-        into several requests and joined).
+        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes; a larger span takes several.
         """
 
 
@@ -99,24 +94,22 @@ class Store(RangeReader, Protocol):
     """One URL prefix whose verbs are sync and thread-safe, and raise only leaves of `StoreError`."""
 
     def get(self, key: str) -> Blob:
-        """Return the whole object. Raises: ObjectNotFound."""
+        """Return the whole object."""
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Create or replace the object, whole or not at all."""
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create the object.
+        """Create the object; succeeds if the key already holds these bytes (our own write with a lost answer).
 
-        Succeeds too when the key already holds exactly these bytes (our own write whose answer was lost).
-
-        Raises: AlreadyExists when it holds others.
+        Raises: AlreadyExists for others.
         """
 
     def put_file(self, key: str, path: str) -> None:
         """Upload a local file, in parts where the store wants that; visible whole or not at all."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and change token. Raises: ObjectNotFound."""
+        """Return size and change token."""
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
@@ -125,10 +118,10 @@ class Store(RangeReader, Protocol):
         """Delete; a key that is not there is no error."""
 
     def copy(self, src: str, dst: str) -> None:
-        """Copy inside the store. Raises: ObjectNotFound."""
+        """Copy inside the store."""
 
     def open_stream(self, key: str) -> BinaryIO:
-        """Return a sequential binary reader of bounded ranges: at most 16 MiB, or 64 of one of many objects on S3."""
+        """Return a sequential binary reader of ranges of at most 16 MiB, or 64 of one of many objects on S3."""
 
     def close(self) -> None:
         """Release connections; the store can be used again afterwards."""
@@ -210,7 +203,7 @@ def is_local(store: RangeReader) -> bool:
 
 
 def is_there(store: Store, key: str) -> bool:
-    """Return whether there is an object, by one request. Raises: StoreError."""
+    """Return whether there is an object, by one request."""
     try:
         store.head(key)
     except ObjectNotFound:
@@ -219,11 +212,10 @@ def is_there(store: Store, key: str) -> bool:
 
 
 def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-    """Yield as `Store.list`, but ask a bucket to begin behind `start_after`: O(listed objects), not O(all before).
+    """Yield as `Store.list`, but a bucket begins behind `start_after`: O(listed objects).
 
-    Servers differ in that. So it is for callers who begin anew later or only look for objects that should not be
-    there, and for nothing that has to be complete. Stores that have no such request list from the beginning. Raises:
-    as `Store.list`.
+    Servers differ in that, so the result may be incomplete. Other stores list from the beginning. Raises: as
+    `Store.list`.
     """
     seeking = cast(Callable[[str, str], Iterator[ObjectInfo]], getattr(store, "list_from", store.list))
     return seeking(prefix, start_after)
@@ -307,3 +299,100 @@ def _check_text(text: str) -> None:
         raise InvalidStore(f"key {text!r} is not valid UTF-8; {_ACCEPTED}") from None
     if nbytes > MAX_KEY_BYTES:
         raise InvalidStore(f"key {text!r} is {nbytes} bytes long; {_ACCEPTED}")
+
+
+_log = logging.getLogger(__name__)
+
+SHOWN = 20
+Refuse = Callable[[str, str], object]
+"""Receives (name, reason) of an object that a listing cannot return."""
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Objects that listings refused: their number, and the first of them."""
+
+    n: int = 0
+    """Number of refused objects."""
+    first: list[tuple[str, str]] = field(default_factory=list)
+    """(name, reason) of the first `SHOWN`."""
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Count an object."""
+        self.n += 1
+        if len(self.first) < SHOWN:
+            self.first.append((name, reason))
+
+    def lines(self) -> list[str]:
+        """Return a line of text for each, and one for the number not shown."""
+        shown = [f"  refused: {name[:300]!r}: {reason}" for name, reason in self.first]
+        return [*shown, f"  ... and {self.n - len(shown)} more"] if self.n > len(shown) else shown
+
+
+class _ListsPlaces(Protocol):
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool, outside: bool
+    ) -> Iterator[ObjectInfo]: ...
+
+
+def list_place(
+    store: Store,
+    prefix: str = "",
+    start_after: str = "",
+    *,
+    refuse: Refuse | None = None,
+    seek: bool = False,
+    outside: bool = False,
+) -> Iterator[ObjectInfo]:
+    """Yield as `Store.list` the objects of a location that others fill.
+
+    refuse: receives each other object; None logs it. seek: as `list_from`. outside: follow symbolic links out of it.
+    """
+    refuse = refuse or log_refusals(store.url)
+    if hasattr(type(store), "list_place"):
+        return cast(_ListsPlaces, store).list_place(prefix, start_after, refuse, seek=seek, outside=outside)
+    return list_from(store, prefix, start_after) if seek else store.list(prefix, start_after)
+
+
+def log_refusals(url: str) -> Refuse:
+    """Return a function that logs what a listing of the store at `url` refuses: the first `SHOWN` by name."""
+    refusals = Refusals()
+
+    def refuse(name: str, reason: str) -> None:
+        refusals(name, reason)
+        if refusals.n <= SHOWN:
+            _log.warning("%s: %r is left out: %s", url, name[:300], reason)
+        elif refusals.n == SHOWN + 1:
+            _log.warning("%s: more is left out, and not named", url)
+
+    return refuse
+
+
+KeyFilter = Callable[[str], str]
+"""Key -> why it is left out: "not_included", "excluded" or ""."""
+
+
+def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
+    """Return a function to the reason why patterns leave out a key.
+
+    include: patterns to keep, all when empty. exclude: patterns to leave out. Raises: InvalidRuntime for an invalid
+    pattern; MissingDependency.
+    """
+    if not include and not exclude:
+        return lambda key: ""
+    try:
+        from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
+    except ImportError:
+        raise MissingDependency(f"{whose}: patterns need pathspec: pip install pathspec") from None
+    try:
+        included = GitIgnoreSpec.from_lines(include) if include else None
+        excluded = GitIgnoreSpec.from_lines(exclude) if exclude else None
+    except (ValueError, TypeError) as error:
+        raise InvalidRuntime(f"{whose}: {error}; write patterns as in .gitignore") from error
+
+    def why(key: str) -> str:
+        if included is not None and not included.match_file(key):
+            return "not_included"
+        return "excluded" if excluded is not None and excluded.match_file(key) else ""
+
+    return why

@@ -1,9 +1,8 @@
 """Read an object from front to back through bounded ranges.
 
-A native response stream that is read slowly breaks off (its timeout covers the whole body). Bounded ranges fetched at
-full speed into memory do not, and each can be retried by itself. While a reader works on one range the next two are on
-their way: a store far away answers several requests faster than one after the other. When many objects are read at
-once, each is read by one connection instead (`sequential_read.py`).
+A native response stream that is read slowly breaks off: its timeout covers the whole body. Bounded ranges, fetched at
+full speed, do not, and each can be retried. Two ranges are read ahead. If many objects are read at once, each is read
+by one connection instead (`sequential_read.py`).
 """
 
 import io
@@ -28,18 +27,17 @@ class Filling(Protocol):
     """A store that reads into memory of the caller's: without a copy more, and without new memory."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
-        """Fill `view` (bytes) from `offset`, and return the object's etag. Raises: as `get_range`."""
+        """Fill `view` (bytes) from `offset`, and return the object's etag."""
 
 
 class Pieces:
-    """One object in pieces of at most MAX_BYTES, front to back, pinned to the etag that was seen first.
+    """One object in pieces of at most MAX_BYTES, front to back, pinned to its first etag. Not thread-safe.
 
-    Not thread-safe. Memory is reused: a piece is valid until the next call of `next`. Requests: one for each
-    MAX_BYTES, and two more, at most.
+    Memory is reused: a piece is valid until the next call of `next`. One request per MAX_BYTES, and at most two more.
     """
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
-        """info: the object's entry in a listing or a head a moment ago; None asks. Raises: ObjectNotFound."""
+        """info: the object's entry in a listing or a head a moment ago; None asks."""
         self._born = fork.token()
         self._store, self._key = store, key
         self.info = store.head(key) if info is None else info
@@ -141,7 +139,7 @@ class RangeReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Fill `buffer` as far as the piece at hand goes. Raises: Changed; Corrupt; Transient."""
+        """Fill `buffer` as far as the piece at hand goes."""
         target = memoryview(cast(bytearray, buffer)).cast("B")
         if not self._piece:
             self._piece = self._pieces.next()
@@ -157,15 +155,12 @@ class RangeReader(io.RawIOBase):
 
 
 def open_reader(store: Store, key: str) -> BinaryIO:
-    """Return a buffered sequential reader of `key`. Raises: ObjectNotFound."""
+    """Return a buffered sequential reader of `key`."""
     return cast(BinaryIO, io.BufferedReader(RangeReader(Pieces(store, key)), buffer_size=128 * 2**10))
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` with bytes of an object, by the cheapest call of its store, and return the etag.
-
-    Raises: as `get_range`.
-    """
+    """Fill `view` by the store's cheapest call, and return the etag."""
     if hasattr(type(store), "fill"):
         return cast(Filling, store).fill(key, offset, view, etag)
     if (disk := disk_of(store)) is not None:

@@ -1,7 +1,7 @@
-"""Conformance suites for those who extend: of stores (`loader.testing.stores`), of modalities (`.modalities`).
+"""Conformance suites for extensions: of stores (`loader.testing.stores`) and of modalities (`.modalities`).
 
-A suite is a class. Extend it in a test file with a fixture that gives the object to test, and pytest runs all
-tests of the suite. The suites need the extra: `pip install 'penstock-data[testing]'`.
+A suite is a class. Extend it in a test file with a fixture that returns the object under test; pytest then runs all
+tests of the suite. Needs `pip install 'penstock-data[testing]'`.
 """
 
 from ..errors import MissingDependency
@@ -13,6 +13,4 @@ except ImportError as error:
         "conformance suites need the package 'pytest', which is not installed: pip install 'penstock-data[testing]'"
     ) from error
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("store_reads", "store_writes", "modalities"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("stores", "modalities")))

@@ -8,7 +8,7 @@ class TestPoints(ModalityConformance):
 
 import mmap
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,22 @@ import pytest
 
 from ..errors import DecodeFailed, InvalidField
 from ..modalities import Buffer, Decoder
-from .damage import damaged
+
+
+def damaged(data: bytes, seed: int, n: int = 100) -> Iterator[bytes]:
+    """Yield `n` truncations, from nothing to all but the last byte, and `n` copies with 1 to 5 bytes changed.
+
+    n: 2 or more.
+    """
+    for share in range(n):
+        yield data[: (len(data) - 1) * share // (n - 1)]
+    rng = np.random.default_rng(seed)
+    for _ in range(n):
+        copy = bytearray(data)
+        for place in rng.integers(len(data), size=rng.integers(1, 6)):
+            copy[place] = rng.integers(256)
+        yield bytes(copy)
+
 
 FIELD = "a.field"
 
@@ -34,15 +49,15 @@ class Modality:
     samples: Sequence[bytes]
     """Bytes that it decodes; one or more."""
     garbage: bytes | None = b"\xff\xfe\x00\x01 no such format"
-    """Bytes that it refuses; None where all bytes are good ones."""
+    """Bytes that it refuses; None if it decodes any bytes."""
     encode: Callable[[str, Any], Buffer] | None = None
-    """The encoder: (field, value) -> bytes. None without one."""
+    """The encoder: (field, value) -> bytes; None for none."""
     values: Sequence[object] = ()
-    """Values that the encoder takes and the decoder gives back. It refuses a plain `object()`."""
+    """Values that survive encoding and decoding. The encoder refuses a plain `object()`."""
 
 
 class ModalityConformance:
-    """Decoding and encoding of one field. A class that extends it has the fixture `modality`, a `Modality`."""
+    """Decoding and encoding of one field. A class that extends it has a fixture `modality`, a `Modality`."""
 
     def test_garbage_is_refused_with_a_reason(self, modality: Modality) -> None:
         if modality.garbage is None:

@@ -1,16 +1,18 @@
-"""A card as JSON, for other tools."""
+"""A card as JSON, and as metadata of the Hugging Face Hub (huggingface/hub-docs, datasetcard.md)."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .rendering.hub_metadata import hub_licences, languages, tags, tasks
-from .value import FORMAT, Card, Column, Example, Kind
+from ..text import clean, yaml_text
+from .classes import MODALITIES, hub_language, hub_licence, size_category
+from .value import FORMAT, Card, CardColumn, CardKind, Example
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a card as plain JSON; the same card gives the same. sheets: kind -> file name of its examples' image."""
+    """Return a card as plain JSON. sheets: kind -> file name of its contact sheet."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,
@@ -55,12 +57,12 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the document of `card_document` as text, with sorted keys."""
+    """Return `card_document` as text, with sorted keys."""
     body = card_document(card, sheets)
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _kind(kind: Kind) -> dict[str, Any]:
+def _kind(kind: CardKind) -> dict[str, Any]:
     return {
         "name": kind.name,
         "modality": kind.modality,
@@ -82,11 +84,11 @@ def _kind(kind: Kind) -> dict[str, Any]:
 
 
 def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return classes as a list: they have an order of their own, which an object of JSON would lose."""
+    """Return classes as a list: a JSON object would lose their order."""
     return [{"name": name, "n": n} for name, n in classes.items()]
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column(column: CardColumn) -> dict[str, Any]:
     return {
         "name": column.name,
         "type": column.type,
@@ -127,3 +129,67 @@ def _example(example: Example) -> dict[str, Any]:
         "picture_sha256": digest,
         "picture_nbytes": len(example.picture),
     }
+
+
+_SLUG = re.compile(r"[^a-z0-9.]+")
+
+
+def front_matter(card: Card) -> str:
+    """Return YAML between two lines of '---'."""
+    lines = ["---", f"pretty_name: {yaml_text(card.dataset)}"]
+    licences = hub_licences(card)
+    lines += _list("license", licences)
+    if "other" in licences:
+        lines.append(f"license_name: {yaml_text(_other_licences(card))}")
+    lines += _list("language", sorted(languages(card)))
+    lines += _list("size_categories", [size_category(card.samples)])
+    lines += _list("task_categories", list(tasks(card)))
+    lines += _list("tags", tags(card))
+    return "\n".join([*lines, "---"])
+
+
+def hub_licences(card: Card) -> list[str]:
+    """Return the Hub's licence identifiers; 'other' and 'unknown' come last."""
+    licences = {hub_licence(name) for name, _ in card.licences.counts}
+    if card.licences.n_others or not card.licences.complete:
+        licences.add("other")
+    if card.licences.unknown:
+        licences.add("unknown")
+    return sorted(licences, key=lambda name: ({"other": 1, "unknown": 2}.get(name, 0), name))
+
+
+def _other_licences(card: Card) -> str:
+    names = [name for name, _ in card.licences.counts if hub_licence(name) == "other"]
+    if len(names) != 1 or card.licences.n_others:
+        return "several-see-the-card"
+    return _SLUG.sub("-", clean(names[0], 80).lower()).strip("-") or "see-the-card"
+
+
+def languages(card: Card) -> set[str]:
+    """Return the ISO 639 codes of the samples' languages."""
+    named = {name for kind in card.kinds for name, _ in kind.languages.counts}
+    return {code for code in map(hub_language, named) if code}
+
+
+def tasks(card: Card) -> Iterator[str]:
+    """Yield the Hub's tasks that the fields allow."""
+    fields = {
+        modality: {name for group in card.groups if modality in group.modalities for name in group.fields}
+        for modality in MODALITIES
+    }
+    has = {kind.modality for kind in card.kinds}
+    if "image" in has and "cls" in fields["image"]:
+        yield "image-classification"
+    if "image" in has and "caption.txt" in fields["image"]:
+        yield "image-to-text"
+    if "text" in has:
+        yield "text-generation"
+
+
+def tags(card: Card) -> list[str]:
+    modalities = sorted({kind.modality for kind in card.kinds} & set(MODALITIES))
+    return [*modalities, "webdataset", "penstock"]
+
+
+def _list(name: str, values: list[str]) -> list[str]:
+    return [f"{name}:", *(f"- {yaml_text(value)}" for value in values)] if values else []

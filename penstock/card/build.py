@@ -1,9 +1,8 @@
-"""Builds the card of a version."""
+"""Build the card of a version."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -13,39 +12,38 @@ from loader.dataset.shards.bitmap import unpack
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import InvalidRuntime
 
-from ..units import minute
-from .counting import classes
-from .counting.kinds import KindScan
-from .counting.layout import part_fields
-from .counting.scan import Scan, scan
-from .counting.tally import Counts, Spread, Tally, ranked
+from ..units import minute, second
+from . import classes
+from .classes import part_fields
 from .examples import examples
 from .history import history
-from .value import Card, Column, Group, History, Kind
+from .kinds import KindScan
+from .scan import SampleScan, scan
+from .tally import Counts, NameTally, NumberSummary, ranked_counts
+from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
-"""Samples of each kind that a card shows: by default, at most."""
+"""Examples of each kind: default, maximum."""
 
-# The reason of a pipeline's filter (assets/spec.py, Filter.reason): the value is left away, so that samples
-# with the same reason are counted together.
-_FILTERED = re.compile(r"^(?P<column>\w+) = .* is (?P<said>below|above|not one of) (?P<limit>.*)$", re.DOTALL)
+# The reason of a filter (assets/spec.py, Filter.reason).
+_FILTERED = re.compile(
+    r"^(?P<column>\w+) = .* is (?P<bound>below|above|not one of) (?P<limit>.*)$", re.DOTALL
+)
 # The reason of a featurizer: "<name>: <code>: <reason>".
-_REFUSED = re.compile(r"^(?P<who>[\w.:-]+): (?P<code>\w+): ")
+_REFUSED = re.compile(r"^(?P<featurizer>[\w.:-]+): (?P<code>\w+): ")
 
-# The reason of the search for near-duplicates (assets/dedup/settle.py, Copy.reason): of which sample, and how near.
+# The reason of a near-duplicate (assets/dedup/settle.py, Copy.reason).
 _COPY = re.compile(
     r"^(?P<code>near_duplicate) of .+ \((?P<by>distance|cosine) [0-9.-]+(?P<mirrored> mirrored)?, ", re.DOTALL
 )
 
 
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
-    """Return the card of an open version: the same version gives the same card, in any process, on any day.
+    """Return the card of an open version. It depends on nothing but the version.
 
-    Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples of
-    each kind; no other media. n_examples = 0 reads none at all.
+    Reads the samples table once, the stage records, and the media of `n_examples` samples per kind.
 
-    Raises: Corrupt; StoreError; MissingDependency for images without Pillow or av; InvalidRuntime for a number of
-    examples out of range.
+    Raises: Corrupt; StoreError; MissingDependency without Pillow or av; InvalidRuntime for `n_examples`.
     """
     if not 0 <= n_examples <= MAX_EXAMPLES:
         raise InvalidRuntime(f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}")
@@ -60,10 +58,10 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
         number=version.number,
         id=version.id,
         parent=manifest["parent"],
-        created=datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        created=f"{second(manifest['created_us'])} UTC",
         samples=n,
         excluded_samples=manifest["n_rows"] - n,
-        excluded=left_out(version),
+        excluded=exclusion_counts(version),
         kinds=kinds,
         groups=tuple(_groups(version)),
         columns=tuple(_columns(version, scanned)),
@@ -79,12 +77,12 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
     )
 
 
-def _kind(name: str, scan: KindScan, scanned: Scan) -> Kind:
+def _kind(name: str, scan: KindScan, scanned: SampleScan) -> CardKind:
     n = scan.samples
     splits = {scanned.splits[i]: int(count) for i, count in enumerate(scan.splits) if count}
     seconds = {scanned.splits[i]: float(scan.seconds[i]) for i in np.flatnonzero(scan.seconds).tolist()}
     duration = scan.duration_s.result(n)
-    return Kind(
+    return CardKind(
         name=name,
         modality=scan.modality,
         samples=n,
@@ -104,43 +102,37 @@ def _kind(name: str, scan: KindScan, scanned: Scan) -> Kind:
 
 
 def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    """Return class -> samples, from the first class with a sample to the last; {} when there is none."""
     there = np.flatnonzero(counts)
     if not len(there):
         return {}
     return {names[i]: int(counts[i]) for i in range(int(there[0]), int(there[-1]) + 1)}
 
 
-def _sizes(tally: Tally, n: int) -> Counts:
-    """Return "width x height" -> samples, from the codes that the scan counts."""
+def _sizes(tally: NameTally, n: int) -> Counts:
     if tally.overflowed:
         return tally.result(n)
     named = {
         f"{int(code) >> 32} x {int(code) & 0xFFFFFFFF}": count for code, count in tally.counted().items()
     }
-    return ranked(named, n - tally.n, 12)
+    return ranked_counts(named, n - tally.n, 12)
 
 
-def left_out(version: Version) -> Counts:
-    """Return the samples that the version leaves out, by reason.
-
-    Costs the exclusions tables: a bitmap per part and reason. Bitmaps do not overlap: a row is excluded once. Raises:
-    Corrupt.
-    """
+def exclusion_counts(version: Version) -> Counts:
+    """Return the excluded samples by reason. Reads the exclusions tables. Raises: Corrupt."""
     counts = Counter[str]()
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
         for row in table.to_pylist():
             counts[reason_class(row["reason"])] += int(unpack(row["bitmap"], row["n_rows"]).sum())
-    return ranked(counts, 0, 40)
+    return ranked_counts(counts, 0, 40)
 
 
 def reason_class(reason: str) -> str:
-    """Return the reason without the sample's own value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
+    """Return a reason without the sample's value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
     if match := _FILTERED.match(reason):
-        return f"{match['column']} {match['said']} {match['limit']}"
+        return f"{match['column']} {match['bound']} {match['limit']}"
     if match := _REFUSED.match(reason):
-        return f"{match['who']}: {match['code']}"
+        return f"{match['featurizer']}: {match['code']}"
     if match := _COPY.match(reason):
         by = "embedding" if match["by"] == "cosine" else "perceptual hash"
         return f"{match['code']} by {by}{',' if match['mirrored'] else ''}{match['mirrored'] or ''}"
@@ -161,23 +153,25 @@ def _groups(version: Version) -> Iterator[Group]:
         )
 
 
-def _columns(version: Version, scanned: Scan) -> Iterator[Column]:
+def _columns(version: Version, scanned: SampleScan) -> Iterator[CardColumn]:
     n = len(version)
     for name, body in sorted(version.manifest["columns"].items()):
         if body["group"] == "keys" or body["type"] == "null":
             continue
         column = scanned.columns.get(name)
-        if isinstance(column, Spread):
+        if isinstance(column, NumberSummary):
             numbers = column.result(n)
-            yield Column(name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown")
-        elif isinstance(column, Tally):
+            yield CardColumn(
+                name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown"
+            )
+        elif isinstance(column, NameTally):
             counts = column.result(n, 12)
-            yield Column(name=name, type=body["type"], counts=counts)
+            yield CardColumn(name=name, type=body["type"], counts=counts)
         elif name in scanned.spans:
             first, last = scanned.spans[name]
-            yield Column(name=name, type=body["type"], note=f"{minute(first)} to {minute(last)}")
+            yield CardColumn(name=name, type=body["type"], note=f"{minute(first)} to {minute(last)}")
         else:
-            yield Column(name=name, type=body["type"], note="")
+            yield CardColumn(name=name, type=body["type"], note="")
 
 
 def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
@@ -202,8 +196,8 @@ def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
             yield f"The check {check.name} did not pass for {check.failed} of {check.batches + check.failed} batches."
 
 
-def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], past: History) -> Iterator[str]:
-    """Yield sentences about facts that a reader would look for and does not find."""
+def _unknown(columns: Mapping[str, Any], kinds: tuple[CardKind, ...], past: History) -> Iterator[str]:
+    """Yield a sentence about each missing fact."""
 
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")

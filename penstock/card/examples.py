@@ -1,4 +1,4 @@
-"""A few samples of every kind to look at: a bounded number, with a bounded number of bytes of each."""
+"""Example samples of every kind, in bounded number and size."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,28 +18,26 @@ from loader.storage import RangeReader
 from ..progress import progress
 from ..text import clean
 from ..units import length
-from .counting.classes import media_field
-from .counting.kinds import KindScan
-from .counting.layout import part_fields
-from .counting.scan import Scan
-from .pictures import Picture, picture_of
+from .classes import media_field, part_fields
+from .kinds import KindScan
+from .pictures import EncodedImage, picture_of
+from .scan import SampleScan
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
-"""Largest field that is read for an image."""
+"""Largest field that is read for an image, in bytes."""
 MAX_CAPTION = 280
-"""Letters of a caption."""
+"""Characters of a caption."""
 MAX_KINDS = 8
-"""Most kinds with examples: the largest."""
+"""Most kinds with examples, the largest first."""
 _CAPTIONS = ("caption.txt", "text.txt", "title.txt")
 _SHOWN = ("label", "language", "licence", "raw_key")
 
 
-def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
-    """Return the samples of each kind that the scan chose, in the order of their hashes.
+def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
+    """Return the chosen samples of each kind, in the order of their hashes. Reads an index row group and a range each.
 
-    Costs one index row group and one range read per part, group and kind, at most a dozen fields of at most 32 MiB per
-    kind. A sample that cannot be shown has the reason. Raises: StoreError; MissingDependency.
+    Raises: StoreError; MissingDependency.
     """
     chosen = [
         (name, kind, row)
@@ -52,8 +50,8 @@ def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
     )
 
 
-def _different(kind: KindScan, scanned: Scan) -> list[int]:
-    """Return the rows to show: the smallest hashes, from different raw objects as long as there are any."""
+def _different(kind: KindScan, scanned: SampleScan) -> list[int]:
+    """Return the rows to show: the smallest hashes, from different raw objects if possible."""
     ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
     first: dict[str, int] = {}
     for row in ordered:
@@ -80,15 +78,13 @@ def example_of(
     find: Callable[[Sequence[str]], SampleAddress],
     column_values: Mapping[str, Any],
 ) -> Example:
-    """Return a sample, drawn.
-
-    name: its kind; fields: its fields; find: gives the address of some of them; told: its row.
+    """Return a sample with its image. find: returns the address of some fields.
 
     Raises: StoreError; MissingDependency.
     """
     media = media_field(frozenset(fields), modality)
     caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
-    picture, text, trouble = Picture(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
+    picture, text, trouble = EncodedImage(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
     try:
         packets = f"{media}{SUFFIX}" if media and is_run(media) and f"{media}{SUFFIX}" in fields else None
         address = find([field for field in (media, packets, caption) if field])
@@ -102,7 +98,7 @@ def example_of(
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:
-        # The samples are what they are: a card that shows the others and names the fault is worth more than none.
+        # One damaged sample must not cost the card.
         trouble = clean(error, 200)
     return Example(
         key=str(column_values.get("key", "")),
@@ -121,14 +117,13 @@ def example_of(
 
 
 def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
-    """Return the address of fields of a live sample. place: (position of its part in the version, row)."""
+    """Return the address of fields of a live sample. place: (position of the part in the version, row)."""
     part, row = place
     ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())
     return version.address(np.array([ordinal]), fields)[0]
 
 
 def _read(store: RangeReader, address: SampleAddress) -> dict[str, bytes]:
-    """Return the fields that are not too large. Raises: Corrupt; StoreError."""
     small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
     if not small:
         return {}

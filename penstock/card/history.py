@@ -1,9 +1,6 @@
-"""The making of a version: the records of the pipeline when it published it and the versions before it.
+"""The provenance of a version: the stage records of its batches, and of all versions before it.
 
-    manifest -> producer -> stage_record (of samples), audit_record (of the gate)
-
-Costs a manifest and two records per version up to this one, sixteen at a time. A version that was not made by the
-pipeline has no records, and one that was collected has no manifest: both are counted as unknown.
+manifest -> producer -> stage_record (samples), audit_record (gate)
 """
 
 from collections import Counter
@@ -15,38 +12,40 @@ from typing import Any
 from loader import Root, Version
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.manifest import read_manifest
-from loader.errors import Corrupt, ObjectNotFound
-from loader.json_text import parse_json_object
+from loader.errors import ObjectNotFound
 from loader.storage import Store
 
 from ..progress import progress
+from ..stages import record_json
 from .value import Check, History
 
 READ_AHEAD = 16
 _COUNTS = ("landed", "used", "rejected", "not_supported", "not_media", "dropped", "left_out")
 _RARE = ("not_supported", "not_media")
-"""Outcomes that a card names where there are such objects."""
 _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """The records of one version's making; each is empty where it is not known."""
+    """The records of one version; each is empty if it is unknown."""
 
     producer: Mapping[str, Any]
     """The manifest's entry `producer`."""
     samples: Mapping[str, Any]
-    """The record of the stage that made the samples."""
+    """The record of its samples."""
     audit: Mapping[str, Any]
-    """The record of the gate's audit."""
+    """The record of its audit."""
 
 
 def history(root: Root, version: Version) -> History:
-    """Return the history of a version and of all versions that it builds on. Raises: Corrupt; StoreError."""
+    """Return the history of a version and its ancestors. Costs a manifest and two records per version.
+
+    Raises: Corrupt; StoreError.
+    """
     records = list(lineage(root, version))
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-card") as pool:
         read = pool.map(lambda record: _publish(root.store, record), records)
-        publishes = list(progress(read, "how it was made", total=len(records)))
+        publishes = list(progress(read, "provenance", total=len(records)))
     known = [publish for publish in publishes if publish.producer]
     batches = [publish for publish in known if publish.samples]
     return History(
@@ -65,7 +64,7 @@ def history(root: Root, version: Version) -> History:
 
 
 def lineage(root: Root, version: Version) -> Iterable[VersionRecord]:
-    """Yield the version's record in the log, its parent's, and so on to the first; newest first."""
+    """Yield the log records of a version and its ancestors, newest first."""
     known = {record.id: record for record in root.versions(version.dataset)}
     at: str | None = version.id
     while at is not None and at in known:
@@ -83,20 +82,10 @@ def _publish(store: Store, record: VersionRecord) -> Publish:
 
 
 def _record(store: Store, path: object) -> Mapping[str, Any]:
-    """Return a stage's record, {} where there is none. Raises: Corrupt."""
-    if not isinstance(path, str):
-        return {}
     try:
-        body = parse_json_object(store.get(path).data)
+        return record_json(store, path, "body") if isinstance(path, str) else {}
     except ObjectNotFound:
         return {}
-    except ValueError as error:
-        raise Corrupt(
-            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
-        ) from error
-    if not isinstance(body.get("body"), dict):
-        raise Corrupt(f"{store.url}/{path} is not a stage record; restore it from a mirror")
-    return body
 
 
 def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
@@ -147,7 +136,7 @@ def _pairs(settings: Mapping[str, Any]) -> str:
 
 
 def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
-    """Yield the checks of all batches, by name; the batches come newest first."""
+    """Yield the checks of all batches, by name. batches: newest first."""
     checks_by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:
         body = batch.audit.get("body", {})

@@ -1,7 +1,4 @@
-"""Small images of samples: a thumbnail, a strip of a clip's frames, a spectrogram, a sheet of them.
-
-JPEG for photographs, PNG for spectrograms; the same bytes in give the same bytes out.
-"""
+"""Small images of samples: thumbnails, frames of a clip, spectrograms, contact sheets. Deterministic."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -21,16 +18,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 THUMBNAIL_PX = (320, 240)
-"""Most width and height of a thumbnail."""
+"""Largest width and height of a thumbnail."""
 CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
-"""Frames of a clip, in rows of three, and the most width and height of each."""
+"""Frames of a clip, and the largest width and height of each."""
 SOUND_PX = (400, 150)
 SOUND_S = 30.0
-"""Seconds drawn of longer audio, from its beginning."""
+"""Longest audio that is drawn whole, in seconds."""
 MAX_SOUND_S = 4 * 3600.0
-"""Most seconds of audio that is drawn at all, because it is decoded whole."""
+"""Longest audio that is decoded for an image, in seconds."""
 MAX_FRAME_PX = 4096 * 2304
-"""Pixels of a frame; nothing is drawn of a clip with larger ones: a few of them decoded would take a gigabyte."""
+"""Most pixels of a frame. Decoding a few larger ones takes a gigabyte."""
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 _JPEG_QUALITY = 82
@@ -42,24 +39,27 @@ _SOUND_COLOURS = np.array(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class EncodedImage:
     """An encoded image."""
 
     data: bytes
-    """Its bytes; b"" for no image."""
+    """The encoded bytes; b"" for no image."""
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
-    """Its width."""
+    """Width."""
     height_px: int
-    """Its height."""
+    """Height."""
     alt: str
-    """Its content in words."""
+    """A description in words."""
 
 
-def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> Picture:
-    """Return an image of one field. packets: packet table of a run. Raises: DecodeFailed; MissingDependency."""
-    drawers: dict[str, Callable[[str, bytes], Picture]] = {
+def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
+    """Return an image of one field. packets: the packet table of a run.
+
+    Raises: DecodeFailed; MissingDependency.
+    """
+    drawers: dict[str, Callable[[str, bytes], EncodedImage]] = {
         "image": image_picture,
         "video": partial(video_picture, packets=packets),
         "audio": audio_picture,
@@ -75,18 +75,18 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
         ) from error
 
 
-def image_picture(field: str, data: bytes) -> Picture:
-    """Return a thumbnail, upright; transparent parts on grey. Raises: DecodeFailed."""
+def image_picture(field: str, data: bytes) -> EncodedImage:
+    """Return an upright thumbnail; transparent parts become grey."""
     pixels = _decoded(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
-        raise DecodeFailed(f"{field}: nothing decodes it here")
+        raise DecodeFailed(f"{field}: no decoder for it here")
     small = _shrunk(_flat(pixels), THUMBNAIL_PX)
     alt = f"photo, {pixels.shape[1]} x {pixels.shape[0]} px"
     return _jpeg(small, alt)
 
 
-def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Picture:
-    """Return frames from the beginning to the end, in rows. packets: packet table of a run. Raises: DecodeFailed."""
+def video_picture(field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
+    """Return frames at equal distances, in rows of three. packets: the packet table of a run."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
@@ -99,14 +99,14 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Pict
     return _jpeg(_tiled(tiles, across=3, gap=2), alt)
 
 
-def audio_picture(field: str, data: bytes) -> Picture:
-    """Return the envelope above, the spectrogram below (frequency on a logarithmic scale). Raises: DecodeFailed."""
+def audio_picture(field: str, data: bytes) -> EncodedImage:
+    """Return the envelope above a spectrogram whose frequencies are logarithmic."""
     from PIL import Image
 
     rate_hz = _rate_hz(field, data)
     samples: Any = _decoded(field, data)
     if not isinstance(samples, np.ndarray) or samples.ndim != 2 or not samples.shape[1]:
-        raise DecodeFailed(f"{field}: nothing decodes it here")
+        raise DecodeFailed(f"{field}: no decoder for it here")
     heard: Floats = samples[:, : int(SOUND_S * rate_hz)].mean(axis=0)
     heard = np.nan_to_num(heard, nan=0.0, posinf=1.0, neginf=-1.0)
     width, height = SOUND_PX
@@ -118,11 +118,13 @@ def audio_picture(field: str, data: bytes) -> Picture:
     seconds = samples.shape[1] / rate_hz
     shown = f", the first {SOUND_S:.0f} s shown" if seconds > SOUND_S else ""
     alt = f"waveform and spectrogram, {seconds:.1f} s at {rate_hz} Hz{shown}"
-    return Picture(data=sink.getvalue(), media_type="image/png", width_px=width, height_px=height, alt=alt)
+    return EncodedImage(
+        data=sink.getvalue(), media_type="image/png", width_px=width, height_px=height, alt=alt
+    )
 
 
 def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
-    """Return images in rows, as one JPEG of this width, for pages that hold a single file."""
+    """Return encoded images as one JPEG of this width, `across` in a row."""
     from PIL import Image
 
     across = min(across, len(pictures))
@@ -161,7 +163,7 @@ def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -
 
 
 def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
-    """Return rows of equally wide places, each tile in the middle of its own, on white."""
+    """Return tiles in rows, each centred in a cell of the same width, on white."""
     from PIL import Image
 
     across, wide = min(across, len(tiles)), max(tile.width for tile in tiles)
@@ -178,10 +180,10 @@ def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
     return whole
 
 
-def _jpeg(picture: "Image", alt: str) -> Picture:
+def _jpeg(picture: "Image", alt: str) -> EncodedImage:
     sink = io.BytesIO()
     picture.save(sink, "JPEG", quality=_JPEG_QUALITY, optimize=True)
-    return Picture(
+    return EncodedImage(
         data=sink.getvalue(),
         media_type="image/jpeg",
         width_px=picture.width,
@@ -191,7 +193,6 @@ def _jpeg(picture: "Image", alt: str) -> Picture:
 
 
 def _n_frames(field: str, data: bytes) -> int:
-    """Return the number of frames that are shown, by one demux. Raises: DecodeFailed."""
     if field.rpartition(".")[2].lower() != "mp4":
         raise DecodeFailed(f"{field}: only mp4 is decoded here")
     import av
@@ -214,7 +215,6 @@ def _n_frames(field: str, data: bytes) -> int:
 
 
 def _n_frames_of_run(field: str, packets: bytes) -> int:
-    """Return the number of frames that are shown, by a packet table. Raises: DecodeFailed."""
     table = read_packets(packets)
     if table.facts.width_px * table.facts.height_px > MAX_FRAME_PX:
         raise DecodeFailed(
@@ -226,7 +226,6 @@ def _n_frames_of_run(field: str, packets: bytes) -> int:
 
 
 def _rate_hz(field: str, data: bytes) -> int:
-    """Return the sample rate of audio. Raises: DecodeFailed, also if it is too long to decode for an image."""
     import av
 
     from loader.modalities.audio.decode import FORMATS
@@ -243,7 +242,7 @@ def _rate_hz(field: str, data: bytes) -> int:
 
 
 def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return uint8 [height, width, 3]: from the least to the greatest sample of each column of pixels, full scale."""
+    """Return uint8 [height, width, 3]: the range of samples in each column of pixels, full scale."""
     edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
     starts = np.minimum(edges[:-1], len(heard) - 1)
     low, high = np.minimum.reduceat(heard, starts), np.maximum.reduceat(heard, starts)
@@ -257,7 +256,7 @@ def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype
 
 
 def spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return uint8 [height, width, 3]: power in dB below the loudest, 0 to -80, Hann windows of 512 samples."""
+    """Return uint8 [height, width, 3]: power from 0 to -80 dB below the loudest, by Hann windows of 512 samples."""
     n = 512
     padded = np.pad(heard, (0, max(0, n - len(heard))))
     starts = np.linspace(0, len(padded) - n, width).astype(np.int64)

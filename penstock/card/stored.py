@@ -1,10 +1,6 @@
-"""The stored files of a card: beside the version in its root, or in a folder of your own.
+"""Store a card: beside its version, or in a folder of your choice. A stored card is never replaced.
 
-    cards/<dataset>/<number>-<version id>/card.json  card.md  card.html  examples-<kind>.jpg
-
-Created once: a card that is there is never replaced. The files hold nothing but facts of the version and of the records
-of its making, and small images of a few of its samples. A takedown of samples has these to rewrite, and a collector
-may delete the folder with the version.
+cards/<dataset>/<number>-<version id>/card.json  card.md  card.html  examples-<kind>.jpg
 """
 
 import re
@@ -21,30 +17,30 @@ from loader.storage import Store
 
 from .as_json import render_json
 from .pictures import sheet
-from .rendering.sections import render_html, render_markdown
+from .sections import render_html, render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}
-"""Images in a row of a sheet, by modality."""
+"""Modality -> images in a row of a sheet."""
 SHEET_PX = 960
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """A card that was saved into a root."""
+    """A card in a root."""
 
     folder: str
-    """Its folder in the root."""
+    """Key of its folder."""
     written: tuple[str, ...]
-    """Files that are there now, as this card has them."""
+    """Files that equal this card."""
     kept: tuple[str, ...]
-    """Files that held something else already, and still do."""
+    """Files that held other content, and still do."""
     document: dict[str, Any]
-    """The content of card.json, as it is there now."""
+    """Content of card.json in the root."""
 
 
 def card_files(card: Card) -> dict[str, bytes]:
-    """Return file name -> bytes; card.json is the last: where it is, the others are."""
+    """Return file name -> bytes. card.json is the last, so its presence means that all are there."""
     sheets, pictures = {}, {}
     for kind in card.kinds:
         shown = [
@@ -64,9 +60,9 @@ def card_files(card: Card) -> dict[str, bytes]:
 
 
 def save_card(store: Store, card: Card) -> SavedCard:
-    """Write the card's files where they are not.
+    """Write the files that are missing.
 
-    Raises: StoreError, with read-only credentials Forbidden; Corrupt for a file there that is no card.
+    Raises: StoreError; Corrupt if the stored card.json is no card.
     """
     folder = card_folder(card.dataset, card.number, card.id)
     written, kept = [], []
@@ -74,7 +70,7 @@ def save_card(store: Store, card: Card) -> SavedCard:
         try:
             store.put_if_absent(f"{folder}/{name}", data)
             written.append(name)
-        except AlreadyExists:  # another release of penstock made it: what people have read stays
+        except AlreadyExists:  # another release wrote it: what people have read stays
             kept.append(name)
     there = store.get(f"{folder}/card.json").data if "card.json" in kept else data
     document = _parsed(there, f"{store.url}/{folder}/card.json")
@@ -82,34 +78,33 @@ def save_card(store: Store, card: Card) -> SavedCard:
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
-    """Return the stored card.json of a version. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return the stored card.json. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
     document = _parsed(store.get(path).data, f"{store.url}/{path}")
     number, of = document["card"], document["version"]
     if number > FORMAT:
         raise FormatTooNew(f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}")
     if of != version.id:
-        raise Corrupt(f"{store.url}/{path} is the card of {of}; delete it, it is made again")
+        raise Corrupt(f"{store.url}/{path} is the card of {of}; delete it, penstock makes it again")
     return document
 
 
 def _parsed(data: bytes, place: str) -> dict[str, Any]:
-    """Return a card.json, decoded. Raises: Corrupt."""
     try:
         document = parse_json_object(data)
         int(document["card"]), document["version"]
     except DAMAGED as error:
-        raise Corrupt(f"{place} is not a card ({error}); delete it, it is made again") from error
+        raise Corrupt(f"{place} is not a card ({error}); delete it, penstock makes it again") from error
     return document
 
 
 def write_card(folder: Path, card: Card) -> list[Path]:
-    """Write, or replace, the card's files in a folder of the file system. Raises: InvalidRuntime."""
+    """Write the card's files into a local folder, replacing older ones. Raises: InvalidRuntime."""
     return [_written(folder / name, data) for name, data in card_files(card).items()]
 
 
 def write_html(path: Path, card: Card) -> Path:
-    """Write, or replace, one HTML file. Raises: InvalidRuntime."""
+    """Write the card as one HTML file. Raises: InvalidRuntime."""
     return _written(path, render_html(card).encode())
 
 
@@ -119,7 +114,7 @@ def _written(path: Path, data: bytes) -> Path:
         path.write_bytes(data)
     except OSError as error:
         raise InvalidRuntime(
-            f"{path} cannot be written: {error.strerror or error}; name another place"
+            f"{path} cannot be written: {error.strerror or error}; pass another path"
         ) from error
     return path
 

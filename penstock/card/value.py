@@ -1,44 +1,44 @@
-"""A dataset card as a value, from which every form of it is made: JSON, Markdown, HTML, Dagster's page."""
+"""A dataset card as a value, which every rendering reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .counting.tally import Counts, Numbers
+from .tally import Counts, Numbers
 
 FORMAT = 1
-"""The number of card.json's format."""
+"""Format number of card.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """The samples of one kind. Classes are in their own order, with zeros between them."""
+class CardKind:
+    """The samples of one kind. Classes are in their own order, including empty ones between."""
 
     name: str
-    """The kind's name."""
+    """Name."""
     modality: str
-    """Image, video, audio, text or other, by its fields."""
+    """image, video, audio, text or other."""
     samples: int
     """Live samples."""
     splits: Mapping[str, int]
     """Split -> samples."""
     raw_objects: int | None
-    """Distinct raw objects; None where the samples do not name any."""
+    """Distinct raw objects; None if the samples name none."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Split -> length together; empty where no length is recorded."""
+    """Split -> total length, in seconds; empty if unknown."""
     sound_s: float = 0.0
-    """Length of clips with an audio field, in seconds."""
+    """Length of clips with audio, in seconds."""
     without_seconds: int = 0
-    """Samples whose length is unknown."""
+    """Samples of unknown length."""
     duration_s: Numbers | None = None
-    """Lengths of samples, in seconds; None where none is known."""
+    """Lengths in seconds; None if unknown."""
     durations: Mapping[str, int] = field(default_factory=dict)
     """Class of length -> samples."""
     sizes: Counts = field(default_factory=Counts)
     """"width x height" in px -> samples."""
     short_sides: Mapping[str, int] = field(default_factory=dict)
-    """Class of the shorter side in px -> samples."""
+    """Class of the shorter side, in px -> samples."""
     aspects: Mapping[str, int] = field(default_factory=dict)
-    """Class of width to height -> samples."""
+    """Class of aspect ratio -> samples."""
     labels: Counts = field(default_factory=Counts)
     """Label -> samples."""
     languages: Counts = field(default_factory=Counts)
@@ -54,11 +54,11 @@ class Group:
     """Fields stored together."""
 
     name: str
-    """The group's name."""
+    """Name."""
     nbytes: int
-    """Bytes of its shards, with excluded samples."""
+    """Bytes of its shards, excluded samples included."""
     rows: int
-    """Samples that have it, excluded or not."""
+    """Samples that have it, excluded ones included."""
     parts: int
     """Parts that have it."""
     fields: Mapping[str, int]
@@ -68,49 +68,49 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of the samples table: its numbers, its names, or a note where it is neither."""
+class CardColumn:
+    """A column of the samples table."""
 
     name: str
-    """The column's name."""
+    """Name."""
     type: str
-    """Its type in the manifest."""
+    """Type in the manifest."""
     numbers: Numbers | None = None
-    """Its distribution; None for a column without numbers."""
+    """Distribution of a numeric column."""
     counts: Counts | None = None
-    """Value -> samples; None for a column without names."""
+    """Value -> samples of a text column."""
     note: str = ""
-    """A few words about it, or ""."""
+    """Remark, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check of samples before they were published."""
+    """A check of a batch before its publication."""
 
     name: str
-    """The check's name."""
+    """Name."""
     batches: int
     """Batches that passed it."""
     failed: int
-    """Batches that did not pass it, as a warning."""
+    """Batches that failed it as a warning."""
     newest: str
-    """Its explanation for the newest batch."""
+    """Explanation for the newest batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The making of a version and of all that it builds on."""
+    """The provenance of a version and its ancestors."""
 
     versions: int = 0
     """Versions up to this one."""
     publishes: int = 0
-    """Versions whose making is known."""
+    """Versions with known provenance."""
     batches: int = 0
     """Batches of the pipeline."""
     accounted: int = 0
-    """Batches whose refused objects are known by code."""
+    """Batches with refusal codes on record."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Landed, left_out, and outcomes of objects (used, rejected, ...) -> objects."""
+    """Outcome (landed, used, rejected, left_out, ...) -> objects."""
     refused: tuple[tuple[str, str, str, int], ...] = ()
     """(outcome, stage, code, objects)."""
     policies: tuple[tuple[str, int], ...] = ()
@@ -120,39 +120,39 @@ class History:
     filters: tuple[tuple[str, int], ...] = ()
     """(filter, batches)."""
     checks: tuple[Check, ...] = ()
-    """Checks of all batches, by name."""
+    """By name."""
     run: Mapping[str, str] = field(default_factory=dict)
-    """The producer's ids in the manifest: name -> text."""
+    """Name -> id of the producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One sample to look at."""
+    """An example sample."""
 
     key: str
-    """Its key."""
+    """Key."""
     kind: str
-    """Its kind's name."""
+    """Kind."""
     modality: str
-    """Its kind's modality."""
+    """Modality."""
     split: str
     """Its split, or ""."""
     facts: Mapping[str, str]
-    """Name -> value, for people."""
+    """Name -> displayed value."""
     caption: str = ""
-    """The text that came with it, or the text that it is; "" without."""
+    """Its caption, or its text; "" for none."""
     picture: bytes = b""
-    """JPEG or PNG; b"" without, and then `trouble` may say why."""
+    """JPEG or PNG; b"" for none."""
     media_type: str = ""
-    """The image's type, such as `image/jpeg`; "" without."""
+    """`image/jpeg` or `image/png`; "" for none."""
     width_px: int = 0
-    """The image's width, in pixels."""
+    """Pixels."""
     height_px: int = 0
-    """The image's height, in pixels."""
+    """Pixels."""
     alt: str = ""
-    """The image in words."""
+    """Description of the image."""
     trouble: str = ""
-    """The reason why there is no image, or ""."""
+    """Why there is no image, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,43 +160,43 @@ class Card:
     """A dataset card."""
 
     dataset: str
-    """The dataset's name."""
+    """Dataset."""
     number: int
-    """The version's number."""
+    """Version number."""
     id: str
-    """The version's id, `v-...`."""
+    """Version id, `v-...`."""
     parent: str | None
-    """The id of the version that it builds on; None for the first."""
+    """Id of the parent version; None for the first."""
     created: str
-    """Creation of the version, UTC, as text."""
+    """Creation time, UTC."""
     samples: int
     """Live samples."""
     excluded_samples: int
-    """Samples that the version leaves out."""
+    """Excluded samples."""
     excluded: Counts
-    """Reason -> samples left out."""
-    kinds: tuple[Kind, ...]
+    """Reason -> excluded samples."""
+    kinds: tuple[CardKind, ...]
     """Kinds of samples, the largest first."""
     groups: tuple[Group, ...]
     """Groups, by name."""
-    columns: tuple[Column, ...]
+    columns: tuple[CardColumn, ...]
     """Columns of the samples table, by name."""
     licences: Counts
     """Licence -> samples."""
     sources: Counts
-    """Place of the raw object, without credentials -> samples."""
+    """Location of raw objects, without credentials -> samples."""
     folders: Counts
-    """First folder of the raw object's key -> samples."""
+    """First folder of the raw key -> samples."""
     subjects: int | None
-    """Different subjects that the samples name; None where they name none."""
+    """Distinct subjects; None if the samples name none."""
     raw_objects: int | None
-    """Different raw objects that the samples name; None where they name none."""
+    """Distinct raw objects; None if the samples name none."""
     history: History
-    """The version's making."""
+    """Provenance."""
     examples: tuple[Example, ...]
-    """Samples to look at."""
+    """Examples."""
     warnings: tuple[str, ...]
-    """Warnings about the version, as sentences."""
+    """Sentences."""
     unknown: tuple[str, ...]
     """Sentences about facts that are not recorded."""
 
@@ -218,12 +218,12 @@ class Card:
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
     def hours(self, modality: str) -> float | None:
-        """Return the hours of everything of a modality; None where no length is recorded."""
+        """Return the hours of a modality; None if unknown."""
         known = [kind.hours for kind in self.kinds if kind.modality == modality]
         hours_of_kinds = [hours for hours in known if hours is not None]
         return sum(hours_of_kinds) if hours_of_kinds else None
 
     @property
     def sound_hours(self) -> float:
-        """Hours of clips with an audio field."""
+        """Hours of clips with audio."""
         return sum(kind.sound_s for kind in self.kinds) / 3600

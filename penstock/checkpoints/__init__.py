@@ -1,4 +1,4 @@
-"""Checkpoints of trainings in the stores of the data.
+"""Save and load checkpoints of trainings, in any store.
 
     from penstock.checkpoints import Checkpoints, TrainingState
 
@@ -10,8 +10,7 @@
         checkpoints.save(batches.step, state, batches, wait=False)
     checkpoints.close()
 
-A checkpoint is there once its marker is, which is written last and never replaced (docs/format.md, "Checkpoints").
-Torch is imported when something is saved or loaded.
+The marker, written last, makes a checkpoint (docs/format.md, "Checkpoints").
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .marker import Checkpoint
 from .run import Checkpoints
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch is imported with the first save or load
     from .training_state import TrainingState
 
 __all__ = ["Checkpoint", "Checkpoints", "TrainingState"]

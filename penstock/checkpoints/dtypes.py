@@ -1,9 +1,4 @@
-"""torch's types of elements by the names that safetensors has for them, and bytes of tensors without a copy.
-
-`weights_only=True` did not hold in every release of torch. Before 2.6 a file could run code (CVE-2025-32434). Before
-2.10 it could overwrite memory (CVE-2026-24747). pyproject.toml has the same bound; `check_torch` finds an older torch
-that was installed in spite of it.
-"""
+"""Convert between torch and safetensors: element types, and bytes without a copy."""
 
 import re
 from typing import Any
@@ -13,11 +8,12 @@ import torch
 
 from loader.errors import InvalidField, MissingDependency
 
+# `weights_only=True` has run code before 2.6 (CVE-2025-32434), and overwritten memory before 2.10 (CVE-2026-24747).
 LEAST = (2, 10)
 
 
 def check_torch() -> None:
-    """Check torch's release. Raises: MissingDependency for one that is too old, or does not say how old it is."""
+    """Check torch's release, which pip may have ignored. Raises: MissingDependency."""
     match = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if match is None or (int(match[1]), int(match[2])) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -52,7 +48,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_name(name: str, dtype: torch.dtype) -> str:
-    """Return safetensors' name of a tensor's type. Raises: InvalidField for a type that it has no name for."""
+    """Return safetensors' name of an element type. Raises: InvalidField if it has none."""
     if dtype not in _NAMES:
         accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
         raise InvalidField(
@@ -62,15 +58,15 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """Return a tensor's bytes in row-major order, copied only where they do not lie so in this machine's memory."""
+    """Return a tensor's bytes in row-major order, copied only if they lie otherwise."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
 def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]") -> None:
-    """Copy words of memory into a tensor as elements of `dtype`, converted where it has others.
+    """Copy memory words into a tensor as elements of `dtype`, converted if necessary.
 
-    source: an array of the target's shape whose elements are as wide as `dtype`'s, of any type.
+    source: an array of the target's shape, with elements as wide as `dtype`'s.
     """
     if is_plain(target, dtype):
         np.copyto(words(target), source)
@@ -81,15 +77,15 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
 
 
 def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a tensor's memory holds elements of `dtype` as they are stored."""
+    """Return whether a CPU tensor holds elements of `dtype` as they are stored."""
     return target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg())
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous CPU tensor, to write into."""
+    """Return the writable memory of a contiguous CPU tensor."""
     return words(tensor).reshape(-1).view(np.uint8).data
 
 
 def words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
-    """Return a CPU tensor's memory as whole numbers as wide as its elements; numpy has no bfloat16."""
+    """Return a CPU tensor's memory as integers of its elements' width; numpy has no bfloat16."""
     return tensor.detach().view(_WORDS[tensor.element_size()]).numpy()

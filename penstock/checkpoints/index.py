@@ -1,4 +1,4 @@
-"""The index of a checkpoint: which piece of which tensor lies where in its parts. JSON, without torch.
+"""The index of a checkpoint: the location of each piece of each tensor. Needs no torch.
 
     {"index": 1, "block_bytes": 1048576,
      "tensors": {name: {"dtype": "F32", "sizes": [768, 768],
@@ -6,8 +6,7 @@
      "values": {name: [part, offset, nbytes, crc32c]},
      "paths": {name: ["optimizer", "state", ...]}}
 
-part: its number in the marker's list. crc32c: of each block of the piece. paths: where in the state, which may be
-nested, a name belongs.
+part: number in the marker's list. paths: the keys to a name in the nested state.
 """
 
 import json
@@ -19,8 +18,8 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, InvalidField
 from loader.json_text import parse_json_object
 
-from .marker import Stored
-from .parts import BLOCK_BYTES, ITEM_BYTES, Placed
+from .marker import StoredObject
+from .parts import BLOCK_BYTES, ITEM_BYTES, StoredPiece
 
 FORMAT = 1
 
@@ -30,32 +29,32 @@ class Tensor:
     """A stored tensor."""
 
     dtype: str
-    """safetensors' name of its type of elements."""
+    """Element type of safetensors."""
     sizes: tuple[int, ...]
     """The whole tensor's shape."""
-    pieces: tuple[Placed, ...]
-    """The pieces that it is stored as."""
+    pieces: tuple[StoredPiece, ...]
+    """Its pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """All that a checkpoint holds, by name."""
+    """Everything that a checkpoint holds."""
 
     tensors: Mapping[str, Tensor]
     """Name -> tensor."""
-    values: Mapping[str, Placed]
-    """Name -> the place of a value that is no tensor."""
+    values: Mapping[str, StoredPiece]
+    """Name -> location of a value that is no tensor."""
     paths: Mapping[str, tuple[str | int, ...]]
-    """Name -> the keys to it in the state, which may be nested."""
+    """Name -> its keys in the nested state."""
 
-    def parts(self) -> list[Stored]:
-        """Return the parts that it names, sorted by name."""
+    def parts(self) -> list[StoredObject]:
+        """Return its parts, sorted by name."""
         pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
         return sorted({piece.part for piece in (*pieces, *self.values.values())})
 
 
 def encode(index: Index) -> bytes:
-    """Return an index's bytes. Raises: InvalidField for a path that is not of names and numbers."""
+    """Return an index as JSON. Raises: InvalidField for keys other than texts and integers."""
     numbers = {part: number for number, part in enumerate(index.parts())}
     for name, path in index.paths.items():
         if not all(isinstance(word, str | int) for word in path):
@@ -83,8 +82,8 @@ def encode(index: Index) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
-    """Return the index that was encoded. Raises: Corrupt."""
+def decode(data: bytes, parts: Sequence[StoredObject], where: str) -> Index:
+    """Return an index. Raises: Corrupt."""
     try:
         body = parse_json_object(data)
         if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:
@@ -101,7 +100,7 @@ def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
         raise Corrupt(f"{where} is not an index that this penstock reads ({error!r})") from error
 
 
-def _tensor(body: Mapping[str, Any], parts: Sequence[Stored]) -> Tensor:
+def _tensor(body: Mapping[str, Any], parts: Sequence[StoredObject]) -> Tensor:
     if body["dtype"] not in ITEM_BYTES:
         raise ValueError(f"elements of type {body['dtype']!r}")
     pieces = tuple(_placed(parts, *one) for one in body["pieces"])
@@ -109,15 +108,15 @@ def _tensor(body: Mapping[str, Any], parts: Sequence[Stored]) -> Tensor:
 
 
 def _placed(
-    parts: Sequence[Stored],
+    parts: Sequence[StoredObject],
     part: int,
     offset: int,
     nbytes: int,
     offsets: Sequence[int],
     sizes: Sequence[int],
     sums: Sequence[int],
-) -> Placed:
-    return Placed(
+) -> StoredPiece:
+    return StoredPiece(
         part=parts[part],
         offset=offset,
         nbytes=nbytes,

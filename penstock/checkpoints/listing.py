@@ -1,4 +1,4 @@
-"""The checkpoints under a root, complete or not, and whether their bytes are unchanged. Without torch."""
+"""List the checkpoints under a root, and check their bytes. Needs no torch."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, ObjectNotFo
 from loader.storage import Store
 from loader.storage.mirror.store import primary_of
 
-from .marker import Checkpoint, Stored, read, runs, steps
+from .marker import Checkpoint, StoredObject, read, runs, steps
 from .ranks import several
 from .retention import remains
 
@@ -18,32 +18,31 @@ _NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedStep:
     """One step of a run."""
 
     run: str
     """The run's name."""
     step: int
-    """Steps done."""
+    """Completed steps."""
     checkpoint: Checkpoint | None
-    """The content of its marker; None without a readable one."""
+    """Content of its marker; None without a readable one."""
     problem: str
-    """The reason why it cannot be loaded, or ""."""
+    """Why it cannot be loaded, or ""."""
     unfinished: bool
     """True without a marker."""
     nbytes: int
-    """Bytes of all its objects that are there."""
+    """Bytes of its objects."""
 
 
-def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
-    """Yield every step of a run, or of all, with a marker or with parts, by run and step.
+def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
+    """Yield every step with a marker or parts, of a run or of all. Costs two listings per run and a request per marker.
 
-    With several stores, the primary's. Two listings for each run and a request for each marker. Raises:
-    CheckpointNotFound as `finished`; StoreError.
+    With mirrors, reads the primary. Raises: CheckpointNotFound; StoreError.
     """
     store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
-        sizes: dict[int, dict[str, int]] = {step: {} for step in finished(store, name)}
+        sizes: dict[int, dict[str, int]] = {step: {} for step in finished_steps(store, name)}
         committed = set(sizes)
         for step, leftover in remains(store, name):
             sizes.setdefault(step, {})[leftover.key] = leftover.nbytes
@@ -51,35 +50,37 @@ def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
             yield _listed_step(store, name, step, sizes[step], step in committed)
 
 
-def finished(store: Store, run: str) -> list[int]:
-    """Return the steps of a run that have a marker, ascending: none where its first save goes on, or was killed.
+def finished_steps(store: Store, run: str) -> list[int]:
+    """Return the steps of a run that have a marker, ascending; none during its first save.
 
-    Raises: CheckpointNotFound, which names the runs that there are, where nothing at all is under the run's name.
+    Raises: CheckpointNotFound if the run has no objects.
     """
     finished_steps = steps(store, run)
     if not finished_steps and next(store.list(f"checkpoints/{run}/"), None) is None:
         there = list(islice(runs(store), _NAMED + 1))
         named = ", ".join(there[:_NAMED]) + (" ..." if len(there) > _NAMED else "")
         raise CheckpointNotFound(
-            f"{store.url} has nothing of a run {run!r}; its runs: {named or 'none'}. Check the name, and --root: it is "
+            f"{store.url} has no run {run!r}; its runs: {named or 'none'}. Check the name, and that --root is "
             "the root that the training saves to"
         )
     return finished_steps
 
 
-def damaged(store: Store, checkpoints: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, Stored, str]]:
-    """Yield (checkpoint, object, problem or "") for every object, read whole, a few at once; 1 MiB of memory each.
+def checked_objects(
+    store: Store, checkpoints: Iterable[Checkpoint]
+) -> Iterator[tuple[Checkpoint, StoredObject, str]]:
+    """Yield (checkpoint, object, problem or "") for every object. Reads it whole, in 1 MiB of memory each.
 
-    With several stores, the primary's. Raises: StoreError other than ObjectNotFound.
+    With mirrors, reads the primary. Raises: StoreError.
     """
     store = primary_of(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
     return several(lambda pair: (*pair, _problem(store, pair[0].key(pair[1]), pair[1])), objects)
 
 
-def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> Listed:
+def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
     checkpoint, nbytes = None, sum(sizes.values())
-    problem = "no marker: being written, or a save that was killed"
+    problem = "no marker: the save is running, or was killed"
     if committed:
         try:
             checkpoint = read(store, run, step)
@@ -91,12 +92,12 @@ def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], commi
             )
         except (Corrupt, FormatTooNew) as error:
             problem = str(error)
-    return Listed(
+    return ListedStep(
         run=run, step=step, checkpoint=checkpoint, problem=problem, unfinished=not committed, nbytes=nbytes
     )
 
 
-def _problem(store: Store, key: str, stored: Stored) -> str:
+def _problem(store: Store, key: str, stored: StoredObject) -> str:
     digest, nbytes = hashlib.sha256(), 0
     try:
         with store.open_stream(key) as stream:
@@ -104,7 +105,7 @@ def _problem(store: Store, key: str, stored: Stored) -> str:
                 digest.update(data)
                 nbytes += len(data)
     except ObjectNotFound:
-        return "it is not there"
+        return "the object is missing"
     if nbytes != stored.nbytes:
-        return f"it has {nbytes} bytes, and {stored.nbytes} were written"
+        return f"it has {nbytes} bytes; {stored.nbytes} were written"
     return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"

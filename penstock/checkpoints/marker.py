@@ -1,10 +1,10 @@
-"""The places of checkpoints, and the marker that makes one. Reading these needs no torch.
+"""The keys of checkpoints, and the marker that completes one. Needs no torch.
 
     checkpoints/<run>/steps/<step>.json                          the marker: created once, last
-    checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      what one rank wrote in one try
-    checkpoints/<run>/parts/<step>/<16 hex>-index.json           which tensor lies where in them
+    checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      the parts of one rank and attempt
+    checkpoints/<run>/parts/<step>/<16 hex>-index.json           the location of each tensor
 
-A step without a marker is no checkpoint. `step` has 12 digits, so keys sort by it.
+`step` has 12 digits, so keys sort by it.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ _STEP = re.compile(r"[0-9]{12}\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Stored:
+class StoredObject:
     """An object of a checkpoint."""
 
     name: str
-    """Its name below `parts/<step>/`."""
+    """Name below `parts/<step>/`."""
     nbytes: int
-    """Its size."""
+    """Size."""
     sha256: str
-    """The SHA-256 of its bytes, 64 hex digits."""
+    """SHA-256, 64 hex digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +40,26 @@ class Checkpoint:
     """The content of a marker."""
 
     run: str
-    """The run's name."""
+    """Name of the run."""
     step: int
-    """Steps done."""
+    """Completed steps."""
     at_us: int
-    """Time of the save in UTC microseconds since 1970, for people."""
+    """Time of the save, UTC microseconds since 1970."""
     world_size: int
     """Ranks that saved it."""
-    index: Stored
-    """The object with its index."""
-    parts: Sequence[Stored]
-    """The objects with its tensors and values."""
+    index: StoredObject
+    """Object with the index."""
+    parts: Sequence[StoredObject]
+    """Objects with tensors and values."""
     plan: str | None = None
-    """The hash of the plan that it was trained on; None without a loader."""
+    """Hash of the training's plan; None without a loader."""
     versions: Sequence[Mapping[str, str]] = ()
-    """The versions that the plan reads, each {"source", "id", "name"}."""
+    """Versions of the plan, each {"source", "id", "name"}."""
     loader: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The loader's state; None where it was saved without a loader."""
+    """The loader's state; None without a loader."""
 
     @property
-    def objects(self) -> list[Stored]:
+    def objects(self) -> list[StoredObject]:
         """Everything but the marker."""
         return [self.index, *self.parts]
 
@@ -68,18 +68,18 @@ class Checkpoint:
         """Bytes of everything but the marker."""
         return sum(one.nbytes for one in self.objects)
 
-    def key(self, stored: Stored) -> str:
-        """Return the key of an object of it."""
+    def key(self, stored: StoredObject) -> str:
+        """Return the key of an object."""
         return part_key(self.run, self.step, stored.name)
 
 
 def sha256(data: bytes) -> str:
-    """Return the hash of data, as markers have it."""
+    """Return the hash as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def check_run(run: str) -> str:
-    """Return the name itself. Raises: InvalidName."""
+    """Return a valid name. Raises: InvalidName."""
     if not _NAME.fullmatch(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"
@@ -93,12 +93,12 @@ def marker_key(run: str, step: int) -> str:
 
 
 def part_key(run: str, step: int, name: str) -> str:
-    """Return the key of an object of a step; with the name "" the prefix of all of them."""
+    """Return the key of an object of a step; with the name "" the prefix of all."""
     return f"checkpoints/{run}/parts/{step:012d}/{name}"
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the marker's bytes: canonical JSON, closed with the SHA-256 of its content, so that an edit is noticed."""
+    """Return the marker: canonical JSON with the SHA-256 of its content."""
     body = {"checkpoint": FORMAT, **asdict(checkpoint)}
     return canonical({**body, "sha256": sha256(canonical(body))})
 
@@ -114,7 +114,10 @@ def decode(data: bytes, where: str) -> Checkpoint:
             raise FormatTooNew(
                 f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
             )
-        index, parts = Stored(**body.pop("index")), tuple(Stored(**one) for one in body.pop("parts"))
+        index, parts = (
+            StoredObject(**body.pop("index")),
+            tuple(StoredObject(**one) for one in body.pop("parts")),
+        )
         versions = tuple(body.pop("versions"))
         return Checkpoint(**body, index=index, parts=parts, versions=versions)
     except DAMAGED as error:
@@ -126,7 +129,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
 
 
 def read(store: Store, run: str, step: int) -> Checkpoint:
-    """Return the checkpoint of a step: one request. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
+    """Return the checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
     key = marker_key(run, step)
     try:
         checkpoint = decode(store.get(key).data, f"{store.url}/{key}")
@@ -143,14 +146,14 @@ def read(store: Store, run: str, step: int) -> Checkpoint:
 
 
 def steps(store: Store, run: str) -> list[int]:
-    """Return the steps that have a marker, ascending. Costs a request for each 1,000 of them."""
+    """Return the steps that have a marker, ascending."""
     prefix = marker_key(run, 0).rpartition("/")[0] + "/"
     names = (one.key.removeprefix(prefix) for one in store.list(prefix))
     return [int(name[:12]) for name in names if _STEP.fullmatch(name)]
 
 
 def runs(store: Store) -> Iterator[str]:
-    """Yield the runs that have anything under this root, sorted. Costs a listing of all checkpoints."""
+    """Yield the runs under this root, sorted. Lists all checkpoints."""
     last = None
     for info in store.list("checkpoints/"):
         run, slash, _ = info.key.removeprefix("checkpoints/").partition("/")

@@ -1,4 +1,4 @@
-"""Answers and errors that ranks tell each other, and calls for many items with a bounded number in memory."""
+"""Share results and errors among ranks; call functions on many items in bounded memory."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from loader.storage.shared.threads import DaemonPool
 
 AT_ONCE = 4
-"""Parts in flight per process: with parts of 64 MiB, 256 MiB of memory. More gain little where every rank does it."""
+"""Parts in flight per process: 256 MiB with parts of 64 MiB. More gain little."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,8 +21,7 @@ def several(
 ) -> Generator[R, None, None]:
     """Yield the result of the call for each item, in order.
 
-    The error of a call is raised in its turn, and the rest is not begun. Calls that have begun are waited for: they may
-    be filling memory that the caller uses next.
+    A call's error is raised in its turn. Running calls are awaited: they may be filling the caller's memory.
     """
     pool = DaemonPool(at_once, "penstock-checkpoint")
     going: deque[Future[R]] = deque()
@@ -38,7 +37,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Return a call's result. Raises: the lowest rank's error itself; torch would wrap all ranks' errors in one."""
+    """Return a call's result. Raises: the lowest rank's error, which torch wraps."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -50,9 +49,9 @@ def first_error(call: Callable[[], T]) -> T:
 
 
 def from_first_rank(call: Callable[[], T], group: Any) -> T:
-    """Return the result of the call on the group's first rank, on every rank. Raises: its error there, on every rank.
+    """Return the first rank's result on every rank. Raises: its error, on every rank.
 
-    group: a process group, or None for a process by itself.
+    group: a process group; None for a single process.
     """
     if group is None:
         return call()

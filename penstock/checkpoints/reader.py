@@ -1,4 +1,4 @@
-"""`torch.distributed.checkpoint`'s StorageReader over a store: the byte ranges that a rank needs, all verified."""
+"""A StorageReader of `torch.distributed.checkpoint` that reads and verifies the byte ranges that a rank needs."""
 
 import io
 import os
@@ -22,7 +22,7 @@ from loader.storage.store import disk_of
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
 from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums, extent, strides
+from .parts import BLOCK_BYTES, ITEM_BYTES, StoredPiece, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
 
@@ -31,45 +31,41 @@ _REQUEST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """A read item, and its place. first, count: the run of the piece's elements that holds its box."""
+class _ReadBlock:
+    """A read item and its location. first, count: the elements of the piece that cover its box."""
 
     item: ReadItem
-    piece: Placed
+    piece: StoredPiece
     dtype: str
     first: int
     count: int
 
     @property
     def span(self) -> Span:
-        """Whole blocks of the part."""
         width = ITEM_BYTES[self.dtype]
         low = self.first * width // BLOCK_BYTES * BLOCK_BYTES
         high = -(-(self.first + self.count) * width // BLOCK_BYTES) * BLOCK_BYTES
         return Span(self.piece.offset + low, min(high, self.piece.nbytes) - low)
 
 
-class _Aimed(NamedTuple):
-    """A wanted box and its target.
+class _ReadTarget(NamedTuple):
+    """A block and the tensor to fill; None for a value. memory: the tensor's own, if bytes are read into it."""
 
-    target: the tensor to fill, None for a value; memory: the tensor's own, where the bytes read go straight into it.
-    """
-
-    block: _Block
+    block: _ReadBlock
     target: torch.Tensor | None
     memory: memoryview | None
 
 
-class Reader(StorageReader):
-    """Loads one checkpoint: `torch.distributed.checkpoint.load(state, storage_reader=reader)`, at any number of ranks.
+class CheckpointReader(StorageReader):
+    """Loads one checkpoint at any number of ranks: `torch.distributed.checkpoint.load(state, storage_reader=reader)`.
 
-    Only those blocks of a piece are read that hold elements that this rank needs, a few parts at a time in memory.
-    Values that are no tensors are only unpickled after torch.load took them with weights_only=True.
+    Reads only the blocks that this rank needs, a few parts at a time. Values pass torch.load with weights_only=True
+    first.
 
-    partial: do without entries that the state to fill does not have. Without it they are CheckpointMismatch: an
-    optimizer that was not used yet has none, and would lose its moments without a word.
+    partial: ignore entries that the state lacks. The default raises CheckpointMismatch: an unused optimizer would lose
+    its moments silently.
 
-    Raises: MissingDependency for a release of torch whose weights_only=True can be got past.
+    Raises: MissingDependency for a torch whose weights_only=True is not safe.
     """
 
     def __init__(self, store: Store, checkpoint: Checkpoint, index: Index, *, partial: bool = False) -> None:
@@ -82,18 +78,17 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: an id does not identify a store."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check an id. Raises: InvalidRuntime for an id other than the reader's step."""
+        """Check an id. Raises: InvalidRuntime for another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._checkpoint.step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this reader loads step {self._checkpoint.step}: leave it out"
             )
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
-        """Return the index as torch's metadata: each stored piece is a chunk."""
+        """Return the index as torch's metadata; each piece is a chunk."""
         entries: dict[str, dcp.STORAGE_TYPES] = {
             name: dcp.BytesStorageMetadata() for name in self._index.values
         }
@@ -111,42 +106,40 @@ class Reader(StorageReader):
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Do nothing: the index is here."""
+        """Do nothing."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Check the plans and return them; on the coordinator. Raises: CheckpointMismatch."""
-        asked = {item.storage_index.fqn for plan in plans for item in plan.items}
+        """Check the plans, on the coordinator. Raises: CheckpointMismatch."""
+        requested = {item.storage_index.fqn for plan in plans for item in plan.items}
         stored = {name for name, tensor in self._index.tensors.items() if tensor.pieces} | set(
             self._index.values
         )
-        unread = sorted(stored - asked)
+        unread = sorted(stored - requested)
         if unread and not self._partial:
             more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
             raise CheckpointMismatch(
-                f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to load into has not; an "
-                "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; to do "
-                "without these, partial=True"
+                f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to fill lacks; an "
+                "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; pass "
+                "partial=True to ignore these"
             )
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill the state; from a disk, whole pieces are read into the tensors' own memory.
+        """Fill the state; from a disk, read whole pieces into the tensors.
 
-        Raises: Corrupt, with the address, for bytes that differ from the written ones: a state that is half filled
-        is of no use then.
+        Raises: Corrupt for damaged bytes; discard the state then.
         """
-        by_part: dict[str, list[_Block]] = {}
+        by_part: dict[str, list[_ReadBlock]] = {}
         for item in plan.items:
             if item.type == LoadItemType.TENSOR and 0 in item.lengths:
                 continue  # this rank's share of the tensor is empty
             block = self._block_of(item)
             by_part.setdefault(block.piece.part.name, []).append(block)
-        reads = several(self._read, (_aimed(part, planner) for part in by_part.values()))
-        with closing(reads):  # after an error no thread may still read into the state
+        reads = several(self._read, (_read_targets(part, planner) for part in by_part.values()))
+        with closing(reads):  # after an error, no thread may read into the state
             for request, data in chain.from_iterable(reads):
                 if request.target is None:
                     planner.load_bytes(request.block.item, self._value(request.block, data))
@@ -164,24 +157,23 @@ class Reader(StorageReader):
             f"{self._store.url}: checkpoint of step {self._checkpoint.step} of run {self._checkpoint.run!r}"
         )
 
-    def _block_of(self, item: ReadItem) -> _Block:
+    def _block_of(self, item: ReadItem) -> _ReadBlock:
         name = item.storage_index.fqn
         if item.type == LoadItemType.BYTE_IO:
             piece = self._index.values[name]
-            return _Block(item=item, piece=piece, dtype="U8", first=0, count=piece.nbytes)
+            return _ReadBlock(item=item, piece=piece, dtype="U8", first=0, count=piece.nbytes)
         assert item.storage_index.offset is not None
         piece = self._pieces[name, tuple(item.storage_index.offset)]
         first, count = extent(piece.sizes, item.storage_offsets, item.lengths)
-        return _Block(item=item, piece=piece, dtype=self._index.tensors[name].dtype, first=first, count=count)
+        return _ReadBlock(
+            item=item, piece=piece, dtype=self._index.tensors[name].dtype, first=first, count=count
+        )
 
-    def _read(self, asked: list[_Aimed]) -> list[tuple[_Aimed, memoryview | bytes | None]]:
-        """Return the blocks of one part, None for a block that is read in place.
-
-        Blocks that do not fit their checksums are read once more.
-        """
-        key = self._checkpoint.key(asked[0].block.piece.part)
-        out: list[tuple[_Aimed, memoryview | bytes | None]] = []
-        for request, read in zip(asked, self._blocks(key, asked), strict=True):
+    def _read(self, requests: list[_ReadTarget]) -> list[tuple[_ReadTarget, memoryview | bytes | None]]:
+        """Return the blocks of one part, None if read in place. Reads a damaged block once more."""
+        key = self._checkpoint.key(requests[0].block.piece.part)
+        out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
+        for request, read in zip(requests, self._blocks(key, requests), strict=True):
             block, data = request.block, None if read is request.memory else read
             if not _is_intact(block, read):
                 data = self._store.get_range(key, *block.span).data
@@ -197,19 +189,19 @@ class Reader(StorageReader):
             out.append((request, data))
         return out
 
-    def _blocks(self, key: str, asked: list[_Aimed]) -> Sequence[memoryview | bytes]:
-        disk, spans = disk_of(self._store), [one.block.span for one in asked]
+    def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
+        disk, spans = disk_of(self._store), [one.block.span for one in requests]
         if disk is None:
             return [blob.data for blob in self._store.get_ranges(key, spans, max_span=_REQUEST_BYTES)]
-        # numpy's memory comes in large pages: filling it costs a third of what reading as bytes does.
+        # numpy allocates large pages: filling them costs a third of reading as bytes.
         buffers = [
             one.memory if one.memory is not None else np.empty(span.nbytes, np.uint8).data
-            for one, span in zip(asked, spans, strict=True)
+            for one, span in zip(requests, spans, strict=True)
         ]
         disk.read_into(key, [(*span, [buffer]) for span, buffer in zip(spans, buffers, strict=True)])
         return buffers
 
-    def _value(self, block: _Block, data: memoryview | bytes | None) -> io.BytesIO:
+    def _value(self, block: _ReadBlock, data: memoryview | bytes | None) -> io.BytesIO:
         assert data is not None
         try:
             check_value(block.item.storage_index.fqn, bytes(data))
@@ -217,8 +209,8 @@ class Reader(StorageReader):
             raise Corrupt(f"{self._where}: {error}") from error
         return io.BytesIO(data)
 
-    def _box(self, block: _Block, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
-        """Return the box that is asked for, as whole numbers as wide as the elements: a view of the bytes."""
+    def _box(self, block: _ReadBlock, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
+        """Return the item's box as integers of its elements' width: a view of the bytes."""
         width = ITEM_BYTES[block.dtype]
         begin = block.piece.offset + block.first * width - block.span.offset
         steps = tuple(step * width for step in strides(block.piece.sizes))
@@ -226,27 +218,23 @@ class Reader(StorageReader):
         return np.ndarray(shape, np.dtype(f"i{width}"), data, begin, steps)
 
 
-def _aimed(part: list[_Block], planner: LoadPlanner) -> list[_Aimed]:
-    """Return the items wanted of one part, in their order there, and their targets."""
+def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTarget]:
     out = []
     for block in sorted(part, key=lambda item: item.span.offset):
         is_value = block.item.type == LoadItemType.BYTE_IO
         target = None if is_value else planner.resolve_tensor(block.item).detach()
-        out.append(_Aimed(block, target, None if target is None else _memory(block, target)))
+        out.append(_ReadTarget(block, target, None if target is None else _memory(block, target)))
     return out
 
 
-def _memory(block: _Block, target: torch.Tensor) -> memoryview | None:
-    """Return the tensor's own memory, where the blocks to read are its content byte for byte; else None.
-
-    As many bytes are then one run of the piece.
-    """
+def _memory(block: _ReadBlock, target: torch.Tensor) -> memoryview | None:
+    """Return the tensor's memory if the blocks are its content byte for byte, else None."""
     if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
     return bytes_of(target) if block.span.nbytes == target.nbytes else None
 
 
-def _is_intact(block: _Block, data: memoryview | bytes) -> bool:
+def _is_intact(block: _ReadBlock, data: memoryview | bytes) -> bool:
     first = (block.span.offset - block.piece.offset) // BLOCK_BYTES
     sums = checksums(memoryview(data))
     return sums == block.piece.crc32c[first : first + len(sums)]

@@ -1,9 +1,7 @@
-"""The checkpoints of a run that stay, and the deletion of the others after a commit.
+"""Delete old checkpoints of a run after a commit.
 
-Steps of a run only go up: a save at or below the newest committed step is refused, at its beginning and at its commit.
-So an object below the newest marker that belongs to no marker can never be committed any more. It is of a dead try, or
-of one that will be refused. No clock and no sign of life is needed to know it. Objects above the newest marker may be
-being written.
+Steps only go up: a save at or below the newest committed step is refused. So an object below the newest marker that no
+marker names can never be committed, whatever the clocks. Objects above it may be being written.
 """
 
 import logging
@@ -21,16 +19,13 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """The rule by which checkpoints stay.
-
-    Raises: InvalidRuntime.
-    """
+class CheckpointRetention:
+    """The checkpoints to keep. Raises: InvalidRuntime."""
 
     keep_last: int | None = None
-    """The newest so many stay; None: all."""
+    """Number of the newest to keep; None for all."""
     keep_every: int | None = None
-    """Each step that it divides stays too; None: none of them."""
+    """Keep each step that it divides; None for no more."""
 
     def __post_init__(self) -> None:
         for name in ("keep_last", "keep_every"):
@@ -43,7 +38,7 @@ class Retention:
             )
 
     def kept(self, committed: Iterable[int]) -> set[int]:
-        """Return the steps that stay. The newest is always one of them."""
+        """Return the steps to keep, always with the newest."""
         ordered = sorted(committed)
         if self.keep_last is None:
             return set(ordered)
@@ -51,17 +46,15 @@ class Retention:
         return {*ordered[-self.keep_last :], *(step for step in ordered if every and step % every == 0)}
 
 
-def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
-    """Delete the objects that need not stay beside the newest checkpoint, which was just committed.
+def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> None:
+    """Delete what need not stay beside the newest checkpoint, which was just committed.
 
-    A deletion that fails is logged, and tried again after the next commit: the checkpoint that was made is good. A
-    marker goes before its parts: whatever stops this, no marker is left whose parts are gone.
+    A failed deletion is logged, and tried again after the next commit. Markers go before their parts, so that no marker
+    outlives them. Listings may lag: the store is asked for each marker that decides, and a listing without the newest
+    step deletes nothing.
 
-    No listing is believed: the store is asked for the marker of each step whose parts go, and of each that stays by
-    `keep_last`. By a listing that lacks the step just committed nothing is deleted.
-
-    Costs two listings, the marker before, `keep_last` requests where a marker goes, one for each step whose parts do,
-    and one for each 1,000 objects deleted.
+    Costs two listings, the previous marker, `keep_last` requests if a marker goes, one per step whose parts go, and one
+    per 1,000 deleted objects.
     """
     try:
         committed = steps(store, newest.run)
@@ -75,7 +68,7 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
             return
         kept = retention.kept(committed)
         if len(kept) < len(committed):
-            # One that was deleted, and is listed still, takes the place of none.
+            # A deleted step that is still listed must not take another's place.
             kept = retention.kept(_without_deleted(store, newest.run, committed, retention.keep_last or 0))
         store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
         delete_in_place(store, _leftovers(store, newest, kept), _parts(newest.run))
@@ -84,7 +77,7 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
 
 
 def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
-    """Yield (step, object) for everything under a run's parts, by step."""
+    """Yield (step, object) of a run's parts, by step."""
     return _by_step(run, store.list(_parts(run)))
 
 
@@ -96,15 +89,12 @@ def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, Obj
 
 
 def _parts(run: str) -> str:
-    """Return the folder of a run's parts, which may be a link, or lie behind one.
-
-    The target of a link in it is not this run's to delete: a checkpoint that was laid there from another one.
-    """
+    """Return the folder of a run's parts. Links in it point to objects of others, which stay."""
     return part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
-    """Return the steps without those among the newest whose marker is not there: `last` of the newest have theirs."""
+    """Return the steps, without deleted ones that are still listed among the `last` newest."""
     there: list[int] = []
     for at in range(len(committed), 0, -1):
         if len(there) == last:
@@ -115,13 +105,7 @@ def _without_deleted(store: Store, run: str, committed: list[int], last: int) ->
 
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
-    """Yield keys at and below the newest committed step that no checkpoint has.
-
-    Leftovers of other tries beside an older step that stays were deleted when it was the newest. Where that failed,
-    they are deleted now, while it is the one before.
-
-    A step that no listing showed may have a marker all the same: a request for each whose parts are to go.
-    """
+    """Yield keys up to the newest committed step that no checkpoint has."""
     before = max((step for step in kept if step < newest.step), default=None)
     named = {item.step: item for item in (newest, _marker(store, newest.run, before)) if item is not None}
     own = {item.key(part) for item in named.values() for part in item.objects}
@@ -137,7 +121,6 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
 
 
 def _has_no_marker(store: Store, run: str, step: int) -> bool:
-    """Return whether the store, asked for it, has no marker. At or below the newest step none is made any more."""
     if not is_there(store, marker_key(run, step)):
         return True
     _log.warning(
@@ -147,9 +130,8 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
-    """Return the content of a marker; None if it cannot be read, so that its objects are unknown."""
     try:
         return None if step is None else read(store, run, step)
     except (CheckpointNotFound, Corrupt, FormatTooNew) as error:
-        _log.warning("what other tries left beside step %d of run %s stays: %s", step, run, error)
+        _log.warning("leftovers of other attempts beside step %d of run %s stay: %s", step, run, error)
         return None

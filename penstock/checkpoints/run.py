@@ -1,4 +1,4 @@
-"""The checkpoints of one run: save, beside the training if wanted, and load at any number of ranks."""
+"""Save and load the checkpoints of one run, in the background if you like."""
 
 import logging
 import os
@@ -18,31 +18,28 @@ from . import index, marker
 from .marker import Checkpoint
 from .parts import PART_BYTES
 from .ranks import first_error, from_first_rank
-from .retention import Retention
+from .retention import CheckpointRetention
 
 if TYPE_CHECKING:
-    from .reader import Reader
-    from .writer import Writer
+    from .reader import CheckpointReader
+    from .writer import CheckpointWriter
 
 _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """`checkpoints/<run>/` under a root: a folder, or any store.
+    """`checkpoints/<run>/` under a root. A context manager, not thread-safe.
 
-    root: a loader.Root, or its path or URL; it may differ from the data's. With mirrors only the primary is used and
-    its errors are raised, as a mirror has no checkpoints.
+    root: a loader.Root, path or URL, which may differ from the data's. With mirrors, only the primary is used.
 
-    run: a name. Its steps only go up, so a training that goes back to an earlier step and does it again is a run of its
-    own.
+    run: a name. Its steps only go up: a training that returns to an earlier step needs a new name.
 
-    keep_last, keep_every: after a save the newest so many stay, and the steps that keep_every divides; the others are
-    deleted. Without keep_last only the leftovers of killed saves are deleted.
+    keep_last, keep_every: after a save, keep the newest checkpoints and the steps that keep_every divides. Without
+    keep_last, only leftovers of killed saves are deleted.
 
-    part_bytes: the size of the files; four at a time are in memory.
+    part_bytes: size of the files; four at a time are in memory.
 
-    `save`, `load`, `wait` and `close` are called by every rank. Where torch.distributed is initialized they use a gloo
-    group of their own, so a save beside the training meets none of its collectives. Not thread-safe. A context manager.
+    Every rank calls `save`, `load`, `wait` and `close`. With torch.distributed they use a gloo group of their own.
 
     Raises: InvalidName; InvalidRuntime.
     """
@@ -58,7 +55,7 @@ class Checkpoints:
     ) -> None:
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
         self._store = primary_of(self._root.store)
-        self._keep = Retention(keep_last=keep_last, keep_every=keep_every)
+        self._keep = CheckpointRetention(keep_last=keep_last, keep_every=keep_every)
         if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes < 1:
             raise InvalidRuntime(f"part_bytes = {part_bytes!r}; a whole number of at least 1 is needed")
         self.run, self._part_bytes = marker.check_run(run), part_bytes
@@ -68,10 +65,10 @@ class Checkpoints:
     def __repr__(self) -> str:
         return f"Checkpoints({self._root.url!r}, {self.run!r})"
 
-    # what is there: without torch
+    # steps, without torch
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, ascending. Raises: StoreError."""
+        """Return the steps that have a checkpoint, ascending."""
         return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
@@ -79,7 +76,7 @@ class Checkpoints:
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
+        """Return the newest checkpoint, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -95,13 +92,13 @@ class Checkpoints:
     ) -> None:
         """Save a state after `step` steps.
 
-        state: tensors, plain values, dicts and lists of them, or objects with a state_dict(). batches: the loader,
-        whose position, plan and versions go with it.
+        state: tensors, plain values, dicts and lists of them, or objects with a state_dict().
 
-        wait=False: copy the state into memory, and upload while the training goes on. An error of that is logged when
-        it happens and raised by the next call. At most one save is on its way: this waits for the one before.
+        batches: the loader, whose position, plan and versions are saved too.
 
-        Raises: Conflict for a step at or below the newest one; InvalidField; StoreError; whatever another rank raised.
+        wait: False uploads a copy in the background, one save at a time. The next call raises its error.
+
+        Raises: Conflict for a step that is not above the newest; InvalidField; StoreError; another rank's error.
         """
         self.wait()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
@@ -116,26 +113,28 @@ class Checkpoints:
             going = first_error(lambda: async_save(dict(state), **how))
             assert isinstance(going, Future)
             going.add_done_callback(lambda _: begun.set())
-            begun.wait()  # its thread warns before that, and filters of warnings are of all threads
-        going.add_done_callback(lambda done: _tell(done, step, self))
+            begun.wait()  # its thread warns before that, and warning filters are shared by all threads
+        going.add_done_callback(lambda done: _log_failure(done, step, self))
         self._pending = step, going
 
     def wait(self) -> None:
-        """Wait for the save beside the training. Raises: that save's error."""
+        """Wait for the background save. Raises: its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
 
-    def writer(self, step: int, batches: "loader.Loader | None" = None) -> "Writer":
-        """Return a writer for torch.distributed.checkpoint's saves. Raises: MissingDependency; InvalidRuntime."""
+    def writer(self, step: int, batches: "loader.Loader | None" = None) -> "CheckpointWriter":
+        """Return a writer for torch.distributed.checkpoint. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
         try:
-            from .writer import Writer
+            from .writer import CheckpointWriter
         except ImportError as error:
             raise MissingDependency("checkpoints are torch's: pip install 'penstock-data[torch]'") from error
         facts = _facts(batches) if batches is not None else {}
-        return Writer(self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes)
+        return CheckpointWriter(
+            self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes
+        )
 
     # loading
 
@@ -147,13 +146,14 @@ class Checkpoints:
         step: int | Literal["latest"] = "latest",
         partial: bool = False,
     ) -> Checkpoint | None:
-        """Fill a state, and move the loader to where it was. None, and nothing changed, where there is none yet.
+        """Fill a state, and move the loader to its position. Return None, unchanged, if there is no checkpoint.
 
-        state: as it was saved, its tensors sharded as they now are; those are filled in place. partial: leave out
-        entries of the checkpoint that the state has not. The first rank reads marker and index for all.
+        state: as it was saved, with tensors sharded as they are now, which are filled in place.
 
-        Raises: PlanMismatch for another order of samples, before anything is filled; CheckpointMismatch;
-        CheckpointNotFound for a `step`; Corrupt, with the address; StoreError; whatever another rank raised.
+        partial: ignore entries that the state lacks.
+
+        Raises: PlanMismatch for another order, before anything is filled; CheckpointMismatch; CheckpointNotFound for a
+        `step`; Corrupt; StoreError; another rank's error.
         """
         self.wait()
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -174,7 +174,7 @@ class Checkpoints:
             first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
 
-    def reader(self, step: int, *, partial: bool = False) -> "Reader":
+    def reader(self, step: int, *, partial: bool = False) -> "CheckpointReader":
         """Return a reader for torch.distributed.checkpoint.load.
 
         Raises: MissingDependency; CheckpointNotFound; Corrupt.
@@ -183,7 +183,7 @@ class Checkpoints:
         return self._reader(checkpoint, self._index(checkpoint), partial)
 
     def close(self) -> None:
-        """Wait for the save on its way, and give the group back. Raises: that save's error."""
+        """Wait for the background save, and release the process group. Raises: that save's error."""
         try:
             self.wait()
         finally:
@@ -208,7 +208,6 @@ class Checkpoints:
             _log.exception("a save of %r failed too", self)
 
     def _collective(self) -> dict[str, Any]:
-        """Return options for torch.distributed.checkpoint: a group of our own, or no collectives."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):
@@ -231,15 +230,15 @@ class Checkpoints:
             )
         return index.decode(data, checkpoint.parts, where)
 
-    def _reader(self, checkpoint: Checkpoint, contents: index.Index, partial: bool) -> "Reader":
-        from .reader import Reader
+    def _reader(self, checkpoint: Checkpoint, contents: index.Index, partial: bool) -> "CheckpointReader":
+        from .reader import CheckpointReader
 
-        return Reader(self._store, checkpoint, contents, partial=partial)
+        return CheckpointReader(self._store, checkpoint, contents, partial=partial)
 
 
 @contextmanager
 def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise InvalidField where two values of a state have one name, for which torch raises ValueError."""
+    """Raise InvalidField instead of torch's ValueError if two values share a name."""
     try:
         yield
     except ValueError as error:
@@ -255,7 +254,7 @@ def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the keys on the way to each value of nested dicts and lists."""
+    """Yield the keys that lead to each value of nested dicts and lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _paths(inner, (*path, str(key)))
@@ -272,7 +271,7 @@ def _subscripts(path: tuple[str, ...]) -> str:
 
 @contextmanager
 def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
-    """Leave out torch's warning of one process without collectives, which is fine, and nothing afterwards."""
+    """Silence torch's warning about a process without collectives."""
     if not how.get("no_dist"):
         yield
         return
@@ -282,12 +281,11 @@ def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _facts(batches: "loader.Loader") -> dict[str, Any]:
-    """Return the facts of a loader that go into the marker."""
     views = {(one.source, one.view_id): one.view for one in batches.plan.sources.values()}
     versions = {
         (source, view.version.id, view.version.name)
         for (source, _), view in views.items()
-        if isinstance(view, loader.View)  # a synthetic one is of no version
+        if isinstance(view, loader.View)  # a synthetic one has no version
     }
     return {
         "plan": batches.plan.hash,
@@ -298,6 +296,6 @@ def _facts(batches: "loader.Loader") -> dict[str, Any]:
     }
 
 
-def _tell(done: "Future[Any]", step: int, who: Checkpoints) -> None:
+def _log_failure(done: "Future[Any]", step: int, run: Checkpoints) -> None:
     if (error := done.exception()) is not None:
-        _log.error("%r: step %d was not saved; the next call raises it: %s", who, step, error)
+        _log.error("%r: step %d was not saved; the next call raises it: %s", run, step, error)

@@ -1,4 +1,4 @@
-"""`torch.distributed.checkpoint`'s StorageWriter over a store: each rank writes parts, the coordinator the marker."""
+"""A StorageWriter of `torch.distributed.checkpoint`: each rank writes parts, the coordinator the marker."""
 
 import io
 import os
@@ -22,26 +22,33 @@ from loader.storage.mirror.store import primary_of
 
 from . import index, marker, retention
 from .dtypes import content, dtype_name
-from .marker import Checkpoint, Stored
-from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, cut, named, packed, sealed
+from .marker import Checkpoint, StoredObject
+from .parts import (
+    ITEM_BYTES,
+    PART_BYTES,
+    StoredPiece,
+    TensorPiece,
+    contiguous_boxes,
+    packed_parts,
+    piece_name,
+    sealed_part,
+)
 from .ranks import several
-from .retention import Retention
+from .retention import CheckpointRetention
 
 
-class Writer(StorageWriter):
+class CheckpointWriter(StorageWriter):
     """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
 
-    A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that no
-    other save draws, and the marker is created last. It pickles, without credentials.
+    A few parts at a time are in memory. Replaces nothing: part names are random, and the marker is created last.
 
-    facts: fields of the marker about the training.
+    facts: further fields of the marker.
 
-    Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest checkpoint
-    of the run; InvalidField for what a checkpoint does not hold; StoreError.
+    Raises, within torch's exception: Conflict for a step that is not above the newest; InvalidField; StoreError.
     """
 
     on_set_up: Callable[[], object] | None = None
-    """Called at the begin of a save, before anything is written."""
+    """Called when a save begins."""
 
     def __init__(
         self,
@@ -50,32 +57,32 @@ class Writer(StorageWriter):
         step: int,
         *,
         facts: Mapping[str, Any] | None = None,
-        keep: Retention | None = None,
+        keep: CheckpointRetention | None = None,
         part_bytes: int = PART_BYTES,
     ) -> None:
         super().__init__()
         self._root, self._store = root, primary_of(root.store)
         self._run, self._step = marker.check_run(run), step
-        self._facts, self._keep, self._part_bytes = dict(facts or {}), keep or Retention(), part_bytes
+        self._facts, self._keep, self._part_bytes = (
+            dict(facts or {}),
+            keep or CheckpointRetention(),
+            part_bytes,
+        )
         self._values: dict[dcp.MetadataIndex, memoryview] = {}
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: an id does not identify a store."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check an id. Raises: InvalidRuntime for an id other than the writer's step."""
+        """Check an id. Raises: InvalidRuntime for another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
             )
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Check the options.
-
-        Raises: InvalidRuntime for ranks that do not coordinate: each would make a checkpoint of its own.
-        """
+        """Check the options. Raises: InvalidRuntime without collectives."""
         if not kwargs.get("use_collectives", True):
             raise InvalidRuntime(
                 "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
@@ -84,26 +91,25 @@ class Writer(StorageWriter):
             self.on_set_up()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Check the run, on the coordinator, before anything is written. Raises: Conflict; NotARoot."""
+        """Check the run, on the coordinator. Raises: Conflict; NotARoot."""
         self._root.create()
         self._check_newest()
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's parts, several at once. Memory: that many parts, and the values that are no tensors."""
+        """Write this rank's parts, several at once."""
         attempt = secrets.token_hex(8)
         self._values = {}
-        stored: dict[dcp.MetadataIndex, list[Placed]] = {item.index: [] for item in plan.items}
-        parts = enumerate(packed(self._pieces(plan, planner), self._part_bytes))
+        stored: dict[dcp.MetadataIndex, list[StoredPiece]] = {item.index: [] for item in plan.items}
+        parts = enumerate(packed_parts(self._pieces(plan, planner), self._part_bytes))
 
-        def write(numbered: tuple[int, list[Piece]]) -> tuple[list[Piece], list[Placed]]:
+        def write(numbered: tuple[int, list[TensorPiece]]) -> tuple[list[TensorPiece], list[StoredPiece]]:
             number, pieces = numbered
             name = f"{attempt}-{number:05d}.safetensors"
-            data, placed = sealed(name, pieces, [self._content(piece, planner) for piece in pieces])
+            data, placed = sealed_part(name, pieces, [self._content(piece, planner) for piece in pieces])
             self._store.put(marker.part_key(self._run, self._step, name), data)
             return pieces, placed
 
@@ -116,18 +122,18 @@ class Writer(StorageWriter):
             for name, places in stored.items()
         ]
         done: Future[list[WriteResult]] = Future()
-        done.set_result(_Written(self._run, self._step, results))
+        done.set_result(_RankResults(self._run, self._step, results))
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the index, then the marker, then delete the objects that need not stay; on the coordinator.
+        """Write the index and the marker, then apply the retention; on the coordinator.
 
-        Raises: InvalidRuntime for ranks that save different steps or runs; Conflict.
+        Raises: InvalidRuntime if ranks save different steps or runs; Conflict.
         """
         self._check_same(results)
         contents = _index(metadata, [result for each in results for result in each])
         data = index.encode(contents)
-        stored = Stored(
+        stored = StoredObject(
             name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
         )
         self._store.put(marker.part_key(self._run, self._step, stored.name), data)
@@ -151,16 +157,16 @@ class Writer(StorageWriter):
             )
             raise
         later = [step for step in committed if step > self._step]
-        # Asked for, since one that was deleted may be listed still: by that no marker is withdrawn.
+        # A listing may still show a deleted marker, which must not withdraw this one.
         if newest := next(filter(self._has_marker, reversed(later)), None):
-            # Another process went on while this save stood still, and may have deleted its parts already.
+            # Another process went on meanwhile, and may have deleted these parts.
             self._store.delete_many([key])
             raise self._conflict(newest)
         retention.apply(self._store, self._keep, checkpoint)
 
     def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:
         for rank, written in enumerate(results):
-            assert isinstance(written, _Written)
+            assert isinstance(written, _RankResults)
             if (written.run, written.step) != (self._run, self._step):
                 raise InvalidRuntime(
                     f"{self._store.url}: rank {rank} saves step {written.step} of run {written.run!r}, the coordinator "
@@ -182,24 +188,25 @@ class Writer(StorageWriter):
             f"step {self._step} was not saved: a training that goes back to an earlier step is a run of its own"
         )
 
-    def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[Piece]:
+    def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[TensorPiece]:
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
                 yield self._value(item, planner)
             else:
                 yield from _boxes(item, self._part_bytes)
 
-    def _value(self, item: WriteItem, planner: SavePlanner) -> Piece:
-        """Return the planner's bytes of a plain value. Raises: InvalidField for one that could not be loaded again."""
+    def _value(self, item: WriteItem, planner: SavePlanner) -> TensorPiece:
         resolved = planner.resolve_data(item)
         assert isinstance(resolved, io.BytesIO)
         name, data = item.index.fqn, bytes(resolved.getbuffer())
         check_value(name, data)
         self._values[item.index] = memoryview(data)
         nbytes = len(data)
-        return Piece(item=item, label=name, dtype="U8", within=(), offsets=(), sizes=(nbytes,), nbytes=nbytes)
+        return TensorPiece(
+            item=item, label=name, dtype="U8", within=(), offsets=(), sizes=(nbytes,), nbytes=nbytes
+        )
 
-    def _content(self, piece: Piece, planner: SavePlanner) -> memoryview:
+    def _content(self, piece: TensorPiece, planner: SavePlanner) -> memoryview:
         if piece.item.type == WriteItemType.BYTE_IO:
             return self._values[piece.item.index]
         tensor = planner.resolve_data(piece.item)
@@ -209,14 +216,14 @@ class Writer(StorageWriter):
         data = content(tensor)
         if len(data) != piece.nbytes:
             raise InvalidField(
-                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(data)} of "
-                f"{tensor.dtype}; let create_local_plan say what resolve_data gives"
+                f"{piece.label}: its planner promised {piece.nbytes} bytes of {piece.dtype} and returned "
+                f"{len(data)} of {tensor.dtype}; make create_local_plan match resolve_data"
             )
         return data
 
 
-class _Written(list[WriteResult]):
-    """The results of one rank, with its run and step: also of a rank that had nothing to write."""
+class _RankResults(list[WriteResult]):
+    """The results of one rank, with its run and step."""
 
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)
@@ -224,29 +231,28 @@ class _Written(list[WriteResult]):
 
 
 def check_value(name: str, data: bytes) -> None:
-    """Check a value. Raises: InvalidField for one not of plain types, which torch.load opens with weights_only=True."""
+    """Raise InvalidField for a value that torch.load with weights_only=True would not load."""
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
         raise InvalidField(
-            f"{name} is no tensor, and no number, text, list or dict of such: checkpoints hold nothing that runs code "
+            f"{name} is not a tensor, number, text, list or dict: checkpoints hold nothing that runs code "
             f"when it is loaded ({str(error).splitlines()[0]}); save its state_dict() instead"
         ) from error
 
 
-def _boxes(item: WriteItem, part_bytes: int) -> Iterator[Piece]:
-    """Yield the pieces that a tensor, or a rank's shard of one, is stored as."""
+def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
     name, data = item.index.fqn, item.tensor_data
     assert data is not None
     if data.properties.layout != torch.strided:
         raise InvalidField(f"{name} has the layout {data.properties.layout}; save it as a dense tensor")
     dtype = dtype_name(name, data.properties.dtype)
     width = ITEM_BYTES[dtype]
-    for within, sizes in cut(data.chunk.sizes, max(1, part_bytes // width)):
+    for within, sizes in contiguous_boxes(data.chunk.sizes, max(1, part_bytes // width)):
         offsets = tuple(a + b for a, b in zip(data.chunk.offsets, within, strict=True))
-        yield Piece(
+        yield TensorPiece(
             item=item,
-            label=named(name, offsets, sizes, data.size),
+            label=piece_name(name, offsets, sizes, data.size),
             dtype=dtype,
             within=within,
             offsets=offsets,
@@ -256,7 +262,7 @@ def _boxes(item: WriteItem, part_bytes: int) -> Iterator[Piece]:
 
 
 def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> index.Index:
-    places: dict[str, list[Placed]] = {name: [] for name in metadata.state_dict_metadata}
+    places: dict[str, list[StoredPiece]] = {name: [] for name in metadata.state_dict_metadata}
     for result in results:
         places[result.index.fqn] += result.storage_data
     tensors, values = {}, {}

@@ -1,12 +1,9 @@
-"""Submit a job if it is new, wait for it, and yield its blocks as they finish.
+"""Submit a new job, wait for it, and yield its blocks as they finish.
 
-    for block in attach(job, units, engine, cluster):
-        for outcome in block.outcomes: ...                     in the order of units
-
-Silence of an engine is never an end: it is waited for. An attempt that ended while blocks are missing is followed by
-the next one, which skips blocks that are done.
+An engine's silence is never an end. If an attempt ends while blocks are missing, the next one skips finished blocks.
 """
 
+import hashlib
 import math
 import os
 import socket
@@ -18,6 +15,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from loader.errors import EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed, ObjectNotFound
+from loader.storage import Store
 
 from .blocks import BlockOutcomes
 from .cluster import Cluster
@@ -33,15 +31,15 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 INTENT_S = 60.0
-"""An intent without a submission is overtaken after this time, in s: its writer died, or Slurm's answer was lost."""
+"""After this time, in s, an intent without a submission is overtaken."""
 SLOWER = 6
-"""While nothing happens, the poll interval grows to this multiple of the engine's own."""
+"""Idle poll interval, in multiples of the engine's own."""
 BARREN = 2
-"""Attempts in a row that began no block, after which the next would begin none."""
+"""Attempts in a row that began no block; then the job fails."""
 ATTEND_S = 600.0
-"""Seconds between two signs of life that a waiting process writes into the job's folder."""
+"""Interval of a waiting process's sign of life, in s."""
 SILENCE_S = 24 * 3600.0
-"""An engine out of reach is waited for this long, in s."""
+"""Longest wait for an unreachable engine, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +74,24 @@ def attach(
     cluster: Cluster,
     on_state: StateCallback | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job as they finish; begin it, or its missing blocks, if no process works on it.
+    """Yield the blocks of a job as they finish; begin missing blocks if no process works on them.
 
-    on_state: called with the state at each poll.
-
-    Raises: as `submitted` and `follow`.
+    on_state: called at each poll. Raises: as `submitted` and `follow`.
     """
     return follow(submitted(job, units), job.work, engine, cluster, on_state)
 
 
-def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
-    """Yield the outcome of each unit, in their order: all are computed again where the job has ended before.
+def outcomes_anew(
+    work: Work[U, R], units: Sequence[U], cluster: Cluster, *, store: Store, about: str
+) -> Iterator[Outcome[R]]:
+    """Yield the outcome of each unit, in order, from a job in `store`; compute it again if it has ended.
 
-    Continues a job that was given up. Memory: outcomes that arrive before an earlier unit's.
-
-    Raises: as `attach`.
+    about: words for people. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
     """
+    words = hashlib.sha256()
+    for unit in units:
+        words.update(to_json(unit))
+    job = Job(store=store, work=work, about=about, fingerprint=words.hexdigest(), stores=[store])
     engine = cluster.open()
     try:
         outcomes: dict[int, Outcome[R]] = {}
@@ -115,15 +115,14 @@ def follow(
     *,
     begins: bool = True,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job that was submitted, as `attach`.
+    """Yield the blocks of a submitted job.
 
-    work: the job's. begins: False for a process that only waits, since it cannot vouch for the description.
+    begins: False for a process that only waits, since it cannot vouch for the description.
 
-    Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
+    Memory: 100 bytes per block, and one block's outcomes. Requests: one per block, and a listing per poll.
 
-    Raises: JobFailed for a block that began eight times without outcomes, for runners that never begin, and for blocks
-    that libraries of other releases computed; JobCancelled for a job that was stopped; EngineUnreachable after a day of
-    silence; InvalidRuntime for a job without a running process, if this process may not begin it; StoreError.
+    Raises: JobFailed for a block that began eight times, runners that never begin, or mixed library releases;
+    JobCancelled; EngineUnreachable after a day of silence; InvalidRuntime for an idle job without `begins`.
     """
     folder, description = there.folder, there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
@@ -178,7 +177,7 @@ def job_state(
 
 
 class _Waiter:
-    """Keeps an attempt at a job placed until its blocks are there."""
+    """Keeps an attempt at a job placed until its blocks exist."""
 
     def __init__(self, there: Submission, engine: Engine, cluster: Cluster, *, begins: bool) -> None:
         self._folder, self._description = there.folder, there.description
@@ -189,10 +188,6 @@ class _Waiter:
         self.attempt = 0
 
     def status(self, n_missing: int) -> AttemptStatus:
-        """Place an attempt where none is, and return the state of the newest one.
-
-        Raises: JobFailed; JobCancelled; EngineUnreachable after `SILENCE_S`.
-        """
         if self._folder.stopped:
             raise JobCancelled(
                 f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on"
@@ -207,10 +202,9 @@ class _Waiter:
         return status
 
     def end(self) -> AttemptStatus:
-        """Poll each attempt once more, with no block left, and return the final status.
+        """Poll each attempt once more, and return the final status.
 
-        If its controller dies just then, Slurm begins an element twice and holds it for ever: a poll releases it, and
-        it finds nothing to do. Nothing is cancelled: Kubernetes would lose the logs.
+        If its controller dies just then, Slurm begins an element twice and holds it for ever: a poll releases it.
         """
         attempts = self._folder.attempts()
         self.attempt = max(attempts, default=0)
@@ -275,7 +269,6 @@ class _Waiter:
         return AttemptStatus(state="waiting", reason="submitted")
 
     def _check_ended(self, attempt: AttemptRecord) -> None:
-        """Raise JobFailed where another attempt would not help."""
         starts = self._folder.n_starts()
         done = set(self._folder.done())
         tired = sorted(block for block, n in starts.items() if n >= MAX_STARTS and block not in done)
@@ -303,7 +296,7 @@ class _Waiter:
 
 
 def cancel(folder: JobFolder, engine: Engine) -> None:
-    """End a job: runners begin no further block, and the newest attempt is cancelled to its last process."""
+    """End a job: runners begin no further block, and the newest attempt is cancelled."""
     folder.stop()
     attempt, record = folder.newest_attempt()
     if record is not None:

@@ -1,6 +1,6 @@
-"""Blocks: runs of units that an engine places. Only the units decide where they are cut.
+"""Blocks: runs of units that an engine places.
 
-The number of workers decides nothing here, so a job has the same blocks on a laptop and on 500 nodes.
+Only the units decide the cuts. A job has the same blocks on a laptop and on 500 nodes.
 """
 
 import hashlib
@@ -17,27 +17,27 @@ U = TypeVar("U")
 R = TypeVar("R")
 MAX_UNITS = 256
 MAX_COST_S = 120.0
-"""Seconds of a block as its units' costs tell; a unit above it is a block of its own."""
+"""Most estimated seconds of a block; a costlier unit stands by itself."""
 MAX_NBYTES = 256 * 2**20
-"""Bytes that a block writes, as its units tell; a unit above it is a block of its own."""
+"""Most estimated output of a block, in bytes; a larger unit stands by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockOutcomes(Generic[R]):
-    """A block that is done."""
+    """A finished block."""
 
     number: int
     """Number of the block."""
     first: int
     """Number of its first unit in the job."""
     outcomes: list[Outcome[R]]
-    """Outcomes in the order of units."""
+    """Outcomes, in the order of the units."""
     part: Any = None
-    """Answer of the work's `finish`; None for a work without."""
+    """Result of the work's `finish`, or None."""
 
 
 def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
-    """Yield the units in their order, in runs. Memory: one run."""
+    """Yield the units in runs, in order. Memory: one run."""
     block: list[U] = []
     seconds, written = 0.0, 0
     for unit in units:

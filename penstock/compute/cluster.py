@@ -1,7 +1,4 @@
-"""Clusters: a TOML file names an engine, the share of it that a runner gets, and the code that runs there.
-
-See docs/clusters.md for examples.
-"""
+"""Read a cluster's TOML file: its engine, a runner's share, and the code to run. Examples: docs/clusters.md."""
 
 import json
 import sys
@@ -16,8 +13,7 @@ from loader.errors import InvalidCluster
 from ..units import parse_size
 from . import runner_process
 from .engines.engine import Engine
-from .engines.kubernetes import KubernetesEngine
-from .engines.kubernetes_job import KubernetesCluster, Placing
+from .engines.kubernetes import KubernetesCluster, KubernetesEngine, Placing
 from .engines.local_engine import InlineEngine, LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
@@ -33,15 +29,15 @@ class Slot:
     """Share of the cluster that a runner gets."""
 
     cpus: int = 0
-    """Processors; 0: all of this machine for the local engine, 1 for others."""
+    """Processors; 0: all for the local engine, 1 for others."""
     memory: str = ""
-    """Memory, such as "32GiB"; "": as the engine gives."""
+    """Memory, such as "32GiB"; "": the engine's default."""
     scratch: str = ""
     """Space on the node's own disk; "": unchecked."""
     gpus: int = 0
-    """Slurm, Ray, Kubernetes: GPUs; each has a worker of its own."""
+    """Slurm, Ray, Kubernetes: GPUs, each with a worker of its own."""
     gpu_type: str = ""
-    """Slurm, Ray: kind of GPU in the engine's words, such as "a100"; "": any."""
+    """Slurm, Ray: kind of GPU, such as "a100"; "": any."""
     number: int = 1
     """Runners at once."""
 
@@ -53,23 +49,23 @@ class Cluster:
     engine: str = "local"
     """Name in `ENGINES`."""
     venv: str = ""
-    """Folder of the environment on the nodes or in the image; "": Python of who submits, or the image's."""
+    """Environment on the nodes or in the image, or "" for Python's own."""
     image: str = ""
-    """Kubernetes: image of the runners, by its digest."""
+    """Kubernetes: image of the runners, by digest."""
     packages: tuple[str, ...] = ()
-    """Packages whose works may run, besides penstock's own."""
+    """Further packages whose works may run."""
     slot: Slot = field(default_factory=Slot)
     """Share of a runner."""
     queue: str = ""
     """Slurm: partition; "": its default. Kubernetes: Kueue's LocalQueue; "": none."""
     account: str = ""
-    """Slurm: account that pays; "": its default."""
+    """Slurm: account to bill; "": its default."""
     environment: str = ""
-    """Slurm, Ray: file of NAME=value lines on the nodes, read by a shell."""
+    """Slurm, Ray: shell file of NAME=value lines on the nodes."""
     logs: str = ""
-    """Slurm: folder that nodes and login node share, for what runners write."""
+    """Slurm: shared folder for the runners' output."""
     submit: tuple[str, ...] = ()
-    """Slurm: command that takes a line for a shell, such as ["ssh", "login1"]; empty: its commands of this machine."""
+    """Slurm: prefix for its commands, such as ["ssh", "login1"]; empty: this machine's."""
     limit_s: int = 0
     """Slurm: time limit of a runner, in s; 0: the queue's."""
     array_max: int = 1000
@@ -77,7 +73,7 @@ class Cluster:
     address: str = ""
     """Ray: URL of the head's dashboard, such as "http://head:8265"."""
     secret: str = ""
-    """Kubernetes: name of a Secret, whose keys are variables of the runners."""
+    """Kubernetes: name of a Secret with the runners' variables."""
     kubernetes: Placing = field(default_factory=Placing)
     """Kubernetes: place of pods."""
 
@@ -88,12 +84,12 @@ class Cluster:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of the node's own disk that a runner needs; 0: unchecked."""
+        """Bytes that a runner needs on the node's own disk; 0: unchecked."""
         return parse_size(self.slot.scratch) if self.slot.scratch else 0
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory of a runner; 0: unknown."""
+        """Memory of a runner, in bytes; 0: unknown."""
         return parse_size(self.slot.memory) if self.slot.memory else 0
 
     def open(self) -> Engine:
@@ -175,7 +171,7 @@ ENGINES: Mapping[str, Callable[[Cluster], Engine]] = {
     "ray": _ray,
     "slurm": _slurm,
 }
-"""Engines by the name that a cluster's file gives."""
+"""Engine name in a cluster's file -> factory."""
 _ONLY_OF = {
     "address": ("ray",),
     "environment": ("ray", "slurm"),
@@ -186,11 +182,11 @@ _ONLY_OF = {
     **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
     **dict.fromkeys(("image", "secret", "kubernetes"), ("kubernetes",)),
 }
-"""Key of the file, or of its table `slot`, -> engines that take it."""
+"""Key of the file or its `slot` -> engines that accept it."""
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Return the cluster of a file. Raises: InvalidCluster, which names file, key and what is accepted."""
+    """Return the cluster of a file. Raises: InvalidCluster, with file, key and accepted values."""
     try:
         tables = tomllib.loads(Path(path).read_text())
         slot = tables.get("slot", {})
@@ -201,7 +197,7 @@ def read_cluster(path: str | Path) -> Cluster:
         cluster = from_mapping(tables, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
             parse_size(size or "0")
-    except (OSError, ValueError) as error:  # of reading, TOML, msgspec and sizes
+    except (OSError, ValueError) as error:  # from reading, TOML, msgspec and sizes
         raise InvalidCluster(f"{path}: {error}") from error
     if cluster.engine not in ENGINES:
         raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")

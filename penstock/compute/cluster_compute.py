@@ -1,6 +1,6 @@
-"""A cluster for a step that waits: works go to it as jobs, and what is small is computed on this machine.
+"""Run works as jobs on a cluster, and small tasks on this machine.
 
-If the waiting process dies, the job goes on, and the same command finds it again. Only a person ends it.
+If the waiting process dies, the job continues, and the same command finds it again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -23,10 +23,12 @@ R = TypeVar("R")
 class ClusterCompute:
     """An engine whose works run on a cluster.
 
-    here: engine of this machine, for `map`; closed with this one. tell: takes a line where a job's state has changed.
-    given_up: True once a person wants the work ended; asked where the wait is broken off.
-    waits: takes the id of a job before the wait for it, and "" after it.
-    file: of the cluster, as commands take it. ended: takes the last state of each job.
+    here: engine of this machine, for `map`; closed with this one.
+    tell: receives a line at each change of a job's state.
+    given_up: True once a person ended the work.
+    waits: receives the id of a job before the wait, and "" after it.
+    file: the cluster's file, for messages.
+    ended: receives the last state of each job.
     """
 
     isolates = True
@@ -56,7 +58,7 @@ class ClusterCompute:
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """See `Compute.map`: on this machine."""
+        """See `Compute.map`."""
         return self._here.map(
             function, units, timeout_s=timeout_s, progress=progress, variables=variables, gpus=gpus
         )
@@ -68,9 +70,9 @@ class ClusterCompute:
     def blocks(
         self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
     ) -> Iterator[BlockOutcomes[R]]:
-        """Yield the blocks of a job in their order; it is submitted, or found and waited for.
+        """Yield the blocks of a job in order; submit it, or find it and wait.
 
-        Memory: the outcomes of blocks that ended before an earlier one. Raises: as `attach`.
+        Memory: outcomes of blocks that end before an earlier one. Raises: as `attach`.
         """
         engine = self._cluster.open()
         waiting: dict[int, BlockOutcomes[R]] = {}
@@ -99,7 +101,7 @@ class ClusterCompute:
             self._waits("")
 
     def close(self) -> None:
-        """See `Compute.close`; jobs go on."""
+        """See `Compute.close`. Jobs continue."""
         self._here.close()
 
     def _reporting(self, progress: Progress | None) -> Callable[[JobState], None]:
@@ -120,7 +122,7 @@ class ClusterCompute:
 
 
 def words_of(state: JobState) -> str:
-    """Return the state of a job as a line: how far it is, where, and why it waits."""
+    """Return a job's state in one line: progress, place, and the reason for a wait."""
     return (
         f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, {state.units_done} of "
         f"{state.n_units} units done; {words_of_attempt(state.attempt, state.status)}"
@@ -136,7 +138,7 @@ _STATES = {
 
 
 def words_of_attempt(attempt: int, status: AttemptStatus) -> str:
-    """Return where an attempt is, as words: 'attempt 1 waits as Slurm job 12 in partition long; runners: 4 wait'."""
+    """Return an attempt's state: 'attempt 1 waits as Slurm job 12 in partition long; runners: 4 wait'."""
     counts = [f"{n} {what}" for n, what in ((status.running, "run"), (status.waiting, "wait")) if n]
     runners = f"runners: {', '.join(counts)}" if counts else ""
     place = f" as {status.place}" if status.place else ""

@@ -1,9 +1,7 @@
-"""A job: a list of units to compute, and a folder of the store that records its progress.
+"""A job: a list of units, and a folder of the store that records their progress (docs/format.md, "Jobs").
 
-Its objects are listed in docs/format.md, "Jobs".
-
-The id follows from the work, so every process that computes it can submit, attach or finish. A block is done if its
-outcomes are there: retry, resume and attach are one operation.
+The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its
+outcomes exist: retry, resume and attach are one operation.
 """
 
 import hashlib
@@ -39,20 +37,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Generic[U, R]):
-    """A list of units to be computed. Equal jobs have one folder."""
+    """A list of units to compute. Equal jobs share one folder."""
 
     store: Store
-    """Store of the folder: of the root that the results are for."""
+    """Store of the folder, usually the root that the results are for."""
     work: Work[U, R]
     """The work."""
     about: str
     """Words for people, such as 'demo/media/b000007'."""
     fingerprint: str
-    """Everything that decides the units and their results, beside the work's name and version."""
+    """All that decides units and results, besides the work's name and version."""
     attempt: int = 0
-    """Number of the attempt of who waits: another one does everything again."""
+    """Attempt of the waiting process; another one computes everything again."""
     stores: Sequence[Store] = ()
-    """Stores that units may open by their URL."""
+    """Stores that units may open by URL."""
 
     @property
     def id(self) -> str:
@@ -63,7 +61,7 @@ class Job(Generic[U, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """Description of a job, `job.json`, as its first submitter wrote it."""
+    """Description of a job, `job.json`, by its first submitter."""
 
     work: str
     """'module:name' of the work."""
@@ -76,22 +74,21 @@ class JobDescription:
     code: str
     """SHA-256 hex of the source tree."""
     python: str
-    """'3.11': its minor release."""
+    """Python's minor release: '3.11'."""
     units: str
     """SHA-256 hex of the units file."""
     blocks: list[tuple[int, int, int]]
-    """(number of units, first byte of their frame in the units file, its bytes) of each block, in order."""
+    """Per block: number of units, offset of its frame in the units file, bytes."""
     stores: list[StoredPlace]
     """Stores that units may open."""
     at_us: int
-    """Time of submission, in microseconds since 1970."""
+    """Time of submission, microseconds since 1970."""
     token: str = ""
-    """8 hex digits of this folder: two stores may have the same job, and a folder that was removed comes again."""
+    """8 hex digits that tell this folder from others of the job."""
     frames: list[str] = field(default_factory=list)
-    """SHA-256 hex of each block's frame in the units file; none in a description of an earlier release."""
+    """SHA-256 hex of each block's frame; none in descriptions of earlier releases."""
 
     def __post_init__(self) -> None:
-        """Check what becomes part of a key, a file name or a range. Raises: ValueError."""
         if not _TOKEN.fullmatch(self.token):
             raise ValueError(f"token {self.token!r} is not 8 hex digits")
         if not all(map(_SHA256.fullmatch, (self.code, self.units, *self.frames))):
@@ -103,7 +100,7 @@ class JobDescription:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 hex of the description as `JobFolder.create` stores it."""
+        """SHA-256 hex of the stored description."""
         return hashlib.sha256(to_json(self)).hexdigest()
 
     @property
@@ -123,41 +120,41 @@ class Start:
     node: str
     """Name of its machine."""
     at_us: int
-    """Time of the start, in microseconds since 1970."""
+    """Time of the start, microseconds since 1970."""
     unit: int = -1
-    """Unit of the block that is about to run by itself; -1: units run in parallel."""
+    """Unit that is about to run by itself; -1: units run in parallel."""
     left: str = ""
-    """End without outcomes: "told" to end, or "failed" by a fault; "" for a start that vanished, or still runs."""
+    """"told" to end, or "failed"; "" if it vanished or still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """An attempt: intended by a submitter, and then taken by an engine."""
+    """An attempt: first intended by a submitter, then accepted by an engine."""
 
     by: str
     """'node:process' of the submitter."""
     at_us: int
-    """Time of the intent, in microseconds since 1970."""
+    """Time of the intent, microseconds since 1970."""
     n_begun: int
     """Starts of blocks before it."""
     placed: bool = False
-    """True once the engine has it."""
+    """True once the engine accepted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOutcome(Generic[R]):
-    """An outcome as a line: a result, or a failure."""
+    """An outcome as a line: a result or a failure."""
 
     result: R | None = None
     """The result; None for a failure."""
     code: Code | None = None
     """Code of the failure; None for a result."""
     reason: str = ""
-    """First line of the failure's reason: a traceback would differ between machines."""
+    """First line of the failure's reason; a traceback would differ between machines."""
 
     @classmethod
     def of(cls, kind: type[R]) -> "type[StoredOutcome[R]]":
-        """Return the type whose result is of a kind, for reading it. kind: of the result."""
+        """Return the type for a kind of result."""
         return cast("type[StoredOutcome[R]]", cast("Any", cls)[kind])
 
     @property
@@ -170,24 +167,24 @@ class StoredOutcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """First line of a block's outcomes: of the block as a whole."""
+    """First line of a block's outcomes, about the whole block."""
 
     libraries: dict[str, str] = field(default_factory=dict)
     """Distribution that decides bytes -> its release on the node."""
     part: Any = None
-    """Plain values of what the work's `finish` returned; None for a work without."""
+    """Plain values of the result of `finish`, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Cost of a start that ended with outcomes."""
+    """Cost of a start that produced outcomes."""
 
     seconds: float
     """Time from begin to end."""
     node: str
     """Name of the machine."""
     n_computed: int
-    """Units that this start ran; the others were kept by an earlier one."""
+    """Units that this start ran; earlier starts had kept the others."""
 
 
 def now_us() -> int:
@@ -196,7 +193,7 @@ def now_us() -> int:
 
 
 class JobFolder:
-    """The folder of a job. The module's docstring lists names and contents.
+    """The folder of a job; docs/format.md lists its objects.
 
     Methods raise StoreError, and Corrupt for an object that penstock did not write.
 
@@ -215,15 +212,15 @@ class JobFolder:
         return f"{self._base}{name}"
 
     def description(self) -> JobDescription | None:
-        """Return the stored description, None before a submission; a writer of `jobs/` may have forged it."""
+        """Return the stored description or None. Any writer of `jobs/` may have forged it."""
         description = self._get("job.json", JobDescription)
         self._token = description.token if description else None
         return description
 
     def description_of(self, sha256: str) -> JobDescription:
-        """Return the description whose stored bytes have this SHA-256. Costs a request.
+        """Return the description whose stored bytes have this SHA-256.
 
-        Raises: ObjectNotFound; Changed for any other description, before a byte of it is parsed.
+        Raises: ObjectNotFound; Changed for any other description, before parsing it.
         """
         where = self.key("job.json")
         data = self.store.get(where).data
@@ -270,17 +267,14 @@ class JobFolder:
         return is_there(self.store, self.key(f"units-{description.units}.jsonl.zst"))
 
     def done(self, description: JobDescription | None = None) -> list[int]:
-        """Return the numbers of blocks that have outcomes, sorted. Costs a listing.
-
-        description: whose blocks count; None for all numbers, with or without a block.
-        """
+        """Return the sorted numbers of finished blocks. Costs a listing. description: limits them to its blocks."""
         blocks = sorted(block for block, _ in self._numbers("done/"))
         return (
             blocks if description is None else [block for block in blocks if block < len(description.blocks)]
         )
 
     def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
-        """Write the outcomes of a block. Where another runner was first, its outcomes stay."""
+        """Write the outcomes of a block, unless another runner was first."""
         try:
             self.store.put_if_absent(
                 self.key(f"done/{block}.jsonl.zst"), to_frame(map(to_json, [head, *outcomes]))
@@ -291,7 +285,7 @@ class JobFolder:
     def outcomes(
         self, description: JobDescription, block: int, kind: type[R]
     ) -> tuple[Head, list[Outcome[R]]]:
-        """Return the head of a block that is done, and its outcomes in the order of units."""
+        """Return the head of a finished block, and its outcomes in the order of units."""
         where = self.key(f"done/{block}.jsonl.zst")
         lines = from_frame(self.store.get(where).data, where)
         if len(lines) != description.blocks[block][0] + 1:
@@ -304,24 +298,24 @@ class JobFolder:
         ]
 
     def starts(self, block: int) -> list[Start]:
-        """Return the starts of a block, in their order. Costs a listing, and a request per start."""
+        """Return the starts of a block, in order. Costs a listing, and a request per start."""
         starts = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
         return [one for one in starts if one is not None]
 
     def n_starts(self) -> Counter[int]:
-        """Return block -> number of its starts. Costs a listing."""
+        """Return block -> number of starts. Costs a listing."""
         return Counter(block for block, _ in self._numbers("begun/"))
 
     def begin(self, block: int, start: Start, number: int) -> bool:
-        """Write start `number` of a block, from 1; return False where another runner has written it."""
+        """Write start `number` of a block, from 1; return False if another runner has written it."""
         return self._put_new(f"begun/{block}-{number}.json", start)
 
     def tell_start(self, block: int, start: Start, number: int) -> None:
-        """Write anew what is known of one's own start."""
+        """Update one's own start."""
         self.store.put(self.key(f"begun/{block}-{number}.json"), to_json(start))
 
     def keep(self, block: int, number: int, outcomes: dict[int, StoredOutcome[Any]]) -> None:
-        """Write the outcomes so far, by the numbers of units in the block."""
+        """Write the outcomes so far, by unit number in the block."""
         lines = [to_json([unit, one]) for unit, one in sorted(outcomes.items())]
         self.store.put(self.key(f"kept/{block}-{number}.jsonl.zst"), to_frame(lines))
 
@@ -344,7 +338,7 @@ class JobFolder:
         self.store.put(self.key(f"logs/{block}-{number}.txt"), text.encode(errors="replace")[-64 * 1024 :])
 
     def log(self, block: int) -> str:
-        """Return the log of the last start of a block that failed, "" without one."""
+        """Return the log of the last failed start of a block, or ""."""
         numbers = sorted(number for _, number in self._numbers(f"logs/{block}-"))
         if not numbers:
             return ""
@@ -353,10 +347,7 @@ class JobFolder:
         )
 
     def attempt_name(self, attempt: int) -> str:
-        """Return the name of an attempt, by which engines know it. Costs a request, once.
-
-        Raises: ObjectNotFound for a job that was removed.
-        """
+        """Return an attempt's name in engines. Raises: ObjectNotFound for a removed job."""
         if self._token is None and self.description() is None:
             raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
         return f"pk-{self.id[:12]}-{self._token}-{attempt}"
@@ -366,16 +357,16 @@ class JobFolder:
         return sorted(number for number, _ in self._numbers("given/"))
 
     def newest_attempt(self) -> tuple[int, AttemptRecord | None]:
-        """Return the newest attempt and its number; (0, None) before the first."""
+        """Return (number, newest attempt); (0, None) before the first."""
         newest = max(self.attempts(), default=0)
         return newest, self._get(f"given/{newest}.json", AttemptRecord) if newest else None
 
     def intend(self, number: int, attempt: AttemptRecord) -> bool:
-        """Write an attempt; return False where another submitter has written it."""
+        """Write an attempt; return False if another submitter has written it."""
         return self._put_new(f"given/{number}.json", attempt)
 
     def placed(self, number: int, attempt: AttemptRecord) -> None:
-        """Write that an engine has an attempt."""
+        """Record that an engine accepted an attempt."""
         self.store.put(self.key(f"given/{number}.json"), to_json(replace(attempt, placed=True)))
 
     def attend(self) -> None:
@@ -383,7 +374,7 @@ class JobFolder:
         self.store.put(self.key("attended.json"), to_json(now_us()))
 
     def attended_us(self) -> int:
-        """Return when a process last waited, in microseconds since 1970; 0 for never."""
+        """Return when a process last waited, microseconds since 1970; 0 for never."""
         return self._get("attended.json", int) or 0
 
     @property
@@ -392,17 +383,17 @@ class JobFolder:
         return is_there(self.store, self.key("stop"))
 
     def stop(self) -> None:
-        """Say that the job is to end."""
+        """Ask runners to end the job."""
         self.store.put(self.key("stop"), b"")
 
     def go_on(self) -> None:
-        """Take that back."""
+        """Withdraw the request to end."""
         self.store.delete_many([self.key("stop")])
 
     def remove(self) -> int:
         """Delete the folder, its description last; return the number of objects.
 
-        Symbolic links stay, and are logged: a writer of the folder may have linked to another user's files.
+        Symbolic links stay and are logged: they may point to another user's files.
         """
         objects = list(list_in_place(self.store, self._base, FOLDER))
         for info, is_link in objects:
@@ -435,13 +426,13 @@ class JobFolder:
 
 
 def store_url(store: Store) -> str:
-    """Return the URL by which units open a store that their job names."""
+    """Return the URL by which units open a store of their job."""
     spec = getattr(store, "spec", None)
     return spec.url if isinstance(spec, StoreSpec) else store.url
 
 
 def job_ids(store: Store) -> Iterator[str]:
-    """Yield the ids of all jobs of a store, sorted; other folders are no jobs. Costs a request per folder."""
+    """Yield the sorted ids of all jobs of a store. Costs a request per folder."""
     after = FOLDER
     while (first := next(iter(store.list(FOLDER, after)), None)) is not None:
         id_ = first.key.removeprefix(FOLDER).partition("/")[0]

@@ -1,4 +1,4 @@
-"""Blocks of a work, for a step: of a cluster's job, or the same ones computed by this process's own pool."""
+"""Compute the blocks of a work as a cluster's job, or with this process's own pool."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 @runtime_checkable
 class Jobs(Protocol):
-    """An engine that computes works as jobs of its own, elsewhere."""
+    """An engine that runs works as jobs of its own, elsewhere."""
 
     def blocks(
         self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
     ) -> Iterator[BlockOutcomes[R]]:
-        """Yield the blocks of a job in their order."""
+        """Yield the blocks of a job, in order."""
 
     def tell(self, line: str) -> None:
         """Print a line for the waiting user."""
@@ -40,7 +40,7 @@ def blocks_of(
     units: Callable[[], Iterable[U]],
     progress: Progress | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job in their order: as its engine computes them, or this process's own pool.
+    """Yield the blocks of a job in order, from its engine or from this process's own pool.
 
     Raises: as `ClusterCompute.blocks`; as `computed_here`.
     """
@@ -50,10 +50,7 @@ def blocks_of(
 
 
 def discard(compute: object, job: Job[Any, Any]) -> None:
-    """Delete the folder of a job whose outcomes are on record: units hold keys and texts of raw objects.
-
-    There is none where this process computed the job.
-    """
+    """Delete the folder of a job whose outcomes are recorded: units hold keys and texts of raw objects."""
     if isinstance(compute, Jobs):
         for folder in own_folders(job):
             folder.remove()
@@ -66,11 +63,11 @@ def computed_here(
     stores: Sequence[Store],
     progress: Progress | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a work in their order; units of later ones run meanwhile.
+    """Yield the blocks of a work in order; later units run meanwhile.
 
-    stores: the stores that units open by URL. Scratch holds begun units until their block ends.
+    stores: stores that units open by URL.
 
-    Raises: Fault for a store or disk at fault, and for a block that cannot be finished; as `Compute.map`.
+    Raises: Fault for a failing store or disk, or a block that cannot be finished; as `Compute.map`.
     """
     place = work.place
     calls = WorkerCalls(

@@ -1,6 +1,6 @@
-"""Dataclasses of plain values as JSON, and lines of JSON as frames of Zstandard: all that a job keeps in the store.
+"""Encode a job's dataclasses as JSON, and pack lines of JSON into frames of Zstandard.
 
-Nothing here can name code to run. JSON is strict: a value of another type, or a field that is missing, is refused.
+Nothing stored can name code to run. Decoding is strict: a wrong type or a missing field is an error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,19 +17,16 @@ except ImportError as error:
 
 T = TypeVar("T")
 MAX_FRAME_BYTES = 2**30
-"""Bytes of a frame once it is unpacked, at most."""
+"""Largest frame after decompression, in bytes."""
 
 
 def to_json(value: object) -> bytes:
-    """Return JSON in one line: fields in their order, keys of dicts sorted, so that equal values have equal bytes.
-
-    Raises: TypeError for a value that is not plain.
-    """
+    """Return one line of JSON; equal values have equal bytes. Raises: TypeError for a value that is not plain."""
     return msgspec.json.encode(value, order="deterministic")
 
 
 def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
-    """Return the value of a type. where: for the message. Raises: Corrupt."""
+    """Return the value of a type. where: for the message."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (
@@ -41,18 +38,18 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
 
 
 def from_mapping(values: Mapping[str, object], kind: type[T]) -> T:
-    """Return the value of a type from plain values, for example of a TOML file. Raises: ValueError."""
+    """Return the value of a type from plain values, such as a TOML table. Raises: ValueError."""
     return msgspec.convert(values, kind, strict=True)
 
 
 def to_frame(lines: Iterable[bytes]) -> bytes:
-    """Return lines as one frame; frames one after the other are what `zstdcat` reads as one file."""
+    """Return lines as one frame. `zstdcat` reads consecutive frames as one file."""
     text = b"".join(line + b"\n" for line in lines)
     return bytes(pa.compress(text, codec="zstd", asbytes=True))
 
 
 def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
-    """Return the lines of one frame. Raises: Corrupt."""
+    """Return the lines of one frame."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             text = stream.read(MAX_FRAME_BYTES + 1)

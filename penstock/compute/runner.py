@@ -1,13 +1,12 @@
-"""A runner: it computes blocks of a job on one machine, with the pool of worker processes that is there.
+"""A runner computes blocks of a job on one machine, with that machine's pool of workers.
 
-Element i takes blocks i, i + elements, ... that are not done. Every unit has exactly one outcome:
+Element i takes the missing blocks among i, i + elements, ... Every unit gets exactly one outcome:
 
-- It returns, raises, hangs or dies in its worker: see `pool`.
-- The runner vanishes: the block begins again, with the outcomes that were kept.
-- It vanishes twice, unannounced: units that are left run one at a time, beside nothing else. Each is named in the
-  store before it begins; a unit that was named before comes last.
-- A unit that is named at two such deaths has crashed; its neighbours go on.
-- The store or the disk is at fault: the runner fails, and no unit is refused.
+- A unit returns, raises, hangs or dies in its worker: see `pool`.
+- If the runner vanishes, the block begins again with the outcomes kept so far.
+- After two such ends, units run one at a time, each named in the store before it begins.
+- A unit that was named at two such ends counts as crashed; its neighbours continue.
+- If the store or disk fails, the runner fails, and no unit is refused.
 """
 
 import math
@@ -25,25 +24,24 @@ from typing import Any
 from loader.errors import CodeMismatch, InvalidRuntime, StoreError
 from loader.storage.disk.scratch import held_folder
 
-from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
 from .pool import Compute
 from .pool.environment import store_variables
-from .work import Work
+from .work import Work, libraries_here, python_release, source_hash
 from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
-"""Exit status: nothing is left to do; a fault, after which a new start may help; none will; SIGTERM."""
+"""Exit statuses: nothing left to do; a fault, which a new start may pass; a final refusal; SIGTERM."""
 FINAL = (DONE, REFUSED)
-"""Exit statuses after which a runner need not begin again."""
+"""Exit statuses after which the runner does not begin again."""
 STOP_S = 5.0
-"""Least seconds between two checks whether the job is to end."""
+"""Minimum interval between checks for a stop request, in s."""
 KEEP_S = 30.0
-"""Outcomes are kept at least this often, in s."""
+"""Outcomes are stored at least this often, in s."""
 BLOCKS_AT_ONCE = 2
-"""So that workers have units while the last ones of a block run."""
+"""Workers stay busy while the last units of a block run."""
 VANISHED = 2
-"""Unannounced ends of a block after which units run one at a time; a unit named at so many has crashed."""
+"""Unannounced ends after which units run one at a time, or a named unit has crashed."""
 
 
 class RunnerStopped(Exception):
@@ -52,20 +50,20 @@ class RunnerStopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerName:
-    """Name of a runner."""
+    """Identity of a runner."""
 
     attempt: int
     """Attempt at the job."""
     element: int
-    """Number among its runners."""
+    """Number of the runner."""
     elements: int
-    """Number of its runners."""
+    """Number of runners."""
     node: str
     """Name of the machine."""
 
 
 class Runner:
-    """Blocks of a job, computed by a pool.
+    """Computes blocks of a job with a pool.
 
     Raises: CodeMismatch for another source tree or Python than the job's; InvalidRuntime for a work that may not run.
     """
@@ -90,7 +88,7 @@ class Runner:
         self._turns, self._next_turn = threading.Semaphore(BLOCKS_AT_ONCE), threading.Lock()
 
     def run(self) -> int:
-        """Compute this runner's blocks; return the exit status. Raises: the first fault, once the others ended."""
+        """Compute this runner's blocks; return the exit status. Raises: the first fault."""
         done = set(self._folder.done())
         numbers = range(self._name.element, len(self._description.blocks), self._name.elements)
         waiting = iter([number for number in numbers if number not in done])
@@ -122,27 +120,27 @@ class Runner:
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
-        """Return whether a user asked to end the job. Asks the store once per `STOP_S`: blocks may be short."""
+        """Return whether a user asked to end the job. Asks the store at most once per `STOP_S`."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
             self._asked_s, self._stopped = now_s, self._folder.stopped
         return self._stopped
 
     def tell_to_end(self) -> None:
-        """End all units; `run` returns, once outcomes so far are kept."""
+        """End all units; `run` stores the outcomes so far and returns."""
         self._stop_requested.set()
         self._compute.close()
 
     def block(self, block: int) -> bool:
-        """Compute a block; return False where it began too often. Raises: StoreError; RunnerStopped."""
+        """Compute a block; return False if it began too often. Raises: StoreError; RunnerStopped."""
         starts = self._folder.starts(block)
-        with self._turn(alone=_runs_alone(starts)):
+        with self._turn(exclusive=_runs_alone(starts)):
             return self._block(block, starts)
 
     @contextmanager
-    def _turn(self, *, alone: bool) -> Iterator[None]:
-        """Wait until a block may run. alone: no other block runs meanwhile, which could end the runner."""
-        n = BLOCKS_AT_ONCE if alone else 1
+    def _turn(self, *, exclusive: bool) -> Iterator[None]:
+        """Wait for a turn. exclusive: run no other block meanwhile, which could end the runner."""
+        n = BLOCKS_AT_ONCE if exclusive else 1
         with self._next_turn:
             for _ in range(n):
                 self._turns.acquire()
@@ -176,18 +174,18 @@ class Runner:
 
     @property
     def work(self) -> Work[Any, Any]:
-        """The work."""
+        """The job's work."""
         return self._calls.work
 
     def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome[Any]]:
-        """Yield the outcomes of units, which run beside each other. Raises: Fault; RunnerStopped."""
+        """Yield the outcomes of units, which run in parallel. Raises: Fault; RunnerStopped."""
         with self._stopped_or_closed():
             yield from self._calls.outcomes(units, folders)
 
     def finish(
         self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome[Any]]
     ) -> Any:
-        """Return what the work's `finish` makes of a block; None for a work without. Raises: Fault; RunnerStopped."""
+        """Return the result of the work's `finish` for a block, or None. Raises: Fault; RunnerStopped."""
         with self._stopped_or_closed():
             return self._calls.finish(block, units, folders, outcomes)
 
@@ -211,10 +209,7 @@ class Runner:
 
 
 class _BlockRun:
-    """One start of a block. starts: the earlier ones. scratch: folder for what units leave to `finish`; None for none.
-
-    Outcomes of a work with `finish` are not kept: the files beside them are gone with this runner.
-    """
+    """One start of a block. Outcomes of a work with `finish` are not kept, since their files go with the runner."""
 
     def __init__(
         self,
@@ -234,7 +229,6 @@ class _BlockRun:
         self.n_computed = 0
 
     def outcomes(self) -> list[StoredOutcome[Any]]:
-        """Return the outcome of each unit. Raises: StoreError; RunnerStopped."""
         self._units = self._runner.units(self._block)
         numbers = range(len(self._units))
         missing = [number for number in numbers if number not in self._outcomes]
@@ -246,7 +240,6 @@ class _BlockRun:
         return [self._outcomes[number] for number in numbers]
 
     def finish(self, outcomes: Sequence[StoredOutcome[Any]]) -> Any:
-        """Return what the work's `finish` makes of the block; None for a work without. Raises: Fault; RunnerStopped."""
         folders = self._folders(range(len(self._units)))
         return self._runner.finish(self._block, self._units, folders, outcomes)
 
@@ -257,7 +250,6 @@ class _BlockRun:
         return [str(self._scratch / str(number)) if self._scratch else "" for number in numbers]
 
     def leave(self, error: BaseException) -> None:
-        """Keep what is there, and say how this start ended; a store at fault may hear neither."""
         reason = "told" if isinstance(error, RunnerStopped) else "failed"
         try:
             self._keep()

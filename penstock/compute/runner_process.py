@@ -1,6 +1,7 @@
-"""Process of a runner, as an engine begins it.
+"""Entry point of a runner's process.
 
-python -m penstock.compute.runner_process --root URL --job ID --sha256 HEX --attempt 1 --element 0 --elements 4 --cpus 2
+python -m penstock.compute.runner_process --root URL --job ID --sha256 HEX --attempt 1 --element 0 --elements 4 --cpus
+2
 """
 
 import argparse
@@ -19,13 +20,13 @@ from loader.storage import open_store
 
 from .job import JobFolder
 from .pool import Compute, LocalCompute
-from .pool.gpus import visible_gpus
+from .pool.environment import visible_gpus
 from .runner import FAILED, REFUSED, Runner, RunnerName
 from .work import work_at
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a runner as this process; return its exit status, one of `runner`'s."""
+    """Run a runner in this process; return its exit status."""
     arguments = parser().parse_args(argv)
     try:
         runner = open_runner(arguments, LocalCompute)
@@ -50,10 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
-    """Return the runner of the parser's arguments. compute: makes the pool of so many workers.
+    """Return the runner of these arguments. compute: makes a pool of so many workers.
 
-    Raises: Changed for another description than the submitter's; CodeMismatch; InvalidRuntime; StoreError,
-    ObjectNotFound for a job that is not there.
+    Raises: Changed for a description other than the submitter's; CodeMismatch; InvalidRuntime; ObjectNotFound.
     """
     store = open_store(arguments.root, json.loads(arguments.options))
     folder = JobFolder(store, arguments.job)
@@ -70,7 +70,6 @@ def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]
 
 
 def _gpus(n_gpus: int | None) -> Sequence[str]:
-    """Return the GPUs of a slot of so many; None: all that this process sees. Raises: InvalidRuntime."""
     if n_gpus == 0:
         return ()
     there = visible_gpus()
@@ -83,7 +82,7 @@ def _gpus(n_gpus: int | None) -> Sequence[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of a runner's arguments."""
+    """Return the argument parser of a runner."""
     top = argparse.ArgumentParser(prog="python -m penstock.compute.runner_process", description=__doc__)
     top.add_argument("--root", required=True, help="URL of the store with the job's folder")
     top.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")

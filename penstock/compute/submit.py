@@ -1,7 +1,7 @@
-"""Submission of a job, or of what another process submitted before: only where it is the same work.
+"""Submit a job, or accept the same job of another process.
 
-Any writer of `jobs/` may have forged a folder. A submitter computes the description itself, and takes a stored one
-only if both agree. Runners get the SHA-256 of that description from their submitter, by the engine.
+Any writer of `jobs/` may have forged a folder. A submitter computes the description itself and accepts a stored one
+only if both agree. Runners receive the description's SHA-256 from their submitter.
 """
 
 import logging
@@ -15,26 +15,25 @@ from loader.errors import Changed, Corrupt, JobFailed, ObjectNotFound
 from loader.storage.disk.scratch import held_folder
 
 from .blocks import UnitsFile, write_units
-from .code import python_release, source_hash
 from .job import FOLDER, Job, JobDescription, JobFolder, now_us
 from .plain import from_frame, from_json, to_json
-from .work import StoredPlace, Work
+from .work import StoredPlace, Work, python_release, source_hash
 
 U = TypeVar("U")
 R = TypeVar("R")
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
-"""Folders of other work under the ids of one job; with more of them a writer forges them."""
+"""Folders of other work under the ids of one job; more of them are forged."""
 _COMPARED = ("work", "name", "version", "code", "python", "stores")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job that was submitted."""
+    """A submitted job."""
 
     folder: JobFolder
-    """Its folder; its id has the number of the attempt at which no other work lay there."""
+    """Its folder, at the first attempt whose id holds no other work."""
     description: JobDescription
     """Its description, which this process vouches for."""
 
@@ -46,14 +45,13 @@ def submitted(
     *,
     anew: bool = False,
 ) -> Submission:
-    """Submit a job, or return the same one that another process submitted before.
+    """Submit a job, or return the same job of another process.
 
-    A folder of other work is named, stays, and this job goes on under the id of its next attempt. Memory: the units of
-    one block.
+    A folder of other work stays; the job then uses the id of its next attempt. Memory: one block's units.
 
-    tell: takes a line about a folder of other work. anew: passes over the same job where it has ended.
+    tell: receives a line about such a folder. anew: skip the same job if it has ended.
 
-    Raises: InvalidRuntime for a store or work that nodes cannot open or import; JobFailed for too many such folders.
+    Raises: InvalidRuntime for a store or work that nodes cannot open; JobFailed for too many such folders.
     """
     StoredPlace.of(job.store)
     n_others = 0
@@ -72,7 +70,7 @@ def submitted(
 
 
 def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | None:
-    """Submit a job; return None where its folder has a description. Raises: as `submitted`."""
+    """Submit a job; return None if its folder has a description. Raises: as `submitted`."""
     StoredPlace.of(job.store)
     folder = JobFolder(job.store, job.id)
     with held_folder("job") as scratch:
@@ -82,7 +80,7 @@ def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | No
 
 
 def recorded(folder: JobFolder, sha256: str) -> Submission | None:
-    """Return a job whose description's SHA-256 was recorded elsewhere; None where its folder has no such one."""
+    """Return the job of a recorded SHA-256, or None if its folder has another description."""
     try:
         return Submission(folder=folder, description=folder.description_of(sha256))
     except (ObjectNotFound, Changed):
@@ -90,7 +88,7 @@ def recorded(folder: JobFolder, sha256: str) -> Submission | None:
 
 
 def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
-    """Name a folder of other work. Raises: JobFailed for one too many."""
+    """Report a folder of other work. Raises: JobFailed for one too many."""
     tell(
         f"{folder.key('')} in {folder.store.url} is not used: {why}. The job goes on as its next attempt; look at "
         f"it with penstock jobs show {folder.id}, and at who may write to {FOLDER} there"
@@ -103,7 +101,7 @@ def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
 
 
 def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
-    """Yield the folders of a job, of this attempt and later ones, that hold its work in this source tree."""
+    """Yield the folders of a job, of this attempt and later ones, with its work in this source tree."""
     code = source_hash(job.work.place)
     for attempt in range(job.attempt, job.attempt + MAX_OTHERS):
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)
@@ -137,10 +135,6 @@ def _described(job: Job[U, R], units: UnitsFile) -> JobDescription:
 def _accepted(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, path: Path, *, anew: bool
 ) -> tuple[JobDescription | None, str]:
-    """Return the description to go on with, created where there is none.
-
-    Or None and why the folder holds other work; "" for a job that has ended, where it is wanted anew.
-    """
     try:
         stored = folder.description()
         others = [] if stored is None else _other_fields(new, stored)
@@ -173,7 +167,6 @@ def _has_ended(folder: JobFolder, description: JobDescription) -> bool:
 def _has_units_of(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, stored: JobDescription, path: Path
 ) -> bool:
-    """Return whether the stored units are this process's own but for what may differ. Costs a range per block then."""
     if (stored.units, stored.blocks, stored.frames) == (new.units, new.blocks, new.frames):
         return True
     if work.alike is None or [n for n, *_ in new.blocks] != [n for n, *_ in stored.blocks]:

@@ -1,19 +1,16 @@
-"""Work: a function over units, and all that a runner needs to know of it.
+"""Work: a function over units, with all that a runner needs to run it, and the hash of its source tree.
 
-    def read_shard(unit: ShardUnit, node: Node) -> ShardProblems: ...
-
-    READ_SHARDS = Work(
-        name="verify-shards", version="1", function=read_shard, unit=ShardUnit, result=ShardProblems, timeout_s=3600
-    )
-
-Units and results lie in the store as JSON, so both are frozen dataclasses of plain values: who may write to a
-bucket cannot run code on a node. The work stands at the top level of its function's module, by which a node finds it.
+Units and results lie in the store as JSON, so both are frozen dataclasses of plain values. The work stands at the top
+level of its function's module, where nodes find it: see `verify/shards_job.py`.
 """
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
 from typing import Any, Generic, TypeVar
@@ -23,28 +20,79 @@ from loader.storage import Store, StoreSpec
 from loader.storage.disk.scratch import HeldFolder
 
 from .pool import Outcome
-from .pool.gpus import place_here
+from .pool.environment import place_here
+
+OURS = ("loader", "penstock", "resources", "assets")
+"""Our packages, in the order of their imports."""
+
+
+def python_release() -> str:
+    """Return Python's minor release: '3.11'."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def source_hash(work_place: str) -> str:
+    """Return the SHA-256 (hex) of the Python files that a work can import.
+
+    Other packages do not count: whether they can be imported depends on the current folder.
+
+    work_place: 'module:name'.
+    """
+    sha256 = hashlib.sha256()
+    own = work_place.partition(":")[0].partition(".")[0]
+    ours = OURS[: OURS.index(own) + 1] if own in OURS else OURS
+    for package in sorted({*ours, own}):
+        for name, path in _files(package):
+            of_file = hashlib.sha256(path.read_bytes()).hexdigest()
+            sha256.update(f"{package}/{name}\0{of_file}\0".encode())
+    return sha256.hexdigest()
+
+
+def libraries_here(names: Sequence[str]) -> dict[str, str]:
+    """Return distribution -> installed release, "" if none is installed."""
+    releases = {}
+    for name in names:
+        try:
+            releases[name] = version(name)
+        except PackageNotFoundError:
+            releases[name] = ""
+    return releases
+
+
+def _files(package: str) -> list[tuple[str, Path]]:
+    spec = find_spec(package)
+    if spec is None:
+        return []
+    if not spec.submodule_search_locations:
+        return [(package, Path(spec.origin))] if spec.origin else []
+    files: dict[str, Path] = {}
+    for folder in map(
+        Path, spec.submodule_search_locations
+    ):  # the first folder wins, as it does for an import
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | files
+    return sorted(files.items())
+
 
 U = TypeVar("U")
 R = TypeVar("R")
 
 
 class Fault(StoreError):
-    """A store or a disk at fault, not the unit's: its block begins again."""
+    """A failing store or disk. The unit's block begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPlace:
-    """A store by URL and options, without secrets: nodes find credentials in their own environment."""
+    """A store by URL and options. Nodes find credentials in their own environment."""
 
     url: str
     """URL."""
     options: dict[str, Any]
-    """Options that are no secrets."""
+    """Options, without secrets."""
 
     @classmethod
     def of(cls, store: Store) -> "StoredPlace":
-        """Return the place of a store. Raises: InvalidRuntime for a store that no other process can open."""
+        """Return the place of a store. Raises: InvalidRuntime for a store that other processes cannot open."""
         spec = getattr(store, "spec", None)
         if not isinstance(spec, StoreSpec) or spec.url.startswith("memory:"):
             raise InvalidRuntime(
@@ -54,30 +102,30 @@ class StoredPlace:
 
     @property
     def spec(self) -> StoreSpec:
-        """The spec to open it from."""
+        """Spec that opens the store."""
         return StoreSpec(url=self.url, options=self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Resources of one unit: a runner runs as many units at once as its slot holds of them."""
+    """Resources of one unit."""
 
     cpus: int = 1
     """Processors."""
     memory_bytes: int = 2 * 2**30
-    """Memory at its peak."""
+    """Peak memory."""
     gpus: int = 0
-    """GPUs, which no other unit has meanwhile. In a slot without any, the unit's place is "cpu"."""
+    """GPUs, exclusive to the unit. In a slot without any, the unit's place is "cpu"."""
 
     def units_at_once(self, cpus: int, memory_bytes: int, gpus: int = 0) -> int:
-        """Return how many units a slot holds, at least 1. memory_bytes: of the slot; 0: unknown. gpus: of the slot."""
+        """Return the units that a slot holds, at least 1. memory_bytes: of the slot; 0 if unknown."""
         by_memory = memory_bytes // self.memory_bytes if memory_bytes else cpus
         by_gpus = gpus // self.gpus if gpus and self.gpus else cpus
         return max(1, min(cpus // self.cpus, by_memory, by_gpus))
 
 
 class Node:
-    """Surroundings of a unit on the machine that runs it."""
+    """The surroundings of a unit on the machine that runs it."""
 
     def __init__(
         self,
@@ -85,21 +133,22 @@ class Node:
         scratch: Path | None = None,
         packages: Sequence[str] = (),
     ) -> None:
-        """Take the stores that the job names, or their specs, by their URL.
+        """Hold what a unit may use.
 
-        scratch: a folder, which the caller removes; None for one of its own. packages: whose code may run.
+        stores: URL -> store or spec. scratch: a folder that the caller removes; None for a private one. packages:
+        packages whose code may run.
         """
         self.stores, self.packages = stores, packages
         self._scratch, self._own = scratch, list[HeldFolder]()
 
     @property
     def place(self) -> str:
-        """Device of the unit: "cuda:0", the first of the GPUs that its worker sees, or "cpu"."""
+        """Device of the unit: "cuda:0", the first GPU of its worker, or "cpu"."""
         return place_here() or "cpu"
 
     @property
     def scratch(self) -> Path:
-        """Private folder of this unit, removed after it, or after its block if the work has `finish`."""
+        """Private folder of this unit, removed after the unit, or after its block if the work has `finish`."""
         if self._scratch is None:
             self._own.append(HeldFolder("unit"))
             self._scratch = self._own[0].path
@@ -107,12 +156,12 @@ class Node:
         return self._scratch
 
     def close(self) -> None:
-        """Remove the folder, if it is its own."""
+        """Remove the private folder."""
         for folder in self._own:
             folder.close()
 
     def open(self, url: str) -> Store:
-        """Return a store that the job names. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""
+        """Return a store of the job. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""
         if url not in self.stores:
             raise InvalidRuntime(
                 f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
@@ -123,14 +172,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Generic[U]):
-    """Units of a block, as its work's `finish` gets them."""
+    """Units of a block, as its work's `finish` receives them."""
 
     number: int
     """Number of the block in its job, from 0."""
     units: Sequence[U]
-    """Units in their order."""
+    """Units, in order."""
     folders: Sequence[Path]
-    """Scratch folder of each unit, as the unit left it; one that failed, or left nothing, may have none."""
+    """Scratch folder of each unit; it may be missing."""
 
 
 def _a_second(_: Any) -> float:
@@ -146,32 +195,31 @@ class Work(Generic[U, R]):
     """A function over units, with its types."""
 
     name: str
-    """Name, of which people think at its jobs: lower-case letters, digits and hyphens."""
+    """Name for people: lower-case letters, digits and hyphens."""
     version: str
-    """Version of the function: another one makes other jobs."""
+    """Version of the function; another version makes other jobs."""
     function: Callable[[U, Node], R]
-    """Makes a unit's result. It may run twice, and write nothing that a second run would not write alike."""
+    """Makes a unit's result. A second run must write the same."""
     unit: type[U]
     """Dataclass of a unit."""
     result: type[R]
     """Dataclass of a result."""
     timeout_s: float | Callable[[U], float]
-    """Seconds that a unit may take, above 0: for all, or of a unit."""
+    """Time limit in s, above 0: of every unit, or by unit."""
     cost_s: Callable[[U], float] = _a_second
-    """Seconds that a unit takes about, by which units are cut into blocks."""
+    """Estimated seconds of a unit."""
     nbytes: Callable[[U], int] = _no_bytes
-    """Bytes that a unit adds about to what `finish` writes, by which units are cut into blocks."""
+    """Estimated bytes of a unit in the output of `finish`."""
     finish: Callable[[Block[U], Sequence[Outcome[R]], Node], Any] | None = None
-    """Writes one thing of a block, such as its part, from the folders that its units left; None for nothing. It may run
-    twice: what it writes has a name of each run's own, and the first run's answer counts."""
+    """Writes one thing per block from the units' folders. It may run twice, so each run writes under its own name."""
     part: type[Any] = NoneType
-    """Dataclass of what `finish` returns."""
+    """Dataclass of the result of `finish`."""
     resources: Resources = field(default_factory=Resources)
     """Resources of a unit."""
     alike: Callable[[U], U] | None = None
-    """Returns a unit without what may differ between two submitters, such as the id of a run; None for nothing."""
+    """Returns a unit without fields that differ between submitters, or None."""
     libraries: Sequence[str] = ()
-    """Distributions whose releases decide the result's bytes, such as "av": they must be the same for all blocks."""
+    """Distributions that decide the result's bytes, such as "av"."""
 
     def limit_s(self, unit: U) -> float:
         """Return the time limit of a unit, in s."""
@@ -193,7 +241,7 @@ class Work(Generic[U, R]):
 def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
     """Return the work of 'module:name'.
 
-    packages: whose works may run; a job's description lies in a bucket, where others may have written it.
+    packages: packages whose works may run, since others may have written the job's description.
 
     Raises: InvalidRuntime.
     """

@@ -1,7 +1,4 @@
-"""A work on a pool of workers: what a worker is sent, and what comes back of it.
-
-Units, results and what a block's `finish` returns go to workers and back as JSON, as they lie in a job's folder.
-"""
+"""Run a work on a pool of workers. Units, results and parts travel as JSON, as in a job's folder."""
 
 import errno
 import shutil
@@ -16,17 +13,17 @@ from loader.errors import Corrupt, Forbidden, Throttled, Transient
 from .job import StoredOutcome
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress
-from .pool.gpus import shares
+from .pool.environment import shares
 from .work import Block, Fault, Node, Work, work_at
 
 FINISH_S = 3600.0
-"""Seconds that the `finish` of a block may take."""
+"""Time limit of a block's `finish`, in s."""
 _RESULT, _FAULT = b"r", b"f"
 _FAULTS = (Fault, Transient, Throttled, Forbidden)
 _ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 )
-"""Errors of a disk or a machine, and not of the unit: a file that is missing is the unit's."""
+"""Errors of a disk or machine. A missing file is the unit's own error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +39,14 @@ class _Call:
 
     @property
     def work(self) -> Work[Any, Any]:
-        """The work. Raises: InvalidRuntime."""
         return work_at(self.place, self.packages)
 
 
 class _UnitCall(_Call):
-    """The work's function as workers get it."""
+    """The work's function, as workers receive it."""
 
     def __call__(self, arguments: tuple[bytes, str]) -> bytes:
-        """Return an answer. given: JSON of a unit; its folder, "" for one of its own."""
+        """Return an answer to (JSON of a unit, its scratch folder or "")."""
         work, (unit, folder) = self.work, arguments
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
@@ -62,10 +58,10 @@ class _UnitCall(_Call):
 
 
 class _FinishCall(_Call):
-    """The work's `finish` as workers get it."""
+    """The work's `finish`, as workers receive it."""
 
     def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
-        """Return an answer. given: number, units, folders and outcomes of a block."""
+        """Return an answer to (number, units, folders, outcomes)."""
         work, (number, units, folders, outcomes) = self.work, arguments
         block = Block(
             number=number,
@@ -81,8 +77,8 @@ class _FinishCall(_Call):
 class WorkerCalls:
     """A work whose units and blocks a pool computes.
 
-    place: 'module:name' of the work. packages: whose works may run. stores: URL -> store or spec. variables: names of
-    environment variables that the stores need. gpus: GPUs of this machine for the units.
+    place: 'module:name' of the work. packages: packages whose works may run. stores: URL -> store or spec. variables:
+    environment variables that the stores need. gpus: GPUs of this machine.
     """
 
     def __init__(
@@ -104,9 +100,11 @@ class WorkerCalls:
     def outcomes(
         self, units: Sequence[Any], folders: Sequence[str], progress: Progress | None = None
     ) -> Generator[StoredOutcome[Any]]:
-        """Yield the outcomes of units in their order; they run beside each other. Raises: Fault; as `Compute.map`.
+        """Yield the outcome of each unit, in order; units run in parallel.
 
-        folders: scratch folder of each, which stays; "" for one that is removed after the unit.
+        folders: scratch folder of each unit, which stays; "" for a temporary one.
+
+        Raises: Fault; as `Compute.map`.
         """
         answers = self._compute.map(
             self._unit,
@@ -126,7 +124,7 @@ class WorkerCalls:
         folders: Sequence[str],
         outcomes: Sequence[StoredOutcome[Any]],
     ) -> Any:
-        """Return what `finish` makes of a block; None for a work without one. Raises: Fault; as `Compute.map`."""
+        """Return the result of the work's `finish` for a block, or None. Raises: Fault; as `Compute.map`."""
         if self.work.finish is None:
             return None
         arguments = (number, [*map(to_json, units)], list(folders), [*map(to_json, outcomes)])
@@ -147,7 +145,7 @@ class WorkerCalls:
         body, fault = _read(outcome.value)
         if fault:
             raise Fault(fault)
-        try:  # the file that it read may control the worker
+        try:  # a hostile input file may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
         except Corrupt as error:
             return StoredOutcome(code="exception", reason=str(error))
@@ -159,7 +157,7 @@ def _failure(outcome: Outcome[Any]) -> Failure:
 
 
 def _answer(make: Callable[[], Any]) -> bytes:
-    """Return an answer: a letter, and JSON of what a function makes, or the text of a fault."""
+    """Return a letter, then the JSON of a result or the text of a fault."""
     try:
         answer = make()
     except Exception as error:
@@ -170,7 +168,6 @@ def _answer(make: Callable[[], Any]) -> bytes:
 
 
 def _read(answer: bytes) -> tuple[memoryview, str]:
-    """Return the JSON of an answer, and the text of its fault or ""."""
     body = memoryview(answer)[1:]
     return body, "" if answer[:1] == _RESULT else str(body, errors="replace")
 

@@ -1,1 +1,1 @@
-"""Takedowns as adoption (formats) and takedown (upkeep) both read them: denied names, bytes and records."""
+"""Takedowns as formats and upkeep both read them: denied names, bytes and records."""

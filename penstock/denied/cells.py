@@ -1,15 +1,15 @@
 """Remove the names of denied samples from the cells of tables and from JSON.
 
-A run and a proof have one rule:
+A run and a proof share one rule:
 
-- what a row is called itself (`OWN`) is compared whole, and decides whose row it is; it is never changed;
-- a column or field that names another one (`REFERENCE`) is compared whole: the cell becomes null, an item goes;
-- a reason (`TELLING`) is searched for names, and loses them;
-- all else, such as labels and paths, is not looked at: it may hold a word that is also a key.
+- A row's own names (`OWN`) are compared whole, decide whose row it is, and never change.
+- A column or field that names another sample (`REFERENCE`) is compared whole: the cell becomes null, an item goes.
+- A reason (`TELLING`) is searched and loses the names.
+- All else, such as labels and paths, is not searched: it may hold a word that is also a key.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +17,53 @@ import pyarrow.compute as pc
 
 from loader.dataset.log.denies import TESTED
 from loader.dataset.tables.parquet import table_facts
+from loader.errors import Corrupt
+from loader.json_text import DamagedJson, parse_json_object
 
 from ..text import markdown_plain, markdown_text
 from .hashed_names import TAKEN_DOWN, Marks
+
+
+def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
+    """Return the JSON object at a path of the store at `url`."""
+    try:
+        return parse_json_object(data)
+    except DamagedJson as error:
+        raise Corrupt(
+            f"{url}/{path} is no JSON object ({error}); restore it from a mirror, or delete it"
+        ) from error
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value, names of entries included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield name
+            yield from texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts(item)
+
+
+def cell_texts(table: pa.Table) -> Iterator[str]:
+    """Yield every distinct text in a table, also in lists and categories."""
+    for name in table.column_names:
+        column = table[name]
+        if pa.types.is_string(column.type):
+            yield from pc.unique(column).drop_null().to_pylist()
+        elif pa.types.is_nested(column.type):
+            yield from _nested(column.to_pylist())
+
+
+def _nested(value: Any) -> Iterator[str]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _nested(item)
+    else:
+        yield from texts(value)
+
 
 REFERENCE = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|name|names)$")
 TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|table_markdown)$")
@@ -30,30 +74,27 @@ OWN: Mapping[str, str] = {
     "uri": "raw",
     "sha256": "raw",
 }
-"""Column that names a row itself -> kind of what can be denied by that name, "" for nothing."""
+"""Column that names its own row -> kind of denied name, "" for none."""
 _WHERE = {"path", "files", "upstream", "partition", "stage", "dataset", "txn"}
-_MADE = {"part", "parts", "shards", "taken"}
+_PRODUCTS = {"part", "parts", "shards", "taken"}
 _HOW = {"kind", "group", "name", "fields", "version", "featurizer", "code_version", "fingerprint", "nonce"}
 _WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
-STRUCTURAL = frozenset(_WHERE | _MADE | _HOW | _WAYS)
-"""Fields of records by which programs find their way: no names of samples, though some are spelled so.
-
-The only columns of this kind are `_WAYS`.
-"""
+STRUCTURAL = frozenset(_WHERE | _PRODUCTS | _HOW | _WAYS)
+"""Fields of records by which programs find their way, never names of samples."""
 NAMED = frozenset({"exclude", "replaces", "supersede"})
-"""Fields of records that are objects, name of a sample -> why, or the samples whose place it takes."""
+"""Fields of records that map a sample's name to a reason or its replacements."""
 LABELS = "labels"
 """Class names, each at its number."""
-TOLD = ("reason", "by", "page")
-"""Fields of an exclusion by a person, and of the producer of its version, that hold their words."""
+WORDS = ("reason", "by", "page")
+"""Fields with a person's words, in exclusions and producers."""
 _RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
 """Lifecycle tables whose `key` is a raw object's."""
 _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
-"""Kind of a step's end in a lineage table -> what can be denied by its id; None: it names no sample."""
+"""Kind of a step's end in a lineage table -> kind of denied name; None: no sample."""
 
 
 def scrub(table: pa.Table, marks: Marks) -> pa.Table:
-    """Return the table without names in columns that name others or say why; the table itself where it has none."""
+    """Return the table without names in columns that name others or give reasons; the same table if it has none."""
     for position, field in enumerate(table.schema):
         if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
             table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
@@ -61,41 +102,37 @@ def scrub(table: pa.Table, marks: Marks) -> pa.Table:
 
 
 def searched(name: str) -> bool:
-    """Return whether a column of this name may hold names of others."""
+    """Return whether a column of this name may name other samples."""
     return name not in OWN and name not in _WAYS and bool(REFERENCE.search(name) or TELLING.search(name))
 
 
 def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
-    """Return its cells; None where none changes."""
     if not searched(field.name):
         return None
     if pa.types.is_string(field.type):
-        told = bool(TELLING.search(field.name))
+        is_text = bool(TELLING.search(field.name))
         values = pc.unique(column).drop_null().to_pylist()
         new = {
-            value: None if marks.has(value) else _told_without(value, field.name, marks)
+            value: None if marks.has(value) else _reason_without(value, field.name, marks)
             for value in values
-            if (_told_without(value, field.name, marks) != value if told else marks.has(value))
+            if (_reason_without(value, field.name, marks) != value if is_text else marks.has(value))
         }
         return [new.get(cell, cell) for cell in column.to_pylist()] if new else None
     if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
         cells = column.to_pylist()
-        left = [
+        kept = [
             cell if cell is None else [one for one in cell if one is None or not marks.has(one)]
             for cell in cells
         ]
-        return left if left != cells else None
+        return kept if kept != cells else None
     return None
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """Return a table without the rows of denied samples and raw objects, and without their names.
-
-    Returns the table itself where it has nothing of them.
-    """
-    gone = taken_rows(table, marks)
-    left = table.filter(pa.array([not one for one in gone], pa.bool_())) if any(gone) else table
-    return scrub(left, marks)
+    """Return a table without the rows and names of denied samples; the same table if it has none."""
+    denied = taken_rows(table, marks)
+    kept = table.filter(pa.array([not one for one in denied], pa.bool_())) if any(denied) else table
+    return scrub(kept, marks)
 
 
 def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
@@ -103,19 +140,21 @@ def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
     kinds: dict[str, str] = {name: OWN[name] for name in table.column_names if name in OWN}
     if "key" in kinds and ("uri" in kinds or table_facts(table).get("table") in _RAW):
         kinds["key"] = "raw"
-    gone = [False] * table.num_rows
+    denied = [False] * table.num_rows
     for name, kind in kinds.items():
         if pa.types.is_string(table.schema.field(name).type):
             values = pc.unique(table[name]).drop_null().to_pylist()
-            if taken := {value for value in values if marks.takes(kind, value)}:
-                gone = [was or cell in taken for was, cell in zip(gone, table[name].to_pylist(), strict=True)]
+            if names := {value for value in values if marks.takes(kind, value)}:
+                denied = [
+                    was or cell in names for was, cell in zip(denied, table[name].to_pylist(), strict=True)
+                ]
     for end in ("in", "out"):
         if f"{end}_id" in table.column_names:
-            told = f"{end}_kind" in table.column_names
-            kinds_of = table[f"{end}_kind"].to_pylist() if told else [None] * table.num_rows
+            has_kind = f"{end}_kind" in table.column_names
+            kinds_of = table[f"{end}_kind"].to_pylist() if has_kind else [None] * table.num_rows
             steps = zip(kinds_of, table[f"{end}_id"].to_pylist(), strict=True)
-            gone = [was or _ends(marks, *step) for was, step in zip(gone, steps, strict=True)]
-    return gone
+            denied = [was or _ends(marks, *step) for was, step in zip(denied, steps, strict=True)]
+    return denied
 
 
 def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
@@ -124,16 +163,12 @@ def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
 
 
 def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
-    """Return JSON without the names.
-
-    An item, or an entry by name, that is a name goes; from a reason, the name goes. field: what the value is
-    of.
-    """
+    """Return JSON without the names: items and entries go, reasons lose the name. field: name of the value's field."""
     if field in STRUCTURAL:
         return value
     if isinstance(value, str):
-        told = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
-        return _told_without(value, field, marks) if told else value
+        is_searched = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
+        return _reason_without(value, field, marks) if is_searched else value
     if isinstance(value, Mapping):
         if field in NAMED:
             return {
@@ -147,11 +182,8 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
     return value
 
 
-def _told_without(text: str, field: str, marks: Marks) -> str:
-    """Return a reason without the names.
-
-    Cells of a table in Markdown are compared as they were before they were escaped.
-    """
+def _reason_without(text: str, field: str, marks: Marks) -> str:
+    """Return a reason without the names. Cells in Markdown are compared unescaped."""
     if not field.endswith("table_markdown"):
         return marks.without(text)
     pieces = _BETWEEN_CELLS.split(text)
@@ -160,9 +192,9 @@ def _told_without(text: str, field: str, marks: Marks) -> str:
 
 
 def _cell_without(cell: str, marks: Marks) -> str:
-    told = markdown_plain(cell.strip())
-    left = marks.without(told)
-    return cell if left == told else f" {markdown_text(left)} "
+    text = markdown_plain(cell.strip())
+    kept = marks.without(text)
+    return cell if kept == text else f" {markdown_text(kept)} "
 
 
 def _names_one(item: Any, field: str, marks: Marks) -> bool:
@@ -170,7 +202,7 @@ def _names_one(item: Any, field: str, marks: Marks) -> bool:
 
 
 def class_names_without(names: list[Any], marks: Marks) -> list[Any]:
-    """Return the class names, each at its number, with those taken down replaced: a subject may be a class."""
+    """Return the class names with denied ones replaced: a subject may be a class."""
     return [
         f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name
         for n, name in enumerate(names)

@@ -1,14 +1,15 @@
 """Decide which registered objects hold bytes of denied samples.
 
-These bytes stay with the objects' owners. Adoption copies no such object into a root, a migration none into a mirror,
-and a proof looks for each. An object holds such bytes where
+No adoption or migration copies such an object, and a proof looks for each. An object holds such bytes if:
 
-- a takedown has it on record, by the hash of its path, or by its key, size and change token under another place;
-- a version has a sample in it that a takedown denies, and it is not redacted yet;
-- the index of its shard has a redacted row: a row that is not live, and whose fields lie nowhere. Such a row does not
-  tell in which of several objects it lay: any may be it that has a byte in no field of another row.
+- a takedown has it on record, by the hash of its path, or by its key, size and change token;
+- a version has a denied sample in it that is not redacted yet;
+- its shard's index has a redacted row, which is not live, has no fields, and so may lie in any object with bytes in
+  no other field.
 """
 
+import hashlib
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
@@ -18,16 +19,103 @@ import numpy as np
 from loader import Root, Version
 from loader.dataset.log.state import Deny
 from loader.dataset.publishing.apply_denies import Rows, denied_rows
-from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign, place_of
+from loader.dataset.tables.foreign_objects import (
+    ForeignObject,
+    foreign_objects,
+    is_adopted,
+    is_bucket,
+    is_foreign,
+    is_vouched,
+    owners_record,
+    place_of,
+    refusal,
+)
 from loader.dataset.writing.redact import shard_index
-from loader.errors import Corrupt, Denied
-from loader.storage import Store
-from loader.storage.external_shards import FOREIGN
+from loader.errors import Corrupt, Denied, ObjectNotFound, PenstockError
+from loader.storage import Store, open_store
+from loader.storage.external_shards import FOREIGN, difference
 
-from .hashed_names import mark
+from .hashed_names import Marks, mark
 from .readable_versions import Whole, over_whole
 from .record import Place, read_record
-from .registered_objects import by_shard
+
+
+def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
+    """Return path of a registered shard -> its objects, by offset. Costs a request per table of them."""
+    out: dict[str, list[ForeignObject]] = {}
+    for object_ in foreign_objects(version.store, version.manifest["foreign"])[0]:
+        out.setdefault(object_.shard, []).append(object_)
+    return out
+
+
+def objects_with(
+    version: Version, shard: dict[str, Any], candidates: Sequence[ForeignObject], rows: Collection[int]
+) -> list[ForeignObject]:
+    """Return the objects that hold fields of these rows of a registered shard. Reads its index.
+
+    candidates: objects of the shard.
+    """
+    starts = [one.offset for one in candidates]
+    _, places = shard_index(version.store, shard)
+    numbers = {
+        bisect_right(starts, int(table[row, 0])) - 1
+        for table in places.values()
+        for row in rows
+        if table[row, 1]  # a redacted one lies nowhere
+    }
+    return [candidates[number] for number in sorted(numbers)]
+
+
+def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) -> Place:
+    """Return the record's place for an object of others. shard: the shard that it is all or a part of."""
+    facts: dict[str, Any] = {"place": object_.place, "mark": mark(marks.salt, marks.dataset, object_.path)}
+    # Node caches name pages by the hash of the shard's path.
+    facts["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
+    if not marks.names(object_.key):
+        facts |= {
+            "key": object_.key,
+            "nbytes": object_.nbytes,
+            "etag": object_.etag,
+            "modified_us": object_.modified_us,
+        }
+    return {
+        "check": "registered",
+        "what": "registered bytes, which are their owner's",
+        "of": marks.dataset,
+        **facts,
+    }
+
+
+def look_at_owners(store: Store, place: Place) -> Place:
+    """Return the place with `clean`, and `evidence` or `why`. store: of the root."""
+    if "key" not in place:
+        why = "its name was denied too, so it cannot be checked: ask its owner whether the object was deleted"
+        return {**place, "clean": False, "why": why}
+    url = ""
+    try:
+        record, url = owners_record(store, place["place"])
+        if not is_bucket(url) and not is_vouched(store, record, url):
+            return {**place, "clean": False, "why": refusal(store, record, url, "looked at")}
+        info = open_store(url).head(place["key"])
+    except ObjectNotFound as error:
+        if url:
+            return {**place, "clean": True, "evidence": f"no object at {url}/{place['key']}"}
+        return {**place, "clean": False, "why": str(error)}
+    except PenstockError as error:
+        return {
+            **place,
+            "clean": False,
+            "why": f"{url}/{place['key']} could not be looked at: {type(error).__name__}",
+        }
+    if what := difference(info, place["nbytes"], place["etag"], place["modified_us"]):
+        return {
+            **place,
+            "clean": True,
+            "evidence": f"{url}/{place['key']} was written again since: it {what}",
+        }
+    why = f"{url}/{place['key']} is still there, and its owner's: it is to be deleted there, or written without them"
+    return {**place, "clean": False, "why": why}
+
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Shard = tuple[Version, dict[str, Any]]
@@ -35,9 +123,9 @@ Shard = tuple[Version, dict[str, Any]]
 
 
 class DeniedBytes:
-    """The objects that hold bytes of samples that takedowns deny. Reads each takedown's record once.
+    """The objects that hold bytes of denied samples. Reads each takedown's record once.
 
-    store: of the root. denies: all takedowns of its log.
+    denies: all takedowns of the root's log.
     """
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
@@ -46,7 +134,6 @@ class DeniedBytes:
 
     @cached_property
     def _on_record(self) -> list[tuple[str, Place]]:
-        """Return salt and place of each registered object on record."""
         return [
             (deny.salt, place)
             for deny in self._denies
@@ -55,7 +142,6 @@ class DeniedBytes:
 
     @cached_property
     def _marks(self) -> dict[tuple[str, str], set[str]]:
-        """Return (salt, dataset) -> marks of paths."""
         out: dict[tuple[str, str], set[str]] = {}
         for salt, place in self._on_record:
             out.setdefault((salt, place["of"]), set()).add(place["mark"])
@@ -63,52 +149,54 @@ class DeniedBytes:
 
     @cached_property
     def _known(self) -> set[tuple[Any, ...]]:
-        """Return key, size and change token of each object on record whose key is no denied name."""
         facts = ("key", "nbytes", "etag", "modified_us")
         return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
 
     def has_path(self, path: str) -> bool:
-        """Return whether a takedown has an object of this path on record. path: `foreign/<place>/<key>`."""
-        return any(mark(salt, of, path) in some for (salt, of), some in self._marks.items())
+        """Return whether a takedown has this path on record. path: `foreign/<place>/<key>`."""
+        return any(mark(salt, of, path) in marks for (salt, of), marks in self._marks.items())
 
-    def has(self, one: ForeignObject) -> bool:
+    def has(self, object_: ForeignObject) -> bool:
         """Return whether a takedown has an object on record."""
-        return (one.key, one.nbytes, one.etag, one.modified_us) in self._known or self.has_path(one.path)
+        return (
+            object_.key,
+            object_.nbytes,
+            object_.etag,
+            object_.modified_us,
+        ) in self._known or self.has_path(object_.path)
 
     def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
-        """Return the numbers of the objects of a registered shard that hold such bytes. Reads its indexes.
+        """Return the numbers of a registered shard's objects that hold such bytes. Reads its indexes.
 
-        shards: versions that have it, each with a row of its shards table. objects: of the shard, by offset. Costs the
-        keys of each version, once.
+        shards: versions that have it, each with a row of its shards table. objects: of the shard, by offset.
         """
         if not self._denies:
             return set()
-        found = {number for number, one in enumerate(objects) if self.has(one)}
+        numbers = {number for number, one in enumerate(objects) if self.has(one)}
         places: dict[str, list[Int64s]] = {}
         suspect = set[str]()
         for version, shard in shards:
             _, fields = shard_index(version.store, shard)
             table = np.stack(list(fields.values()), axis=1)
             live = version.parts.live_members(version.parts.position(shard["part"]))
-            gone = ~live & ~table.any(axis=(1, 2))
-            gone[list(self._denied(version).get(shard["part"], ()))] = True
-            if gone.any():
+            denied = ~live & ~table.any(axis=(1, 2))
+            denied[list(self._denied(version).get(shard["part"], ()))] = True
+            if denied.any():
                 suspect.add(version.id)
-            places.setdefault(version.id, []).append(table[~gone].reshape(-1, 3)[:, :2])
+            places.setdefault(version.id, []).append(table[~denied].reshape(-1, 3)[:, :2])
         if suspect and len(objects) == 1:
             return {0}
         ends = [*(one.offset for one in objects[1:]), shards[0][1]["nbytes"]]
         for id in suspect:
-            found |= _not_covered([one.offset for one in objects], ends, np.concatenate(places[id]))
-        return found
+            numbers |= _not_covered([one.offset for one in objects], ends, np.concatenate(places[id]))
+        return numbers
 
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:
-        """Return the paths of objects that lie in the root: of places that were adopted, and of others."""
         there = {info.key for info in self._store.list(FOREIGN)}
         adopted = {place for place in {place_of(path) for path in there} if self._is_adopted(place)}
-        mine = {path for path in there if place_of(path) in adopted}
-        return mine, there - mine
+        own = {path for path in there if place_of(path) in adopted}
+        return own, there - own
 
     def _is_adopted(self, place: str) -> bool:
         try:
@@ -117,24 +205,26 @@ class DeniedBytes:
             return False
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its objects that hold such bytes, and are read in the root."""
+        """Return path of a registered shard -> paths of its adopted objects that hold such bytes."""
         return self.of_version(version, self._in_root[0]) if self._denies else {}
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
-        """Return paths of such objects that a killed adoption has copied for a dataset and no version reads."""
-        if not self._denies or not (left := self._in_root[1]):
+        """Return paths of such objects that a killed adoption copied and no version reads."""
+        if not self._denies or not (unread := self._in_root[1]):
             return []
 
         def held(versions: Whole) -> set[str]:
-            found = (paths for _, version in versions for paths in self.of_version(version, left).values())
-            return set().union(*found)
+            holders = (
+                paths for _, version in versions for paths in self.of_version(version, unread).values()
+            )
+            return set().union(*holders)
 
         return sorted(over_whole(root, dataset, held))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes.
 
-        among: paths of objects to look at; a shard without one is passed over. Raises: Corrupt.
+        among: paths of the objects to check; a shard without one is skipped.
         """
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
@@ -146,22 +236,18 @@ class DeniedBytes:
         for path, objects in by_shard(version).items():
             if path in rows and any(one.path in among for one in objects):
                 held = [objects[number].path for number in sorted(self.in_shard(rows[path], objects))]
-                if mine := [one for one in held if one in among]:
-                    out[path] = mine
+                if paths := [one for one in held if one in among]:
+                    out[path] = paths
         return out
 
     def _denied(self, version: Version) -> Rows:
-        """Return the rows of a version that are denied, under their own keys."""
         if version.id not in self._rows:
             self._rows[version.id] = denied_rows(version, self._denies)
         return self._rows[version.id]
 
 
 def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> set[int]:
-    """Return the numbers of the objects that have a byte in none of these fields. fields: int64 [n, 2], offset, nbytes.
-
-    O(n log n).
-    """
+    """Return the numbers of objects with a byte in none of these fields: int64 [n, 2] of offset, nbytes. O(n log n)."""
     fields = fields[np.argsort(fields[:, 0], kind="stable")]
     reach = np.maximum.accumulate(fields.sum(axis=1)) if len(fields) else np.zeros(0, np.int64)
     out = set()
@@ -177,8 +263,8 @@ def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> 
 
 
 def denied(name: str) -> Denied:
-    """Return the error of an object that is not copied. name: its address."""
+    """Return the error for an object that is not copied. name: its address."""
     return Denied(
-        f"{name} holds samples that were taken down, and is not copied whole: penstock import copies the others. Or "
+        f"{name} holds denied samples, and is not copied whole: penstock import copies the others. Or "
         "have its owner write it without them, register and seal again, and retire the versions that read it as it was"
     )

@@ -1,4 +1,4 @@
-"""Names of denied samples, keys and provenance, as keyed hashes that a proof may hold."""
+"""Names of denied samples as keyed hashes, which a proof may hold."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from loader.dataset.log.state import Deny
 KIND = "mark"
 TAKEN_DOWN = "(taken down)"
 _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
-"""Text that a takedown wrote itself; never a name."""
+"""Text that takedowns write; never a name."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
 """The places where a name may begin and end: beside another character of an identifier it is a piece of another name.
@@ -20,7 +20,7 @@ A dot may follow, as in `key.jpg`.
 """
 _SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
-"""Most places where a name may lie in one word. A word with more, such as an encoded image, is checked whole."""
+"""Most candidate spans in one word; a word with more is checked whole."""
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
@@ -32,19 +32,19 @@ class Marks:
     dataset: str
     """Name of the dataset."""
     kinds: tuple[str, ...]
-    """Kinds of names that the deny entry hashed."""
+    """Kinds of names in the deny entry."""
     denied: frozenset[str]
     """Hashes of the deny entry."""
     hashes: frozenset[str]
     """Marks of the other denied names."""
     plain: frozenset[str] = frozenset()
-    """The names, as far as they are still known: these are found in the midst of a text."""
+    """Names that are still known; these are also found within texts."""
     others: frozenset[str] = frozenset()
-    """Marks of names that remaining samples have too, so they are not denied."""
+    """Marks of names that remaining samples share, which are not denied."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
-        """Return whether this is one of the names, exactly."""
+        """Return whether a text is exactly one of the names."""
         if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
@@ -55,10 +55,7 @@ class Marks:
         return self._known[text]
 
     def takes(self, kind: str, text: str) -> bool:
-        """Return whether this name is denied.
-
-        kind: what can be denied by this name, "" for nothing. A subject may have the name of a raw object.
-        """
+        """Return whether this name is denied. kind: what it can deny, "" for nothing; kinds may share a name."""
         if kind in self.kinds and self._denies(kind, text):
             return True
         hashed = self.mark(text)
@@ -73,21 +70,21 @@ class Marks:
 
     @property
     def all_known(self) -> bool:
-        """True where `plain` has every name, so that texts need no hash."""
+        """True if `plain` has every name, so that texts need no hash."""
         of = ("", self.dataset)
-        told = {
+        hashed = {
             keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
         }
-        return self.denied <= told and self.hashes <= {self.mark(name) for name in self.plain}
+        return self.denied <= hashed and self.hashes <= {self.mark(name) for name in self.plain}
 
     def adding(self, names: Iterable[str]) -> "Marks":
-        """Return the marks with these names too, without the marks that others have."""
+        """Return the marks with these names added, but for shared ones."""
         marked = {self.mark(name): name for name in names if name}
         more = marked.keys() - self.others
         return replace(self, plain=self.plain.union(marked[one] for one in more), hashes=self.hashes | more)
 
     def names(self, text: str) -> bool:
-        """Return whether a text is, or holds, one of the names."""
+        """Return whether a text is or holds one of the names."""
         return self.without(text) != text
 
     def without(self, text: str) -> str:
@@ -99,7 +96,6 @@ class Marks:
         return _between_ours(text, lambda piece: _WORD.sub(lambda word: self._word(word[0]), piece))
 
     def _word(self, word: str) -> str:
-        """Return a word without the names that lie in it, the longest first."""
         starts = [one.start() for one in re.finditer(_BEFORE, word)]
         ends = [one.start() for one in re.finditer(_AFTER, word)]
         if len(starts) * len(ends) > _MOST_PLACES:
@@ -133,11 +129,9 @@ def marks_of(
 ) -> Marks:
     """Return the marks of a deny entry in a dataset.
 
-    names: in plain.
-    known: marks that are on record already.
-    others: marks of names that others have too.
+    names: plain. known: marks on record. others: marks of shared names.
     """
-    made = Marks(
+    marks = Marks(
         salt=deny.salt,
         dataset=dataset,
         kinds=tuple(deny.scope.split()),
@@ -145,4 +139,4 @@ def marks_of(
         hashes=frozenset(known),
         others=frozenset(others),
     )
-    return made.adding(names)
+    return marks.adding(names)

@@ -1,10 +1,9 @@
-"""Tables of keys, looked at by the machines of a cluster: a table is a unit.
+"""Search tables of keys on a cluster: a table is a unit.
 
-A bucket keeps a job's folder, so no name travels. A unit has marks, and the number of the takedown, whose hashes stand
-in the log. A result has numbers of rows, and marks. An error travels as its type, since its text may quote a cell.
+A bucket keeps a job's folder, so no name travels. A unit has marks and the takedown's number; a result has row
+numbers and marks. An error travels as its type, since its text may quote a cell.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ from loader.errors import TakedownNotFound
 
 from ..compute.attach import outcomes_anew
 from ..compute.cluster import Cluster
-from ..compute.job import Job
-from ..compute.plain import to_json
 from ..compute.work import Node, StoredPlace, Work
 from ..progress import progress
 from .hashed_names import Marks, marks_of
@@ -28,14 +25,14 @@ from .record import read_record
 StoredRows = list[tuple[str, int, int]]
 """(part, row, takedown) of denied rows."""
 READ_BYTES_PER_S = 5e6
-"""Bytes of a keys table that a process reads and hashes in a second, about: by this tables are cut into blocks."""
+"""Estimated bytes of a keys table that a process reads and hashes per second."""
 SLOWEST_BYTES_PER_S = 2e4
-"""A table that is read slower than this, after an hour of grace, is given up."""
+"""A table read slower than this, after an hour of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysUnit:
-    """A keys table to look at."""
+    """A keys table to search."""
 
     root: str
     """URL of the root."""
@@ -46,34 +43,34 @@ class KeysUnit:
     dataset: str
     """Dataset of the table."""
     file: dict[str, Any]
-    """Name, size, hash and columns of the table, as a manifest has them."""
+    """Path, size, hash and columns of the table, from a manifest."""
     marks: list[str] | None = None
-    """Marks of the names that go, beside those on record; None where the rows are not known yet."""
+    """Marks of the names that go, besides the recorded ones; None in the first pass."""
     denied: StoredRows | None = None
-    """Rows of the table that any takedown denies; None where they are not known yet."""
+    """Rows of the table that any takedown denies; None in the first pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysResult:
-    """Result of a look."""
+    """Result of a unit."""
 
-    mine: StoredRows | None = None
-    """Rows of the table that the takedown denies; None where they were not asked for."""
+    own: StoredRows | None = None
+    """Rows that this takedown denies; None if not requested."""
     every: StoredRows | None = None
-    """Rows that any takedown denies, likewise."""
+    """Rows that any takedown denies; None if not requested."""
     shared: list[str] | None = None
-    """Marks of the names that rows which stay have too; None where they were not asked for."""
+    """Marks of the names that remaining rows share; None if not requested."""
     error: str = ""
-    """Type of the error that ended it; "" for none."""
+    """Type of the error, or ""."""
 
 
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
-    """Return the denied rows of a table, or the marks of the names that stay in it."""
+    """Return the denied rows of a table, or the marks of names that remain in it."""
     try:
         return _looked(unit, node)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - its text may quote a cell; who waits looks again, and raises
+    except Exception as error:  # noqa: BLE001 - its text may quote a cell; the waiting process reads again and raises
         return KeysResult(error=type(error).__name__)
 
 
@@ -84,15 +81,15 @@ def _looked(unit: KeysUnit, node: Node) -> KeysResult:
     if deny is None:
         raise TakedownNotFound(f"{store.url} has no takedown {unit.n}")
     if unit.marks is None or unit.denied is None:
-        found = denied_in(store, deny, denies, unit.dataset, unit.file)
-        return KeysResult(mine=_stored(found.mine), every=_stored(found.every))
+        rows = denied_in(store, deny, denies, unit.dataset, unit.file)
+        return KeysResult(own=_stored(rows.own), every=_stored(rows.every))
     known = {*unit.marks, *read_record(store, unit.n).marks.get(unit.dataset, ())}
     marks = marks_of(deny, unit.dataset, (), known)
     return KeysResult(shared=sorted(shared_in(store, marks, unit.file, _rows(unit.denied))))
 
 
 def _stored(rows: Rows) -> StoredRows:
-    return [(part, row, n) for part, some in rows.items() for row, n in some.items()]
+    return [(part, row, n) for part, members in rows.items() for row, n in members.items()]
 
 
 def _rows(stored: StoredRows) -> Rows:
@@ -122,28 +119,25 @@ LOOK_AT_KEYS = Work(
 
 
 class KeysTablesOnCluster(KeysTables):
-    """Keys tables of a root, read by the machines of a cluster.
-
-    A table that they could not read is read here, which raises the reason.
-    """
+    """Keys tables of a root, read on a cluster. A table that fails there is read here, which raises the reason."""
 
     def __init__(self, root: Root, deny: Deny, cluster: Cluster) -> None:
         super().__init__(root, deny)
         self._cluster = cluster
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
-        """See `KeysTables.denied`. Raises: as `outcomes_anew` too."""
+        """See `KeysTables.denied`."""
         units = [self._unit(dataset, file) for file in files]
-        for file, found in zip(files, self._found(dataset, units), strict=True):
-            if found.mine is None or found.every is None:
+        for file, result in zip(files, self._results(dataset, units), strict=True):
+            if result.own is None or result.every is None:
                 yield from super().denied(dataset, [file])
             else:
-                yield DeniedRows(mine=_rows(found.mine), every=_rows(found.every))
+                yield DeniedRows(own=_rows(result.own), every=_rows(result.every))
 
     def shared(
         self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
     ) -> Iterator[set[str]]:
-        """See `KeysTables.shared`. Raises: as `outcomes_anew` too."""
+        """See `KeysTables.shared`."""
         dataset = marks.dataset
         more = sorted(
             marks.hashes.difference(read_record(self.root.store, self.deny.n).marks.get(dataset, ()))
@@ -152,11 +146,11 @@ class KeysTablesOnCluster(KeysTables):
             self._unit(dataset, file, marks=more, denied=_stored(denied[file["path"]].every))
             for file in files
         ]
-        for file, found in zip(files, self._found(dataset, units), strict=True):
-            if found.shared is None:
+        for file, result in zip(files, self._results(dataset, units), strict=True):
+            if result.shared is None:
                 yield from super().shared(marks, [file], denied)
             else:
-                yield set(found.shared)
+                yield set(result.shared)
 
     def _unit(self, dataset: str, file: KeysFile, **more: Any) -> KeysUnit:
         return KeysUnit(
@@ -168,18 +162,10 @@ class KeysTablesOnCluster(KeysTables):
             **more,
         )
 
-    def _found(self, dataset: str, units: Sequence[KeysUnit]) -> Iterator[KeysResult]:
+    def _results(self, dataset: str, units: Sequence[KeysUnit]) -> Iterator[KeysResult]:
         if not units:
             return
-        words = hashlib.sha256()
-        for unit in units:
-            words.update(to_json(unit))
-        job = Job(
-            store=self.root.store,
-            work=LOOK_AT_KEYS,
-            about=f"takedown {self.deny.n}: keys of {dataset}",
-            fingerprint=words.hexdigest(),
-            stores=[self.root.store],
-        )
-        for outcome in progress(outcomes_anew(job, units, self._cluster), job.about, total=len(units)):
+        about = f"takedown {self.deny.n}: keys of {dataset}"
+        outcomes = outcomes_anew(LOOK_AT_KEYS, units, self._cluster, store=self.root.store, about=about)
+        for outcome in progress(outcomes, about, total=len(units)):
             yield outcome.value or KeysResult()

@@ -1,4 +1,4 @@
-"""Find versions that can be read whole while a collector runs, without its half-deleted ones."""
+"""Find versions that can be read whole while a collector runs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from loader import Root, Version
 from loader.dataset.log.state import VersionRecord
-from loader.dataset.tables.references import table_references
+from loader.dataset.tables.manifest import table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound
 from loader.storage import is_there
@@ -18,40 +18,41 @@ T = TypeVar("T")
 
 
 def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
-    """Return work(versions) of those versions, retired or not, whose manifest and tables are there.
+    """Return work(versions) of the versions whose manifest and tables exist, retired or not.
 
-    Begins again where a collector took something of a retired one meanwhile. Costs a request per version, and one per
-    table that only retired ones have. Raises: ObjectNotFound where a version lacks something that no collector may
-    have deleted.
+    Begins again if a collector deletes something of a retired version meanwhile. Costs a request per version, and one
+    per table that only retired ones have.
     """
     versions = _whole(root, dataset)
     while True:
         try:
             return work(versions)
         except ObjectNotFound:
-            left = _whole(root, dataset)
-            if {record.id for record, _ in versions} <= {record.id for record, _ in left}:
+            remaining = _whole(root, dataset)
+            if {record.id for record, _ in versions} <= {record.id for record, _ in remaining}:
                 raise
-            versions = left
+            versions = remaining
 
 
 def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
-    found = []
+    opened = []
     for record in root.state.versions(dataset):
         try:
-            found.append((record, open_record(root.store, record)))
+            opened.append((record, open_record(root.store, record)))
         except ObjectNotFound:
             if root.record(record.id, retired=True).retired is None:
                 raise
     # Read again: what is retired by now may be half collected.
     now = {one.id: one for one in root.state.versions(dataset)}
-    tables = {record.id: {one.path for one in table_references(v.manifest)} for record, v in found}
+    tables = {record.id: {one.path for one in table_references(v.manifest)} for record, v in opened}
     kept = set().union(*(paths for id, paths in tables.items() if now[id].retired is None))
     asked = sorted(set().union(*tables.values()) - kept)
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-takedown") as pool:
         there = kept.union(
             path
-            for path, is_in in zip(asked, pool.map(lambda one: is_there(root.store, one), asked), strict=True)
+            for path, is_in in zip(
+                asked, pool.map(lambda path: is_there(root.store, path), asked), strict=True
+            )
             if is_in
         )
-    return [(now[record.id], version) for record, version in found if tables[record.id] <= there]
+    return [(now[record.id], version) for record, version in opened if tables[record.id] <= there]

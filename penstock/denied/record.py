@@ -1,6 +1,6 @@
-"""The findings of a takedown, on record before anything is changed.
+"""The findings of a takedown, recorded before anything changes.
 
-So a run that was killed goes on, and a proof can look at each place again when what named it is gone.
+A killed run continues from them, and a proof can check each place after what named it is gone.
 
     takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
 """
@@ -18,13 +18,10 @@ from loader.storage import Store
 
 FORMAT = 1
 Place = Mapping[str, Any]
-"""A place to look at, as JSON.
+"""A place to check, as JSON.
 
-check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired", "raw" or
-"registered".
-what: the place in words.
-of: the dataset.
-path: of the object; and what else the check needs.
+check: "absent", "zeros", "replaced", "remade", "retired", "raw" or "registered".
+what: the place in words. of: the dataset. path: of the object; and what else the check needs.
 """
 
 
@@ -35,22 +32,22 @@ class Record:
     n: int
     """Number of its deny entry."""
     places: tuple[Place, ...] = ()
-    """Places to look at, each once."""
+    """Places to check, each once."""
     marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Dataset -> hashes of the denied names."""
 
     @property
     def paths(self) -> list[str]:
-        """Paths of everything whose bytes had to go, or had to become others."""
-        gone = ("absent", "replaced", "remade")
-        return sorted({place["path"] for place in self.places if place["check"] in gone})
+        """Paths of all objects whose bytes had to go or change."""
+        checks = ("absent", "replaced", "remade")
+        return sorted({place["path"] for place in self.places if place["check"] in checks})
 
     def having(self, check: str) -> list[Place]:
-        """Return the places that are looked at in this way."""
+        """Return the places with this check."""
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
-        """Return the ids of the versions that had denied samples."""
+        """Return the ids of versions that had denied samples."""
         return frozenset(place["id"] for place in self.having("retired"))
 
 
@@ -60,30 +57,27 @@ def folder(n: int) -> str:
 
 
 def read_record(store: Store, n: int) -> Record:
-    """Return everything that is on record. Raises: Corrupt."""
+    """Return the record of a takedown."""
     places: dict[bytes, Place] = {}
     marks: dict[str, set[str]] = {}
     for info in store.list(folder(n)):
         try:
             body = parse_json_object(store.get(info.key).data)
             _put_in(places, body["places"])
-            for dataset, some in body["marks"].items():
-                marks.setdefault(dataset, set()).update(some)
+            for dataset, hashes in body["marks"].items():
+                marks.setdefault(dataset, set()).update(hashes)
         except DAMAGED as error:
             raise Corrupt(
                 f"{store.url}/{info.key} is no record of a takedown ({error}); restore it from a mirror"
             ) from error
-    found = tuple(places[key] for key in sorted(places))
+    ordered = tuple(places[key] for key in sorted(places))
     return Record(
-        n=n, places=found, marks={name: tuple(sorted(some)) for name, some in sorted(marks.items())}
+        n=n, places=ordered, marks={name: tuple(sorted(hashes)) for name, hashes in sorted(marks.items())}
     )
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Add places to the known ones, each once.
-
-    A raw object, which its mark names, has one place: the entry of its deletion counts, in any order.
-    """
+    """Add places, each once. A raw object has one place, which its mark names; the entry of its deletion wins."""
     for place in places:
         is_raw = place["check"] == "raw"
         name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)
@@ -94,7 +88,7 @@ def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
 def add_to_record(
     store: Store, n: int, places: Iterable[Place], marks: Mapping[str, Iterable[str]] | None = None
 ) -> Record:
-    """Put on record what is not there yet. Returns all of it."""
+    """Record new places and marks. Returns the whole record."""
     known = read_record(store, n)
     there = {canonical(place) for place in known.places}
     merged: dict[bytes, Place] = {}
@@ -102,10 +96,10 @@ def add_to_record(
     new = {canonical(place): place for place in merged.values()}
     added = [new[key] for key in sorted(new.keys() - there)]
     fresh = {
-        name: sorted(set(some) - set(known.marks.get(name, ())))
-        for name, some in sorted((marks or {}).items())
+        name: sorted(set(hashes) - set(known.marks.get(name, ())))
+        for name, hashes in sorted((marks or {}).items())
     }
-    fresh = {name: some for name, some in fresh.items() if some}
+    fresh = {name: hashes for name, hashes in fresh.items() if hashes}
     if not fresh and not added:
         return known
     data = canonical({"format": FORMAT, "takedown": n, "places": added, "marks": fresh})
@@ -114,9 +108,5 @@ def add_to_record(
 
 
 def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
-    """Return the ids of the versions that takedowns found samples in.
-
-    Once they are retired neither a name nor a lease keeps them. Costs a listing per takedown and a read per record.
-    Raises: Corrupt.
-    """
+    """Return the ids of versions in which takedowns found samples. Costs a read per record."""
     return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())

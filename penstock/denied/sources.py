@@ -1,8 +1,7 @@
-"""The raw objects that a takedown may delete: those below the places that their dataset takes raw objects from.
+"""Decide which raw objects a takedown may delete: only objects below the sources of their dataset.
 
-A sample's `raw_uri` is what its writer said, and the operator who deletes may more. So an object goes only below a
-landing place that a batch of its dataset was discovered in, or one that the operator names. An object stays whose
-address could be read as another's, or that lies in a root.
+A sample's `raw_uri` is what its writer stated. So an object must lie below a landing place of its dataset's batches,
+or below a place that the operator names, and in no root.
 """
 
 import os
@@ -14,20 +13,20 @@ from loader.dataset.log.denies import names_of_files
 from loader.errors import InvalidStore
 from loader.storage import Store
 
-from .json_text import json_object
+from .cells import json_object
 
 _BATCH = re.compile(r"[0-9]{6,}\.json")
 _ROOT_MARKER = "penstock.json"
 
 
 def landings(store: Store, dataset: str) -> frozenset[str]:
-    """Return the landing places of a dataset's batches, by their manifests, each of which is read. Raises: Corrupt."""
-    told = (body.get("landing") for body in _manifests(store, dataset))
-    return frozenset(landing for landing in told if isinstance(landing, str))
+    """Return the landing places of a dataset's batches. Reads each manifest."""
+    places = (body.get("landing") for body in _manifests(store, dataset))
+    return frozenset(landing for landing in places if isinstance(landing, str))
 
 
 class Joined(NamedTuple):
-    """A raw object that lies in several files."""
+    """A raw object in several files."""
 
     key: str
     """Key of the object and of its first file."""
@@ -38,11 +37,11 @@ class Joined(NamedTuple):
 
 
 def joined_objects(store: Store, dataset: str) -> Iterator[Joined]:
-    """Yield the raw objects of a dataset's batches that lie in several files. Reads each manifest. Raises: Corrupt."""
+    """Yield the raw objects of a dataset's batches that lie in several files. Reads each manifest."""
     for body in _manifests(store, dataset):
-        for one in body.get("objects", ()):
-            if files := one.get("files"):
-                key, uri = one["key"], one["uri"]
+        for entry in body.get("objects", ()):
+            if files := entry.get("files"):
+                key, uri = entry["key"], entry["uri"]
                 yield Joined(key, uri, names_of_files(key, uri, files))
 
 
@@ -59,7 +58,7 @@ def plain_uri(uri: str) -> str:
 
 
 def check_place(place: str) -> str:
-    """Return the place as `why_not` takes it. Raises: InvalidStore for one that is everything, or no place."""
+    """Return the place itself. Raises: InvalidStore for one that covers everything, or is no place."""
     if not _base(place):
         raise InvalidStore(
             f"--raw-below {place!r} is no folder and no bucket; write a path in full, such as /data/landing, or a URL "
@@ -69,9 +68,9 @@ def check_place(place: str) -> str:
 
 
 def why_not(uri: str, places: Collection[str], root_url: str) -> str:
-    """Return the reason why an object must not be deleted, "" where it may be.
+    """Return why an object must not be deleted, or "".
 
-    It may be where it lies below one of the places and in no root, and its address cannot be read in two ways.
+    It must lie below one of the places and in no root, and its address must have one reading.
     """
     plain = plain_uri(uri)
     bases = sorted(base for base in map(_base, places) if base)
@@ -89,10 +88,6 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
 
 
 def _why_not_on_disk(path: str, bases: Collection[str]) -> str:
-    """Return the reason why a local object must not be deleted, "" where it may be.
-
-    Links in its path may lead elsewhere; an object that is a link is deleted itself, and not its target.
-    """
     folder = os.path.realpath(os.path.dirname(path))
     if not any(f"{folder}/".startswith(f"{os.path.realpath(base)}/") for base in bases):
         return f"a link leads it out of its source, to {folder}"
@@ -110,10 +105,6 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def _base(place: str) -> str:
-    """Return a place without the slashes at its end.
-
-    Returns "" for a place that is no bucket, no server and no folder below the disk's own.
-    """
     base = plain_uri(place).rstrip("/")
     if "://" in base:
         return base

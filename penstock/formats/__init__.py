@@ -1,12 +1,10 @@
-"""Formats of other libraries: registered where they lie, imported by copy, exported. `FORMATS` is the table of them.
+"""Formats of other libraries, listed in `FORMATS`: registered in place, imported by copy, exported.
 
-A format is a line in `FORMATS`, and up to three modules, which are loaded on first use:
+A format has up to three modules, loaded on first use:
 
-- `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: the samples are spans of the objects.
-- `<format>_import.py`, an `Importer`: the samples are decoded, and their fields copied.
-- `<format>_export.py`, an `Exporter`. Equal samples give equal bytes: run a killed export again.
-
-`tests/penstock/formats/exchange` holds every line to the same laws.
+- `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: samples are spans of the objects.
+- `<format>_import.py`, an `Importer`: samples are decoded and copied.
+- `<format>_export.py`, an `Exporter`: equal samples give equal bytes.
 """
 
 import re
@@ -15,32 +13,32 @@ from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
 from loader.dataset.columnar.choices import Options
-from loader.dataset.columnar.partitions import Partitions
+from loader.dataset.columnar.column_names import Partitions
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from .exporting.exporter import Exporter
+from .exporter import Exporter
 from .importing.importer import Importer, JoiningImporter
 from .reading.sample import FoundObjects
 
 
 class Format(NamedTuple):
-    """The modules of a format, and its oddities."""
+    """Modules and properties of a format."""
 
     registered: str = ""
-    """Module that registers the format; "" if it cannot be registered."""
+    """Module that registers the format; "" without one."""
     importer: str = ""
-    """Module that imports it; "" for formats that are imported through `registered`."""
+    """Module that imports it; "" if `registered` serves imports too."""
     exporter: str = ""
-    """Module that exports it; "" if it cannot be exported."""
+    """Module that exports it; "" without one."""
     companions: re.Pattern[str] | None = None
-    """Names of the objects that describe others and hold no samples; None if each object is read by itself."""
+    """Names of objects that describe others and hold no samples; None without such objects."""
     is_table: bool = False
     """True if `registered` is a `RegisteredTables`."""
     is_partitioned: bool = False
     """True if folders may name columns: `lang=de/part-0.parquet`."""
     is_isolated: bool = False
-    """True if a damaged object may crash or hang the format's library: worker processes read the objects."""
+    """True if worker processes read it: damage may crash or hang its library."""
 
 
 _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
@@ -116,9 +114,9 @@ FORMATS = {
 """Name -> its format."""
 
 REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)
-"""Formats whose samples are spans of the objects; they are imported by copying the spans."""
+"""Formats whose samples are spans of the objects; an import copies the spans."""
 TABLES = frozenset(name for name, of in FORMATS.items() if of.is_table)
-"""Formats of tables that can be registered: chunks of an object are decoded."""
+"""Formats of tables that can be registered; chunks of an object are decoded."""
 IMPORTED = frozenset(name for name, of in FORMATS.items() if of.importer)
 """Formats with an importer."""
 EXPORTED = frozenset(name for name, of in FORMATS.items() if of.exporter)
@@ -129,17 +127,17 @@ class RegisteredFormat(Protocol):
     """A module that registers a format."""
 
     OBJECTS_PER_SHARD: int
-    """Objects that one index describes, at most; 1 for objects with many samples."""
+    """Most objects per index; 1 for objects with many samples."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
 
 
 class RegisteredTables(Protocol):
-    """A module that registers a format of tables; each object has an index of its own."""
+    """A module that registers a format of tables: one index per object."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -149,7 +147,7 @@ def exporter_named(name: str) -> Exporter:
 
 
 def importer_named(name: str) -> Importer | None:
-    """Return the importer of a format; None for one of `REGISTERED`. Raises: InvalidStore for another name."""
+    """Return the importer of a format; None for `REGISTERED`. Raises: InvalidStore for another name."""
     _check_known(name, REGISTERED | IMPORTED)
     return None if name in REGISTERED else cast(Importer, import_module(FORMATS[name].importer, __name__))
 
@@ -172,12 +170,10 @@ def find_registered(
     options: Options,
     texts: Iterable[str] = (),
 ) -> tuple[FoundObjects, int]:
-    """Return the objects of a format, and how many of them one index describes, at most.
+    """Return the objects of a format, and the most objects per index. texts: text columns of the dataset.
 
-    texts: columns that the dataset has as text.
-
-    Raises: InvalidStore for a format that cannot be registered; InvalidRuntime for options that it does not take; as
-    `RegisteredFormat.find_objects`.
+    Raises: InvalidStore for a format that cannot be registered; InvalidRuntime for options that it does not
+    take.
     """
     _check_known(name, REGISTERED | TABLES)
     if name in TABLES:

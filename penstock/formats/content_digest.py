@@ -1,11 +1,11 @@
-"""Digest of a version's content, independent of order and layout: equal for equal samples.
+"""Digest of a version's content, independent of order and layout.
 
 It is the sum modulo 2**256 of one SHA-256 per field and one per row of metadata, over the live samples. Each
-SHA-256 hashes its parts, each preceded by its length (uint64, little-endian):
+hashes its parts, each preceded by its length (uint64, little-endian):
 
-- field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32); little-endian
+- field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32)
 - field, all bytes read: `payload`, key, name of the field, SHA-256 of the bytes
-- row: `row`, key, JSON of the metadata columns that are not null, names in order. Provenance does not count.
+- row: `row`, key, JSON of the metadata columns that are not null, by name. Provenance does not count.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import size
-from .exporting.selection import ADDRESSES, ExportSelection, WorkUnit, select
+from .export_selection import ADDRESSES, ExportSelection, WorkUnit, select
 from .unit_threads import in_threads
 
 UNIT_SAMPLES = 16 * ADDRESSES
@@ -35,7 +35,7 @@ class DigestReport:
     version: str
     """The version's name."""
     digest: str = ""
-    """`c-` (lengths and checksums) or `cf-` (all bytes), and 64 hex digits; "" if samples could not be read."""
+    """`c-` (lengths and checksums) or `cf-` (all bytes), and 64 hex digits; "" after failures."""
     samples: int = 0
     """Live samples."""
     nbytes: int = 0
@@ -44,11 +44,9 @@ class DigestReport:
     """Errors of the parts that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         if self.failures:
             return "\n".join(["no digest", *(f"  failed: {why}" for why in self.failures)])
         return f"{self.digest}  {self.version}: {self.samples} samples, {size(self.nbytes)}"
@@ -65,20 +63,21 @@ def content_digest(
 ) -> DigestReport:
     """Return the digest of a version's live samples.
 
-    full: read and verify every byte; otherwise trust the lengths and checksums of the indexes.
-    without: fields and metadata columns to leave out. workers: threads.
+    full: verify every byte; otherwise trust the indexes' checksums.
+    without: fields and metadata columns to leave out.
 
-    Costs the indexes and the samples table; a row of the table in memory for every sample. Time: O(samples x
-    fields).
+    Memory: a row of the samples table per sample.
 
-    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`; StoreError.
+    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
     report, total = DigestReport(version=version.name), 0
-    finished = in_threads(_Work(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures)
+    finished = in_threads(
+        _DigestWork(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures
+    )
     for unit_sum in progress(finished, "digest", lambda unit: unit.n, selection.n_samples):
         total += unit_sum.total
         report.samples += unit_sum.n
@@ -89,9 +88,7 @@ def content_digest(
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """Digests one unit."""
-
+class _DigestWork:
     selection: ExportSelection
     full: bool
 
@@ -135,13 +132,11 @@ def _hashed(*parts: bytes) -> bytes:
 
 
 def _row(key: bytes, columns: dict[str, Any]) -> bytes:
-    """Return the hash of a row, even if it is empty: a sample without fields counts."""
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
     return _hashed(b"row", key, text.encode("utf-8", "surrogatepass"))
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value for a type that JSON lacks."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):

@@ -1,7 +1,4 @@
-"""Find the files that a takedown deletes with a raw object: a bag's messages and LeRobot's videos.
-
-The metadata of their dataset name them. A video goes with the last object of rows that needs it.
-"""
+"""Find the files that a takedown deletes with a raw object: a bag's messages, LeRobot's videos."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -16,20 +13,20 @@ _OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
 _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
-def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
-    """Return the URIs of the files that these raw objects alone need, each with the last object that does.
+def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
+    """Return the URIs of the files that only these raw objects need, by the last object that does.
 
-    alone: URI of each raw object that is to be deleted -> the places that it may lie below.
-    refused: gets the objects whose metadata cannot be read, or whose dataset cannot without them, with the reason.
+    doomed: URI of a raw object to delete -> the places that it may lie below.
+    refused: gets each object whose files cannot be determined, with the reason.
 
-    Costs a listing of each dataset, and its metadata. Raises: StoreError.
+    Costs a listing of each dataset, and its metadata.
     """
-    found, mine = dict[str, list[str]](), dict[str, dict[str, str]]()
-    for uri, places in alone.items():
+    files, rows_of = dict[str, list[str]](), dict[str, dict[str, str]]()
+    for uri, places in doomed.items():
         folder, _, name = plain_uri(uri).rpartition("/")
         if name == _OF_BAGS:
             try:
-                found[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
+                files[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
             except _UNREADABLE as error:
                 refused[uri] = f"its files are unknown: {error}"
         if name.endswith(_FRAGMENT) and any(open_store(folder.rpartition("/")[0], None).list("_versions/")):
@@ -38,21 +35,20 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
                 "versions up"
             )
         for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
-            mine.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
-    for folder, rows in sorted(mine.items()):
+            rows_of.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
+    for folder, rows in sorted(rows_of.items()):
         store = open_store(folder, None)
         if not is_there(store, INFO):
             continue
         try:
             for data, video in _videos(store, rows):
-                found.setdefault(rows[data], []).append(f"{folder}/{video}")
+                files.setdefault(rows[data], []).append(f"{folder}/{video}")
         except _UNREADABLE as error:
             refused |= dict.fromkeys(rows.values(), f"its videos are unknown: {error}")
-    return found
+    return files
 
 
 def _above(uri: str, places: Collection[str]) -> Iterator[str]:
-    """Yield the folders that an object lies in, as far as a place goes."""
     bases = {plain_uri(place).rstrip("/") for place in places}
     folder = uri.rpartition("/")[0]
     while any(folder == base or folder.startswith(f"{base}/") for base in bases):
@@ -61,14 +57,12 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 
 def _messages(store: Store) -> list[str]:
-    """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
     from .episodes.rosbag_import import names_of  # which imports image decoders
 
     return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
 
 
-def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the videos that no other object of rows needs which is there, each with its last object."""
+def _videos(store: Store, doomed: Collection[str]) -> Iterator[tuple[str, str]]:
     infos = list(store.list())
     there = {info.key for info in infos}
     needed: dict[str, set[str]] = {}
@@ -76,6 +70,6 @@ def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
         for place in episode.videos.values():
             needed.setdefault(place.key, set()).add(episode.data)
     for video, users in sorted(needed.items()):
-        left = users & there
-        if video in there and left and left <= set(mine):
-            yield max(left), video
+        users_there = users & there
+        if video in there and users_there and users_there <= set(doomed):
+            yield max(users_there), video

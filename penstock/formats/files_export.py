@@ -5,10 +5,8 @@ from typing import Any
 
 from loader.errors import InvalidKey
 
-from .exporting.export_journal import FOLDER
-from .exporting.exporter import Loss
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSelection, WorkUnit
+from .export_selection import ExportSelection, WorkUnit
+from .exporter import FOLDER, Loss, Outbox
 from .files_registered import TABLE
 
 AT_ONCE = 1000
@@ -26,7 +24,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put an object per field."""
     for sample in selection.samples(unit):
         for name, data in sample.fields.items():
             outbox.put(_key(sample.key, name), data)
@@ -34,7 +31,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the table with `key` and every column of metadata and provenance; nothing without columns."""
+    """Put the table of `key`, metadata and provenance, if there are columns."""
     if selection.frame is None:
         return
     import pyarrow as pa

@@ -15,16 +15,12 @@ TABLE = "metadata.parquet"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the files whose extension can be a field, without hidden files and tables of exports.
-
-    Costs a request per file that is named like such a table. Raises: StoreError.
-    """
+    """Return the files whose extension can be a field, without hidden files and tables of exports."""
     files = [info for info in infos if _field(info.key)]
     return FoundObjects([info for info in files if not _is_table(store, info.key)], partial(samples, store))
 
 
 def _is_table(store: Store, key: str) -> bool:
-    """Return whether an object is the table of a finished export of files."""
     folder, slash, name = key.rpartition("/")
     return name == TABLE and is_export(store, f"{folder}{slash}", "files")
 
@@ -37,7 +33,7 @@ def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
 
 
 def _field(key: str) -> str:
-    """Return the field of a file, "" if it is no sample. Pickles are fields too, and refused by name later."""
+    """Return the field of a file, "" if it is no sample. Pickles are refused by name later."""
     stem, extension = posixpath.splitext(key)
     name = extension.removeprefix(".").lower()
     hidden = any(word.startswith(".") for word in stem.split("/"))

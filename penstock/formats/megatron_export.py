@@ -1,7 +1,6 @@
-"""Export Megatron's indexed datasets: `<prefix>.bin` with the tokens of each document, and `<prefix>.idx`.
+"""Export Megatron's indexed datasets: `<prefix>.bin` with tokens, and `<prefix>.idx`.
 
-Documents that came from such files return to files of the same names. Other versions get a pair of files per
-part.
+Registered documents return to files of the same names; other versions get files per part.
 """
 
 import io
@@ -15,37 +14,28 @@ import numpy as np
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidSample, LossyExport
 
-from .exporting.exporter import Loss
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSample, ExportSelection, WorkUnit
-from .megatron_index import DTYPES, MAGIC
-from .megatron_registered import LENGTHS, MODES
+from .export_selection import ExportSample, ExportSelection, WorkUnit
+from .exporter import Loss, Outbox
+from .megatron_registered import DTYPES, LENGTHS, MAGIC, MODES
 
 _CODES = {word: code for code, word in DTYPES.items()}
 _NPY = "npy"
 _MOST = 2**31 - 1
-"""Largest number of values in a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit(WorkUnit):
-    """Documents of one pair of files."""
-
+class _FileUnit(WorkUnit):
     stem: str
-    """Name of both files, without their extensions."""
     is_file: bool
-    """True for documents that came from such files."""
 
 
-class _Index:
-    """An index, built document by document."""
-
+class _MegatronIndex:
     def __init__(self, word: str) -> None:
         self.word = word
         self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
 
     def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
-        """Add a document. lengths: values of each sequence. modes: of each sequence, or empty."""
+        """Add a document. lengths, modes: of each sequence; modes may be empty."""
         self._lengths.extend(lengths)
         self._modes.extend(modes)
         self._bounds.append(len(self._lengths))
@@ -90,13 +80,13 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     """Put a pair of files. Raises: InvalidSample for a document that Megatron cannot hold."""
-    assert isinstance(unit, _Unit)
-    index: _Index | None = None
+    assert isinstance(unit, _FileUnit)
+    index: _MegatronIndex | None = None
     with outbox.file(f"{unit.stem}.bin") as file:
         for number, sample in enumerate(selection.samples(unit)):
             word, values = _tokens(sample, unit.fields[0])
             if index is None:
-                index, has_modes = _Index(word), MODES in sample.columns
+                index, has_modes = _MegatronIndex(word), MODES in sample.columns
             if word != index.word:
                 raise _refused(sample, f"is of {word}, and those before it are of {index.word}")
             if (MODES in sample.columns) != has_modes:
@@ -113,7 +103,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 def _token_fields(selection: ExportSelection) -> list[str]:
-    """Return the fields that may be tokens."""
     names = [name for name in selection.fields if name.rpartition(".")[2] in (*_CODES, _NPY)]
     if not names:
         raise LossyExport(
@@ -123,8 +112,7 @@ def _token_fields(selection: ExportSelection) -> list[str]:
     return names
 
 
-def _units(selection: ExportSelection) -> list[_Unit]:
-    """Return the documents of each pair of files."""
+def _units(selection: ExportSelection) -> list[_FileUnit]:
     tokens, pieces = _token_fields(selection), list[tuple[str, Any]]()
     for unit in selection.by_part():
         own = [name for name in unit.fields if name in tokens]
@@ -135,18 +123,19 @@ def _units(selection: ExportSelection) -> list[_Unit]:
             )
         if own and len(unit.ordinals):
             pieces.append((own[0], unit.ordinals))
-    names, out = _files(selection, pieces), list[_Unit]()
+    names, out = _files(selection, pieces), list[_FileUnit]()
     for at, (field, ordinals) in enumerate(pieces):
         if names and at and names[at] == names[at - 1]:
             last = out.pop()
             ordinals = np.concatenate([last.ordinals, ordinals])
         stem = names[at].removesuffix(".bin") if names else f"{len(out):06d}"
-        out.append(_Unit(number=len(out), fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names)))
+        out.append(
+            _FileUnit(number=len(out), fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names))
+        )
     return out
 
 
 def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
-    """Return the file that each piece's documents came from; [] if there is no such file for every piece."""
     names = list[str]()
     if "raw_key" not in selection.columns:
         return []
@@ -159,8 +148,7 @@ def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> lis
     return names if len({names[at] for at in changes}) == len(changes) else []
 
 
-def _numbered(selection: ExportSelection, files: Sequence[_Unit]) -> bool:
-    """Return whether the keys equal the keys that registering the exported files would give."""
+def _numbered(selection: ExportSelection, files: Sequence[_FileUnit]) -> bool:
     pl = import_polars()
     keys = selection.version.samples().select("key").collect()["key"]
     for unit in files:
@@ -172,7 +160,6 @@ def _numbered(selection: ExportSelection, files: Sequence[_Unit]) -> bool:
 
 
 def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
-    """Return dtype word and values of a document, little-endian."""
     data, word = sample.fields[field], field.rpartition(".")[2]
     if word != _NPY:
         if len(data) % int(word[1:]):
@@ -189,7 +176,6 @@ def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
 
 
 def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return lengths and modes of a document's sequences."""
     lengths, modes = sample.columns.get(LENGTHS, [n]), sample.columns.get(MODES, [])
     for name, values, low, high in ((LENGTHS, lengths, 0, _MOST), (MODES, modes, -128, 127)):
         if not isinstance(values, list) or not all(type(v) is int and low <= v <= high for v in values):

@@ -1,4 +1,4 @@
-"""Open a place of another format as a version; the index is in a cache folder of this machine."""
+"""Open a place of another format as a version, with the index in a cache folder."""
 
 import fcntl
 import hashlib
@@ -31,16 +31,16 @@ def open_foreign(
     fields: Mapping[str, str] = NO_METADATA,
     folder: str | PathLike[str] = FOLDER,
 ) -> Version:
-    """Return the newest version of the samples at a URL, which stay there. It is registered here if necessary.
+    """Return the newest version of the samples at a URL, which stay there; it is registered if necessary.
 
-    The same place has the same version on every machine. Processes of one machine wait for the first of them.
-    Each call lists the place; new and changed objects make a new version.
+    The same place has the same version on every machine. Each call lists the place; new and changed objects
+    make a new version. Concurrent processes of one machine wait for the first.
 
     format: a format of `penstock register`, such as "webdataset" or "mds".
     name: name of the dataset, from which the version's id and the order follow. None derives it from the
     format, the URL and the options: set it if the place may move.
     options, without, key, fields: as for `register`.
-    folder: folder of the root with the index. You may delete it.
+    folder: folder of the index. You may delete it.
 
     Raises: as `register`; OSError for a folder that cannot be written.
     """
@@ -58,7 +58,6 @@ def open_foreign(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process is in the block."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

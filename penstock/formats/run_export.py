@@ -1,4 +1,4 @@
-"""Export a version in another format, unit by unit: a killed export is finished by running it again."""
+"""Export a version in another format, unit by unit; a killed export can be repeated."""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
@@ -11,10 +11,8 @@ from loader.storage import Store
 from ..progress import progress
 from ..units import size
 from . import exporter_named
-from .exporting.export_journal import ExportJournal
-from .exporting.exporter import Exporter, Loss, refuse
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSelection, WorkUnit, select
+from .export_selection import ExportSelection, WorkUnit, select
+from .exporter import Exporter, ExportJournal, Loss, Outbox, refuse
 from .unit_threads import in_threads
 from .verbatim_export import note_of, registered_objects
 
@@ -48,11 +46,9 @@ class ExportReport:
     """Errors of units that could not be written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.url}: {self.samples} samples as {self.format} in {self.objects} objects ({size(self.nbytes)}), "
@@ -65,7 +61,7 @@ class ExportReport:
         return "\n".join(lines)
 
 
-class _Done(NamedTuple):
+class _ExportedUnit(NamedTuple):
     unit: WorkUnit
     note: dict[str, Any]
     was_there: bool
@@ -83,16 +79,14 @@ def export(
 ) -> ExportReport:
     """Write the live samples of a version into an empty store, or continue the same export.
 
-    where: SQL expression that is true for the samples to export. without: fields and columns to leave out.
+    where: SQL expression for the samples to export. without: fields and columns to leave out.
     lossy: True leaves out what the format cannot hold; otherwise it is an error.
-    workers: threads, each with a unit of its own.
 
-    If the format is the one that was registered, objects whose samples are all exported are copied unchanged.
-    The report names units that fail; the others go on. Memory: 32 MiB, or one larger field, per thread; a row
-    of the samples table per sample.
+    In the registered format, objects whose samples are all exported are copied unchanged. The report names
+    units that fail. Memory: 32 MiB, or one larger field, per thread; a row of the samples table per sample.
 
     Raises: LossyExport; Conflict for a target with other objects; InvalidRuntime; InvalidStore for an unknown
-    format; as `select`; StoreError.
+    format; as `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -108,7 +102,7 @@ def export(
     # Copied and written exports have different units: neither continues the other.
     journal = ExportJournal(store, identity | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
-    work = _Work(exporter, selection, store, journal)
+    work = _ExportWork(exporter, selection, store, journal)
     finished = in_threads(work, units, workers, report.failures)
     for done in progress(finished, "export", lambda written: len(written.unit.ordinals), selection.n_samples):
         facts[done.unit.number] = done.note["facts"]
@@ -126,22 +120,20 @@ def export(
     return report
 
 
-class _Work:
-    """Writes one unit, unless it exists."""
-
+class _ExportWork:
     def __init__(
         self, exporter: Exporter, selection: ExportSelection, store: Store, journal: ExportJournal
     ) -> None:
         self._exporter, self._selection, self._store, self._journal = exporter, selection, store, journal
 
-    def __call__(self, unit: WorkUnit) -> _Done:
+    def __call__(self, unit: WorkUnit) -> _ExportedUnit:
         if (note := self._journal.find(unit.number)) is not None:
-            return _Done(unit, note, was_there=True)
+            return _ExportedUnit(unit, note, was_there=True)
         outbox = Outbox(self._store)
         facts = self._exporter.write(self._selection, unit, outbox)
         note = {"facts": facts, "n_samples": len(unit.ordinals), "objects": outbox.objects}
         self._journal.add(unit.number, note)
-        return _Done(unit, note, was_there=False)
+        return _ExportedUnit(unit, note, was_there=False)
 
 
 def _identity(

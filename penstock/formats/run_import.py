@@ -1,8 +1,7 @@
-"""Import a version from another format, in work units: a killed import is finished by running it again.
+"""Import a version from another format, in work units; a killed import can be repeated.
 
-Formats of `penstock.formats.REGISTERED` are walked as for registration, and their bytes copied. An importer
-decodes the others. The version's id follows from the dataset's name, the options, and the objects' keys, sizes
-and change tokens.
+Bytes of `REGISTERED` formats are copied as spans; an importer decodes the others. The version's id follows from
+the dataset's name, the options, and the objects' keys, sizes and change tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root, Version
+from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
@@ -27,30 +26,37 @@ from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.storage import Store
-from loader.storage.refusals import Refusals
+from loader.storage.store import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
 from . import FORMATS, importer_named, registered_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
-from .importing.read_units import UnitReader, check_unique, read_units, settled
-from .importing.span_blocks import blocks_of
-from .importing.spilled import SpilledUnit, spilled
-from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, WrittenUnit, delete_units, in_order
+from .importing.read_units import ReadUnit, UnitReader, check_unique, read_units, settled, spilled
+from .importing.spans import blocks_of
 from .importing.walk import UnitsAhead, Walk
+from .importing.write_parts import (
+    FOLDER,
+    RENAMED,
+    PartLayout,
+    Unit,
+    WrittenUnit,
+    delete_units,
+    in_order,
+    write_parts,
+)
 from .reading.sample import FoundObjects
-from .registration.earlier import Difference, imported_difference
-from .registration.groups import group_guessed
+from .registration.earlier import PlaceDifference, imported_difference
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .registration.shard_rows import shards_of
+from .registration.shard_rows import group_guessed, shards_of
 from .unit_threads import in_threads
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
 """Text formats that users confuse -> ending of their objects' names."""
 WORKERS = 8
-"""Units that are copied at the same time, by default: half of them wait for the disk."""
+"""Units copied at the same time by default: half of them wait for the disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,11 +91,9 @@ class ImportReport:
     """Errors of objects and parts that could not be read or written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         objects = f"objects: {self.new} new, {self.replaced} changed, {self.same} unchanged"
         objects += f"; {self.others} others ignored"
         refused = self.refusals.lines()
@@ -130,11 +134,11 @@ def import_place(
     workers: threads, each with a part of its own.
     selection: objects to import.
 
-    The report names failures; the rest goes on, and no version is published. Memory: about 1 KB per sample of a
+    After failures, which the report names, no version is published. Memory: about 1 KB per sample of a
     registered format, else the keys; 8 MiB or one larger sample per thread.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if the dataset is of another place, or changed meanwhile;
-    EmptyVersion; FieldMismatch; StoreError.
+    EmptyVersion; FieldMismatch.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -175,7 +179,6 @@ def _find_objects(
     options: Options,
     parent: Version | None,
 ) -> FoundObjects | Readable:
-    """Return the objects of the format, and their reader; for tables with the columns of their folders."""
     objects: FoundObjects | Readable
     if importer is None:
         objects = registered_named(format).find_objects(store, listed.infos)
@@ -198,7 +201,6 @@ def _find_objects(
 def _chosen(
     format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
 ) -> dict[str, Any]:
-    """Return the options that the version's id follows from, as a JSON object."""
     if shuffle is None:
         shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
     chosen: dict[str, Any] = {
@@ -214,13 +216,11 @@ def _chosen(
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The import of new objects."""
-
     root: Root
     dataset: str
     store: Store
     parent: Version | None
-    since: Difference
+    since: PlaceDifference
     chosen: dict[str, Any]
     workers: int
     report: ImportReport
@@ -230,7 +230,6 @@ class _Import:
         return self.parent.manifest["groups"] if self.parent else {}
 
     def of_spans(self, objects: FoundObjects) -> Version | None:
-        """Copy bytes that are spans of objects. Return None after failures."""
         shards = shards_of(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
         blocks = partial(blocks_of, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
@@ -255,7 +254,6 @@ class _Import:
                 return self._publish(txn, in_order(written), members=objects.members)
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
-        """Write decoded samples. Return None after failures."""
         failures = self.report.failures
         self._check_labels(readable.labels)
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
@@ -270,10 +268,8 @@ class _Import:
                     if failures or not samples.kinds:
                         return self._publish(txn, [])
                     group_of = samples.group_of(self.groups).__getitem__
-                    units_of = [SpilledUnit(samples)]
-                    drained = self._write(
-                        txn, units_of, lambda unit: unit.spilled.drain(), group_of, any_values=of_json
-                    )
+                    every = [ReadUnit("00000", [run for unit in units for run in unit.runs])]
+                    drained = self._write(txn, every, lambda _: samples.drain(), group_of, any_values=of_json)
                 return self._publish(txn, drained, readable)
             written = self._write(txn, units, reader, group_guessed(self.groups), any_values=of_json)
             if failures or not any(unit.parts for unit in written):
@@ -290,13 +286,11 @@ class _Import:
             return self._publish(txn, written, readable)
 
     def _check_columns(self, readable: Readable) -> None:
-        """Raise FieldMismatch for a column whose numbers have another width than the dataset's."""
         if readable.columns is not None and self.parent is not None:
             fields = {name for group in self.groups.values() for name in group["field_nbytes"]}
             readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
-        """Raise Conflict for other class names than the dataset's: its numbers would mean other classes."""
         before = class_names_of(self.parent) if self.parent else None
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
@@ -317,20 +311,25 @@ class _Import:
         size: int | None = None,
         any_values: bool = False,
     ) -> list[WrittenUnit[Unit]]:
-        """Return the parts of the units, in order, without failed units.
-
-        size: sum of the units' sizes, if they are not known yet. any_values: as `UnitWriter` takes it.
-        """
+        """Return the parts of the units, in order, without failed units. size: of all, for an iterator."""
         done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]
             size = sum(unit.size for unit in units)
-        writer = UnitWriter(
-            self.root.store, txn, samples, group_of, self.chosen["shard_bytes"], any_values=any_values
+        layout = PartLayout(
+            store=self.root.store,
+            txn=txn,
+            group_of=group_of,
+            shard_bytes=self.chosen["shard_bytes"],
+            any_values=any_values,
         )
-        finished = in_threads(writer, units, self.workers, self.report.failures)
-        for written in progress(finished, "import", lambda written: written.unit.size, size):
-            done.append(written)
+
+        def write(unit: Unit) -> WrittenUnit[Unit]:
+            return WrittenUnit(unit, write_parts(samples(unit), layout, unit.name))
+
+        finished = in_threads(write, units, self.workers, self.report.failures)
+        for unit, written in progress(finished, "import", lambda item: item.unit.size, size):
+            done.append(WrittenUnit(unit, written))
             self.report.nbytes += written.nbytes
             self.report.skipped += written.skipped
         return in_order(done)
@@ -342,10 +341,6 @@ class _Import:
         readable: Readable | None = None,
         members: JsonMembers | None = None,
     ) -> Version | None:
-        """Publish the parts; return None after failures.
-
-        members: of JSON documents, whose columns agree once all are read.
-        """
         self.report.failures.sort()
         parts = [part for unit in written for part in unit.parts]
         if self.report.failures:
@@ -374,7 +369,6 @@ class _Import:
         )
 
     def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
-        """Return the samples table of each part, with columns that all samples and the dataset share."""
         tables = part_tables(self.root.store, parts)
         types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
         tables_agreed = [members.as_agreed(table, types) for table in tables]

@@ -1,7 +1,6 @@
-"""Export registered objects unchanged: copied byte for byte if all their samples are exported.
+"""Export registered objects unchanged if all their samples are exported.
 
-An object that changed since registration is `Changed`. An index beside the objects is copied too, and the copy
-is read to check that it lists these objects.
+An index beside the objects is copied, and the copy must list them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,14 +18,12 @@ from loader.storage import ObjectInfo, Span, Store
 from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from . import FORMATS, REGISTERED, TABLES, find_registered
-from .archives.tar_members import remaining
-from .exporting.export_journal import FOLDER
-from .exporting.exporter import Loss
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSelection, Int64s, WorkUnit
+from .archives.webdataset_export import remaining
+from .export_selection import ExportSelection, Int64s, WorkUnit
+from .exporter import FOLDER, Loss, Outbox
 from .reading.exported import NOTE
 from .reading.sample import FoundObjects
-from .reading.window import Window
+from .reading.window import ObjectWindow
 
 READ_BYTES = 8 * 2**20
 """Bytes of an object per read."""
@@ -34,7 +31,7 @@ OWN = "megatron"
 """Format whose exporter writes the same objects again, with their index."""
 
 
-class Leaving(NamedTuple):
+class ObjectCopy(NamedTuple):
     """Objects of one registered shard to copy."""
 
     objects: Sequence[PlacedObject]
@@ -48,9 +45,7 @@ class Leaving(NamedTuple):
 def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
     """Return the exporter of objects as they were registered; None if the export differs from them.
 
-    selection: without a field or column left out. Objects whose samples are all exported are copied, and
-    objects without exported samples are left out. Only archives are rewritten, without the samples that are not
-    exported.
+    Archives are rewritten without the samples that are not exported.
     """
     version, manifest = selection.version, selection.version.manifest
     objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
@@ -73,22 +68,21 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
         return None  # the index lists all objects, and the numbers of samples would change
     if not whole and "source_key" in selection.columns:
         return None  # repeated names would no longer repeat
-    leaving = _leaving(selection, format)
-    if leaving is None:
+    copies = _object_copies(selection, format)
+    if copies is None:
         return None
     if selection.n_samples == manifest["n_live"]:
         options = Options.of_registered(registered) if format in TABLES else NO_OPTIONS
-        leaving += _without_samples(
+        copies += _without_samples(
             version, objects, lambda store, infos: find_registered(format, store, infos, options)[0]
         )
-    return RegisteredObjects(format, leaving)
+    return RegisteredObjects(format, copies)
 
 
-def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
-    """Return the objects with samples to export; None if one has other samples too, and is no archive."""
+def _object_copies(selection: ExportSelection, format: str) -> list[ObjectCopy] | None:
     version, members = selection.version, selection.members
     placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
-    positions, out = dict[str, list[int]](), list[Leaving]()
+    positions, out = dict[str, list[int]](), list[ObjectCopy]()
     for position, path in enumerate(_paths(version)):
         positions.setdefault(path, []).append(position)
     for path, own in positions.items():
@@ -97,12 +91,12 @@ def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
         if not len(ordinals):
             continue
         if len(ordinals) == sum(int(n_rows[one]) for one in own):
-            out.append(Leaving(objects, ordinals))
+            out.append(ObjectCopy(objects, ordinals))
         elif format == "files":  # an object is a sample
             chosen = set(selection.frame["raw_key"].gather(ordinals))
-            out.append(Leaving([one for one in objects if _name(one) in chosen], ordinals))
+            out.append(ObjectCopy([one for one in objects if _name(one) in chosen], ordinals))
         elif format == "webdataset":
-            out.append(Leaving(objects, ordinals, frozenset(version.keys(ordinals))))
+            out.append(ObjectCopy(objects, ordinals, frozenset(version.keys(ordinals))))
         else:
             return None
     return out
@@ -112,8 +106,7 @@ def _without_samples(
     version: Version,
     objects: Sequence[ForeignObject],
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
-) -> list[Leaving]:
-    """Return the unchanged objects without samples. Costs a listing of their place."""
+) -> list[ObjectCopy]:
     placed = _placed(version)
     last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
@@ -130,14 +123,14 @@ def _without_samples(
                 continue
             if next(iter(objects_there.samples(info)), None) is None:
                 out.append(item)
-    return [Leaving(out, np.zeros(0, np.int64))] if out else []
+    return [ObjectCopy(out, np.zeros(0, np.int64))] if out else []
 
 
 class RegisteredObjects:
     """Exports objects as they were registered."""
 
-    def __init__(self, format: str, leaving: Sequence[Leaving]) -> None:
-        self._format, self._leaving = format, leaving
+    def __init__(self, format: str, copies: Sequence[ObjectCopy]) -> None:
+        self._format, self._copies = format, copies
 
     def losses(self, selection: ExportSelection) -> list[Loss]:
         """Return nothing: the bytes stay."""
@@ -147,12 +140,12 @@ class RegisteredObjects:
         """Return the samples of each registered shard: an object, or a run of objects."""
         return [
             WorkUnit(number=number, fields=(), ordinals=one.ordinals)
-            for number, one in enumerate(self._leaving)
+            for number, one in enumerate(self._copies)
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a shard. Raises: Changed; StoreError."""
-        placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
+        """Put the objects of a shard."""
+        placed, (objects, _, keys) = _placed(selection.version), self._copies[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:
                 for start, nbytes in (
@@ -163,7 +156,7 @@ class RegisteredObjects:
         return {"objects": [[_name(one), one.nbytes] for one in objects]}
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Copy the index, if the format has one. Raises: Changed for an index that lists other objects."""
+        """Copy the index, if the format has one. Raises: Changed if it lists other objects."""
         index_names = FORMATS[self._format].companions if self._format in REGISTERED else None
         if index_names is None:
             return
@@ -182,7 +175,7 @@ class RegisteredObjects:
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return fields and columns as the registered place's `export.json` names them; None without one."""
+    """Return the registered place's fields and columns by its `export.json`; None without one."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)
@@ -205,9 +198,8 @@ def _paths(version: Version) -> list[str]:
 
 
 def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[Span]:
-    """Return the byte ranges of an archive with these samples."""
     placed.stored(item, Span(0, min(1, item.nbytes)))  # raises if the object changed
-    window = Window(item.store, item.store.head(item.key))
+    window = ObjectWindow(item.store, item.store.head(item.key))
     try:
         return list(remaining(window, keys))
     finally:
@@ -215,7 +207,6 @@ def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -
 
 
 def _name(item: PlacedObject) -> str:
-    """Return an object's key in its place."""
     return (
         item.key if item.modified_us is not None else item.key.split("/", 2)[2]
     )  # adopted: foreign/<place>/

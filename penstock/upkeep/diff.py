@@ -1,4 +1,4 @@
-"""`penstock diff`: what one version has that another has not, from tables that are small for any data."""
+"""`penstock diff`: what one version has and another lacks, from tables that are small for any data."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +21,9 @@ class Diff:
     nbytes: tuple[int, int]
     """Stored bytes of all groups."""
     parts_added: list[str]
-    """Ids of the parts that only b has."""
+    """Ids of parts that only b has."""
     parts_removed: list[str]
-    """Ids of the parts that only a has."""
+    """Ids of parts that only a has."""
     excluded: tuple[int, int]
     """Numbers of excluded rows."""
     groups_added: dict[str, list[str]]
@@ -31,9 +31,9 @@ class Diff:
     groups_removed: dict[str, list[str]]
     """Group that only a has -> its fields."""
     coverage: dict[str, tuple[int, int]]
-    """Group of both -> its numbers of rows, where they differ."""
+    """Shared group -> its numbers of rows, if they differ."""
     columns: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]]
-    """Column -> its statistics, where they differ; None where a version does not have it."""
+    """Column -> its statistics, if they differ; None if a version lacks it."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -42,7 +42,7 @@ class Diff:
 def diff(a: Version, b: Version) -> Diff:
     """Return the changes from a to b.
 
-    Costs the shards and stats tables of both: O(parts + columns), no sample is read.
+    Costs the shards and stats tables of both: O(parts + columns); no sample is read.
     """
     parts_a, parts_b = a.parts.ids.to_pylist(), b.parts.ids.to_pylist()
     groups_a, groups_b = a.manifest["groups"], b.manifest["groups"]

@@ -1,23 +1,38 @@
-"""Records of the samples that people left out of a dataset, and of those taken back.
+"""Exclude samples by a person's decision: first a record, then the version without them; and withdraw exclusions.
 
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
-A withdrawal is a record of its own, which names the exclusions that it ends, so two people who act at once lose
-nothing. The version without the samples names its record in `producer.exclusion`.
+A process killed in between leaves a record that the next build obeys. A withdrawal is a record that names the
+exclusions that it ends, so concurrent actions lose nothing.
 """
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.marker import check_primary
 from loader.dataset.names import check_dataset_name
-from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.dataset.versions.samples_table import live_ordinals
+from loader.errors import (
+    Conflict,
+    Corrupt,
+    EmptyVersion,
+    FormatTooNew,
+    InvalidKey,
+    InvalidRuntime,
+    ObjectNotFound,
+    SampleNotFound,
+    VersionNotFound,
+)
 from loader.json_text import is_text, parse_json_object
 from loader.storage import Store
+
+if TYPE_CHECKING:
+    from loader import Root, Version
 
 FORMAT = 1
 _AT_ONCE = 16  # requests
@@ -25,23 +40,23 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedSample:
-    """An excluded sample with its provenance; "" for what its version does not have."""
+    """An excluded sample with its provenance; "" for unknown facts."""
 
     key: str
     """Key of the sample."""
     unit_id: str = ""
     """Id of the unit."""
     raw_uri: str = ""
-    """Address of the raw object that it was cut of."""
+    """Address of its raw object."""
     raw_sha256: str = ""
     """SHA-256 (hex) of that object."""
     whole_object: bool = False
-    """True where everything cut of the raw object is left out, under another policy too."""
+    """True if all that is cut from the raw object is excluded, under any policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Samples that a person left out, and why."""
+    """Samples that a person excluded, and why."""
 
     dataset: str
     """Name of the dataset."""
@@ -52,7 +67,7 @@ class Exclusion:
     by: str
     """Name of the person."""
     page: str
-    """Address of the page where it was decided; "" for none."""
+    """Address of the page of the decision, or ""."""
     version: str
     """Version in which the samples were seen, `photos@3`."""
     version_id: str
@@ -78,7 +93,7 @@ class Exclusion:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Exclusion":
-        """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
+        """Return the record of `to_json`; ignore further fields. Raises: KeyError, TypeError."""
         facts = ("key", "unit_id", "raw_uri", "raw_sha256")
         samples = tuple(
             ExcludedSample(**_texts(one, facts), whole_object=one["whole_object"] is True)
@@ -103,7 +118,7 @@ class Withdrawal:
     by: str
     """Name of the person."""
     page: str
-    """Address of the page where it was decided; "" for none."""
+    """Address of the page of the decision, or ""."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -125,7 +140,7 @@ class Withdrawal:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Withdrawal":
-        """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
+        """Return the record of `to_json`; ignore further fields. Raises: KeyError, TypeError."""
         return cls(
             **_texts(body, ("dataset", "reason", "by", "page", "name")),
             keys=tuple(body["keys"]),
@@ -135,45 +150,41 @@ class Withdrawal:
 
 
 def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
-    """Create the record. Raises: StoreError."""
+    """Create the record."""
     store.put_if_absent(record.path, canonical(record.to_json()))
 
 
 def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
     """Return every record of a dataset, oldest first.
 
-    Costs a listing, and a GET per record, sixteen at a time. Raises: Corrupt; FormatTooNew; StoreError.
+    Costs a listing, and a GET per record, sixteen at a time.
     """
     paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(lambda path: _read(store, path), paths)
-        return sorted((one for one in found if one is not None), key=lambda one: (one.at_us, one.path))
+        read = pool.map(lambda path: _read(store, path), paths)
+        return sorted(filter(None, read), key=lambda record: (record.at_us, record.path))
 
 
-def standing(found: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> its exclusions that were not withdrawn, oldest first; only keys that have one.
-
-    found: every record of a dataset, oldest first.
-    """
+def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
+    """Return key -> its exclusions that were not withdrawn, oldest first. history: every record, oldest first."""
     ended = {
         (path, key)
-        for one in found
+        for one in history
         if isinstance(one, Withdrawal)
         for path in one.withdraws
         for key in one.keys
     }
     stands: dict[str, tuple[Exclusion, ...]] = {}
-    for one in found:
-        if isinstance(one, Exclusion):
-            path = one.path
-            for key in one.keys:
+    for record in history:
+        if isinstance(record, Exclusion):
+            path = record.path
+            for key in record.keys:
                 if (path, key) not in ended:
-                    stands[key] = (*stands.get(key, ()), one)
+                    stands[key] = (*stands.get(key, ()), record)
     return stands
 
 
 def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
-    """Return the record at a listed path; None where a takedown has deleted it since. Raises: as `parse`."""
     try:
         return parse(store.get(path).data, path)
     except ObjectNotFound:
@@ -181,7 +192,7 @@ def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
 
 
 def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
-    """Return the record of these bytes, which lie at this path. Raises: Corrupt; FormatTooNew."""
+    """Return the record of these bytes at this path."""
     try:
         body = parse_json_object(bytes(data))
         if int(body["format"]) > FORMAT:
@@ -190,7 +201,7 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
             )
         record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
         if record.path != path:
-            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+            raise ValueError(f"it names itself {record.path}: it was copied or renamed")
         return record
     except FormatTooNew:
         raise
@@ -199,7 +210,6 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
 
 
 def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """Return these fields. Raises: KeyError; TypeError for one that is no text."""
     if strange := [name for name in names if not is_text(body[name])]:
         raise TypeError(f"{strange[0]} = {body[strange[0]]!r:.100} is no text")
     return {name: body[name] for name in names}
@@ -211,3 +221,211 @@ def _folder(dataset: str) -> str:
 
 def _path(dataset: str, name: str) -> str:
     return f"{_folder(dataset)}{name}.json"
+
+
+_TRIES = 8
+_SHOWN = 5
+"""Keys that a message names."""
+
+
+def exclude(
+    root: "Root",
+    ref: str,
+    keys: Collection[str],
+    *,
+    reason: str,
+    by: str,
+    page: str = "",
+    whole_objects: bool = False,
+) -> tuple[Exclusion, "Version"]:
+    """Leave samples out of a dataset's next version, and of all later builds of these samples.
+
+    Returns the record, and the newest version, without the samples. Repeating the action, by the same person for the
+    same reason, publishes nothing twice. Versions of concurrent publishers are kept.
+
+    ref: version in which the samples were seen; a later one may be the newest.
+    keys: keys of live samples of that version.
+    page: address of the page of the decision, or "".
+    whole_objects: exclude all that was or will be cut from the same raw objects, as is always done for a sample that
+    is all of its raw object.
+
+    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion for all samples of the newest
+    version; InvalidKey; InvalidRuntime without a reason or a name, or for unknown whole objects; VersionRetired;
+    Conflict in a mirror; MissingDependency without polars.
+    """
+    checked_keys = _checked(keys, reason, by, page)
+    version = root.open(ref)
+    _check_writable(root)
+    known = records(root.store, version.dataset)
+    stands = standing(known)
+    words = (reason, by, page)
+    own_records = [
+        one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == words
+    ]
+    if same := [one for one in own_records if _is_of(one, checked_keys, whole_objects, stands)]:
+        return same[0], _publish(root, same[0], same[0].keys)
+    samples = _samples(version, checked_keys, whole_objects)
+    if missing := [key for key in checked_keys if key not in samples]:
+        raise SampleNotFound(_missing(version.name, missing, stands))
+    record = Exclusion(
+        dataset=version.dataset,
+        samples=tuple(samples[key] for key in sorted(samples)),
+        reason=reason,
+        by=by,
+        page=page,
+        version=version.name,
+        version_id=version.id,
+    )
+    _check_some_stay(_newest(root, version.dataset), record.keys)
+    write_record(root.store, record)
+    return record, _publish(root, record, record.keys)
+
+
+def obey(root: "Root", dataset: str) -> "Version | None":
+    """Publish the newest version without its excluded samples; return None if it has none.
+
+    It has some if a process stopped after its record, or the version without them was retired. A version of only such
+    samples stays. Costs the key column of the version if an exclusion stands.
+    """
+    stands = standing(records(root.store, dataset))
+    newest = root.state.newest(dataset)
+    if not stands or newest is None:
+        return None
+    version = root.open(newest.id)
+    live = _live(version, sorted(stands))
+    if not live or len(live) == len(version):
+        return None
+    for record in {stands[key][0].path: stands[key][0] for key in live}.values():
+        version = _publish(root, record, [key for key in live if stands[key][0] == record])
+    return version
+
+
+def withdraw(
+    root: "Root", ref: str, keys: Collection[str], *, reason: str, by: str, page: str = ""
+) -> Withdrawal:
+    """End the exclusions of these keys: later builds take the samples again.
+
+    ref: any version of the dataset, also a retired one. Raises: SampleNotFound for a key without a standing
+    exclusion, before anything is written; else as `exclude`.
+    """
+    checked_keys = _checked(keys, reason, by, page)
+    dataset = root.record(ref, retired=True).dataset
+    _check_writable(root)
+    stands = standing(records(root.store, dataset))
+    if missing := [key for key in checked_keys if key not in stands]:
+        raise SampleNotFound(
+            f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys "
+            "with a standing exclusion"
+        )
+    record = Withdrawal(
+        dataset=dataset,
+        keys=tuple(checked_keys),
+        withdraws=tuple(sorted({one.path for key in checked_keys for one in stands[key]})),
+        reason=reason,
+        by=by,
+        page=page,
+    )
+    write_record(root.store, record)
+    return record
+
+
+def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
+    if isinstance(keys, str):
+        raise InvalidKey(f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]")
+    if strange := [key for key in keys if not is_text(key)]:
+        raise InvalidKey(f"a key is UTF-8 text, got {strange[0]!r}")
+    if not keys:
+        raise InvalidRuntime("no key is given; name at least one")
+    for name, words in (("reason", reason), ("name", by)):
+        if not is_text(words) or not words.strip():
+            raise InvalidRuntime(
+                f"an exclusion needs a {name}, got {words!r}: pass text that others will read"
+            )
+    if not is_text(page):
+        raise InvalidRuntime(f"page={page!r} is no text; pass an address, or nothing")
+    return sorted(set(keys))
+
+
+def _check_writable(root: "Root") -> None:
+    root.create()
+    check_primary(root.store, root.state)
+
+
+def _is_of(
+    record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
+) -> bool:
+    if not all(record in stands.get(key, ()) for key in record.keys):
+        return False
+    if not whole_objects:
+        return list(record.keys) == list(keys)
+    return set(keys) <= set(record.keys) and all(one.whole_object for one in record.samples)
+
+
+def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
+    import polars as pl
+
+    known = version.manifest["columns"]
+    facts = [name for name in ("unit_id", "raw_uri", "raw_sha256", "raw_end") if name in known]
+    table = version.samples().select("key", *facts)
+    chosen = table.filter(pl.col("key").is_in(list(keys))).collect()
+    if whole_objects:
+        objects = set(chosen["raw_sha256"]) if "raw_sha256" in known else {None}
+        if not all(objects):
+            raise InvalidRuntime(
+                f"{version.name} does not name the raw object of each of these samples; exclude them only by key"
+            )
+        chosen = table.filter(pl.col("raw_sha256").is_in(sorted(objects))).collect()
+    samples = {}
+    for row in chosen.iter_rows(named=True):
+        sha256, end = row.get("raw_sha256") or "", row.pop("raw_end", None)
+        whole = whole_objects or bool(sha256 and not end)
+        texts = {name: value or "" for name, value in row.items()}
+        samples[row["key"]] = ExcludedSample(**texts, whole_object=whole)
+    return samples
+
+
+def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> str:
+    message = f"{version} has no live sample {_named(keys)}; nothing was excluded"
+    excluded = [(key, stands[key][-1]) for key in keys if key in stands]
+    if excluded:
+        key, record = excluded[0]
+        message += f". {key!r} was excluded already, by {record.by}: {record.reason}"
+    return f"{message}. List keys with version.samples()"
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(map(repr, keys[:_SHOWN])) + more
+
+
+def _newest(root: "Root", dataset: str) -> "Version":
+    newest = root.state.newest(dataset)
+    if newest is None:
+        raise Conflict(f"every version of {dataset} was retired meanwhile; later builds obey the exclusion")
+    return root.open(newest.id)
+
+
+def _check_some_stay(newest: "Version", keys: Sequence[str]) -> None:
+    if len(_live(newest, keys)) == len(newest):
+        raise EmptyVersion(
+            f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
+        )
+
+
+def _live(version: "Version", keys: Sequence[str]) -> list[str]:
+    return [key for key, at in zip(keys, live_ordinals(version, keys), strict=True) if at >= 0]
+
+
+def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
+    producer = {"exclusion": record.path, "by": record.by, "reason": record.reason, "page": record.page}
+    for attempt in range(_TRIES):
+        newest = _newest(root, record.dataset)
+        live = _live(newest, keys)
+        if not live:
+            return newest
+        try:
+            return root.exclude(newest.id, live, reason=record.reason, producer=producer)
+        except (Conflict, SampleNotFound, VersionNotFound):  # another process excluded one, or retired this
+            if attempt == _TRIES - 1:
+                raise
+    raise AssertionError("unreachable")

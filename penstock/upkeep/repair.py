@@ -1,8 +1,8 @@
-"""`penstock repair`: what is wrong with a root's log, what mends it, and a record of what was done.
+"""`penstock repair`: find what is wrong with a root's log, repair it, and record the repair.
 
-Two things break a log for good. An entry is damaged where it is stored; or it is as it was written, and the next entry
-was written after misread bytes of it. Both are seen as an entry that does not follow the one before it. A mirror's
-copy tells them apart. Without a mirror one changed byte explains either: the search is proved right by a SHA-256.
+An entry is damaged in the store, or the next entry was written after a misread of it. Both show as an entry that does
+not follow the previous one. A mirror's copy distinguishes them; without one, a search for one changed byte, which a
+SHA-256 proves.
 """
 
 import hashlib
@@ -14,10 +14,21 @@ from itertools import islice
 from typing import Literal
 
 from loader.dataset.log.append import read_tail
-from loader.dataset.log.entries import Entry, canonical, checksum_of, entry_key, entry_number, parse
+from loader.dataset.log.entries import (
+    REPAIR_FORMAT,
+    REPAIRS,
+    Entry,
+    Link,
+    canonical,
+    checksum_of,
+    entry_key,
+    entry_number,
+    link_key,
+    linked,
+    parse,
+)
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
-from loader.dataset.log.repair_records import FORMAT, REPAIRS, Link, link_key, linked
 from loader.dataset.log.snapshots import HINT_EVERY
 from loader.dataset.log.state import State, fold, fold_all
 from loader.dataset.names import check_words
@@ -26,39 +37,36 @@ from loader.storage import Store
 
 Believe = Literal["stored", "next"]
 BYTES_SEARCHED, BITS_SEARCHED = 2 * 1024, 32 * 1024
-"""Entries up to these sizes are searched for one changed byte, and for one changed bit: some seconds at most."""
+"""Entries up to these sizes are searched for one changed byte, or one changed bit: some seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing that mends the log."""
+    """One repair of the log."""
 
     key: str
-    """Key of the repair record or log entry that is written."""
+    """Key of the repair record or log entry to write."""
     data: bytes
     """Its bytes."""
     why: str
     """The finding, in words."""
     damaged: bytes | None = None
-    """The bytes that a log entry replaces, b"" where there were none; None for a repair record."""
+    """Bytes that a log entry replaces; None for a repair record."""
     n: int
-    """The entry that it is about."""
+    """Number of the entry."""
 
 
 def plan_repair(
     store: Store, *, by: str, mirror: Store | None = None, believe: Believe | None = None
 ) -> list[Step]:
-    """Return what would mend the log, in order; nothing where nothing is wrong. Writes nothing.
+    """Return the steps that repair the log, in order; none for a healthy log. Writes nothing.
 
-    Reads every entry, and those before what is wrong three times.
+    by: name for the records. mirror: a copy of the root to compare with.
+    believe: whether the stored entry is right, or the next writer's reading of it, if neither mirror nor checksum
+    decides.
 
-    by: who asks for it, for the records.
-    mirror: a copy of the root to compare with.
-    believe: whether a stored entry is right, or what the writer of the next entry read of it, where neither a mirror
-    nor a checksum decides.
-
-    Raises: Corrupt, naming the entry, where the log cannot be mended so, with what would help; Conflict for a mirror of
-    another root, and where `believe` has to decide; InvalidName for `by` that is no text; StoreError.
+    Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired so; Conflict for a mirror of
+    another root, or if `believe` must decide; InvalidName for `by`.
     """
     check_words("name of who repairs", by)
     if mirror is not None and root_id(mirror) != root_id(store):
@@ -69,16 +77,16 @@ def plan_repair(
 
 
 def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
-    """Write the steps, each replaced entry's record first, and read the whole log. Again is no change.
+    """Write the steps, each replaced entry's record first, and read the whole log. Idempotent.
 
-    Raises: Corrupt where the log is not mended; StoreError.
+    Raises: Corrupt if the log is not repaired; StoreError.
     """
     for step in steps:
         if step.damaged is None:
             store.put(step.key, step.data)  # a damaged record of the same link is replaced
             continue
         value = {
-            "format": FORMAT,
+            "format": REPAIR_FORMAT,
             "n": step.n,
             "at_us": time.time_ns() // 1000,
             "by": by,
@@ -93,7 +101,7 @@ def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
 
 
 class _Repair:
-    """The log of one root, read from its first entry on, with what was found so far put right in memory."""
+    """The log of one root, read from its first entry on, with the repairs so far applied in memory."""
 
     def __init__(self, store: Store, by: str, mirror: Store | None, believe: Believe | None) -> None:
         self.store, self.by, self.mirror, self.believe = store, by, mirror, believe
@@ -111,7 +119,7 @@ class _Repair:
         return self.steps
 
     def _skip_whole(self) -> bool:
-        """Go on to the end of the log, or to some entries before the first that is not whole; return False then."""
+        """Skip the good entries; return False before the first bad one."""
         earlier = later = self.state
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)
@@ -144,13 +152,9 @@ class _Repair:
         self.before, self.state, self.last = self.state, after, entry
 
     def _link(self, entry: Entry) -> Entry:
-        """Return an entry that does not follow the one before it, once that is mended or a record has its predecessor.
-
-        Raises: Corrupt.
-        """
         before = self.last
         if before is None:
-            raise Corrupt(f"log entry {entry_key(entry.n)} is the first, and says that it follows another")
+            raise Corrupt(f"log entry {entry_key(entry.n)} is the first, and claims to follow another")
         right, why = self._which(before, entry)
         if right != before.data:
             self._restore(before.n, before.data, right, why)
@@ -163,10 +167,6 @@ class _Repair:
         return replace(entry, prev_means=before.sha256)
 
     def _which(self, before: Entry, entry: Entry) -> tuple[bytes, str]:
-        """Return the right bytes of `before`, and how that is known.
-
-        They are the stored ones, or the ones that the writer of `entry` read. Raises: Corrupt.
-        """
         of_before, of_entry = self._copy(before.n), self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
@@ -182,30 +182,33 @@ class _Repair:
                 f"log entry {entry_key(entry.n)} does not follow {entry_key(before.n)} as it is stored"
             )
         what = _difference(before.data, read)
-        if not before.checksum and self.believe is None and not _say_the_same(before.n, before.data, read):
+        if (
+            not before.checksum
+            and self.believe is None
+            and not _have_same_content(before.n, before.data, read)
+        ):
             raise Conflict(
-                f"log entry {entry_key(before.n)} and what the writer of the next one read of it differ in what they "
-                f"say: {what}; nothing tells which is right. Give --mirror, a copy of this root, or --believe stored "
-                "(the entry is right) or --believe next (what was read is right)"
+                f"log entry {entry_key(before.n)} and what the writer of the next one read of it differ in "
+                f"content: {what}; no evidence shows which is right. Give --mirror, a copy of this root, or --believe "
+                "stored (the entry is right) or --believe next (what was read is right)"
             )
         if self.believe == "next" and not before.checksum:
             return read, f"entry {entry.n} was written after {what}, which is believed"
         return before.data, f"entry {entry.n} was written after {what}"
 
     def _restored(self, n: int, data: bytes | None, error: Corrupt) -> Entry:
-        """Return entry n as it was written. Raises: Corrupt where that is not known."""
         copy, following = self._copy(n), _prev_of(n + 1, _read(self.store, n + 1))
-        for one in [copy] if copy is not None and copy != data else []:
-            if entry := self._sound(n, one):
-                self._restore(n, data or b"", one, f"{error}; the mirror has it")
+        for candidate in [copy] if copy is not None and copy != data else []:
+            if entry := self._valid_entry(n, candidate):
+                self._restore(n, data or b"", candidate, f"{error}; the mirror has it")
                 return entry
-        for one in _changed(data or b""):
-            if following and _sha256(one) != following:
+        for candidate in _changed(data or b""):
+            if following and _sha256(candidate) != following:
                 continue
-            entry = self._sound(n, one)
+            entry = self._valid_entry(n, candidate)
             if entry is not None and (entry.checksum or following):
-                what = _difference(data or b"", one, "written", "stored")
-                self._restore(n, data or b"", one, f"{error}; {what}")
+                what = _difference(data or b"", candidate, "written", "stored")
+                self._restore(n, data or b"", candidate, f"{error}; {what}")
                 return entry
         raise Corrupt(
             f"{error}; no single changed byte explains it, "
@@ -218,8 +221,7 @@ class _Repair:
             "where the bucket keeps versions"
         )
 
-    def _sound(self, n: int, data: bytes) -> Entry | None:
-        """Return the entry of these bytes, None where they are none that could stand here."""
+    def _valid_entry(self, n: int, data: bytes) -> Entry | None:
         try:
             entry = self._parsed(n, data)
             fold(self.state, entry)
@@ -235,10 +237,7 @@ class _Repair:
 
 
 def _read(store: Store, n: int) -> bytes | None:
-    """Return the bytes of entry n, None where there are none: read twice, since a bit may flip on the way.
-
-    Raises: Transient; StoreError.
-    """
+    """Return the bytes of entry n, or None. Reads twice, since a bit may flip on the way."""
     try:
         first, second = (store.get(entry_key(n)).data for _ in range(2))
     except ObjectNotFound:
@@ -251,14 +250,13 @@ def _read(store: Store, n: int) -> bytes | None:
 
 
 def misread(store: Store, n: int, sha256: str) -> str | None:
-    """Return how bytes of this hash differ from entry n as stored, if by one byte; else None. Raises: StoreError."""
+    """Return how bytes of this hash differ from entry n as stored, if by one byte, else None."""
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
     return None if read is None else _difference(data, read)
 
 
 def _prev_of(n: int, data: bytes | None) -> str:
-    """Return the hash that entry n, of these bytes, follows; "" if unknown."""
     try:
         return "" if data is None else parse(n, data).prev
     except (Corrupt, FormatTooNew):
@@ -266,10 +264,6 @@ def _prev_of(n: int, data: bytes | None) -> str:
 
 
 def _changed(data: bytes) -> Iterator[bytes]:
-    """Yield the bytes with one of them changed: each way in a small entry, each bit in a larger one.
-
-    Yields nothing for a large one.
-    """
     if len(data) > BITS_SEARCHED:
         return
     flips = range(1, 256) if len(data) <= BYTES_SEARCHED else [1 << bit for bit in range(8)]
@@ -282,16 +276,15 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _difference(stored: bytes, other: bytes, said: str = "read", kept: str = "stored") -> str:
+def _difference(stored: bytes, other: bytes, first: str = "read", second: str = "stored") -> str:
     at = next((i for i, (a, b) in enumerate(zip(stored, other, strict=False)) if a != b), 0)
     part = stored[max(at - 20, 0) : at + 20]
-    return f"byte {at} {said} as {other[at : at + 1]!r} and {kept} as {stored[at : at + 1]!r}, in {part!r}"
+    return f"byte {at} {first} as {other[at : at + 1]!r} and {second} as {stored[at : at + 1]!r}, in {part!r}"
 
 
-def _say_the_same(n: int, stored: bytes, read: bytes) -> bool:
-    """Return whether two readings of an entry differ in no more than time and nonce, or no reader would accept one."""
+def _have_same_content(n: int, stored: bytes, read: bytes) -> bool:
     try:
-        one, other = parse(n, stored), parse(n, read)
+        entry, other = parse(n, stored), parse(n, read)
     except (Corrupt, FormatTooNew):
         return True
-    return (one.kind, one.prev, one.body) == (other.kind, other.prev, other.body)
+    return (entry.kind, entry.prev, entry.body) == (other.kind, other.prev, other.body)

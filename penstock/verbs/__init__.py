@@ -1,7 +1,6 @@
-"""The verbs of `penstock`. A new verb needs a function in one of these modules, and a line here."""
+"""The verbs of `penstock`. A new verb needs a line here."""
 
 from . import (
-    bench,
     checkpoints,
     curation,
     formats,
@@ -36,7 +35,7 @@ VERBS: dict[str, Verb] = {
     "seen": steps.SEEN,
     "jobs": jobs.VERB,
     "card": versions.CARD,
-    "bench": bench.VERB,
+    "bench": versions.BENCH,
     "register": formats.REGISTER,
     "import": formats.IMPORT,
     "seal": formats.SEAL,
@@ -91,4 +90,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
-"""User -> verbs, as `penstock --help` shows them; each verb is in one group."""
+"""User -> verbs, each in one group, for `penstock --help`."""

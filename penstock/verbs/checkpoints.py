@@ -1,18 +1,16 @@
-"""`penstock checkpoints ls | verify`: what trainings saved under a root."""
+"""`penstock checkpoints ls|verify`: checkpoints of trainings."""
 
 from argparse import ArgumentParser, Namespace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
 
 from ..progress import progress
-from ..units import size
-from .table import Table
-from .verb import Answer, Verb
+from ..units import second, size
+from .verb import Answer, Table, Verb
 
 if TYPE_CHECKING:
-    from ..checkpoints.listing import Listed
+    from ..checkpoints.listing import ListedStep
 
 HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
 FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
@@ -23,11 +21,11 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List every step, complete or not. Exit status 1 when one with a marker cannot be loaded."""
-    from ..checkpoints.listing import listed
+    """List every step. Exit status 1 if a finished one cannot be loaded."""
+    from ..checkpoints.listing import listed_steps
 
     store = loader.Root(arguments.root).store
-    rows = list(listed(store, arguments.run))
+    rows = list(listed_steps(store, arguments.run))
     body = [_row(one) for one in rows]
     cells = [
         (
@@ -43,34 +41,36 @@ def ls(arguments: Namespace) -> Answer:
 
 def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
-    parser.add_argument("--step", type=int, default=None, help="only this one (default: all)")
+    parser.add_argument("--step", type=int, default=None, help="only this step (default: all)")
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Read every byte of the checkpoints of a run. Exit status 1 when anything is wrong."""
+    """Read every byte of a run's checkpoints. Exit status 1 if one is damaged."""
     from ..checkpoints import marker
-    from ..checkpoints.listing import damaged, finished
+    from ..checkpoints.listing import checked_objects, finished_steps
 
     store = loader.Root(arguments.root).store
-    steps = finished(store, arguments.run) if arguments.step is None else [arguments.step]
+    steps = finished_steps(store, arguments.run) if arguments.step is None else [arguments.step]
     markers = [marker.read(store, arguments.run, step) for step in steps]
     objects, nbytes = sum(len(read.objects) for read in markers), sum(read.nbytes for read in markers)
-    looked = progress(damaged(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes)
+    checks = progress(
+        checked_objects(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes
+    )
     wrong = [
         {"step": read.step, "object": f"{store.url}/{read.key(part)}", "problem": problem}
-        for read, part, problem in looked
+        for read, part, problem in checks
         if problem
     ]
     lines = [f"{row['object']}: {row['problem']}" for row in wrong]
     lines.append(
         f"{arguments.run}: {len(markers)} checkpoints, {objects} objects, {size(nbytes)}; "
-        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no save was finished yet")
+        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no finished save yet")
     )
     body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
     return body, "\n".join(lines), 1 if wrong else 0
 
 
-def _row(step: "Listed") -> dict[str, Any]:
+def _row(step: "ListedStep") -> dict[str, Any]:
     checkpoint = step.checkpoint
     return {
         "run": step.run,
@@ -78,9 +78,7 @@ def _row(step: "Listed") -> dict[str, Any]:
         "complete": not step.problem,
         "problem": step.problem,
         "nbytes": step.nbytes,
-        "saved": f"{datetime.fromtimestamp(checkpoint.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
-        if checkpoint
-        else None,
+        "saved": second(checkpoint.at_us) if checkpoint else None,
         "ranks": checkpoint.world_size if checkpoint else None,
         "plan": checkpoint.plan if checkpoint else None,
         "versions": list(checkpoint.versions) if checkpoint else [],
@@ -96,7 +94,7 @@ VERB = Verb(
     text="list and verify checkpoints of trainings",
     verbs={
         "ls": Verb(
-            text="list runs and steps, complete or not, and the versions that they trained on",
+            text="list runs and steps, finished or not, and the versions of their data",
             run=ls,
             arguments=_ls_arguments,
         ),

@@ -1,15 +1,14 @@
-"""`penstock annotate|exclude|approve`: labels, exclusions and decisions by people."""
+"""`penstock annotate|exclude|approve`: labels, exclusions and approvals."""
 
 from argparse import ArgumentParser, Namespace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
-from .table import Table
-from .verb import Answer, Verb, key_lines
+from ..units import second
+from .verb import Answer, Table, Verb, key_lines
 
 if TYPE_CHECKING:
     from ..approve import StoppedBatch
@@ -21,7 +20,7 @@ def _annotate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="rows", required=True, metavar="FILE", help=".parquet, .jsonl or .csv; path or URL"
     )
-    parser.add_argument("--author", required=True, help="author of rows without an annotated_by column")
+    parser.add_argument("--author", required=True, help="author of rows that have no annotated_by")
     parser.add_argument(
         "--key", default="key", metavar="COLUMN", help="the file's column of keys (default: key)"
     )
@@ -45,7 +44,7 @@ def _annotate_arguments(parser: ArgumentParser) -> None:
 
 
 def run_annotate(arguments: Namespace) -> Answer:
-    """Annotate a version. Returns the next version."""
+    """Annotate a version."""
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
         arguments.name,
@@ -83,18 +82,18 @@ EXCLUDE_FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
 
 
 def _exclude_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="version in which the samples were seen, e.g. photos@3")
+    parser.add_argument("ref", help="version that shows the samples, e.g. photos@3")
     parser.add_argument("key", nargs="*", help="key of a sample")
     parser.add_argument(
         "--from", dest="file", metavar="FILE", help="file with a key per line; - is standard input"
     )
     parser.add_argument("--reason", help="why; readers of the version see it")
     parser.add_argument("--by", help="who decides it")
-    parser.add_argument("--page", default="", metavar="URL", help="page where it was decided")
+    parser.add_argument("--page", default="", metavar="URL", help="page that documents the decision")
     parser.add_argument(
         "--whole-objects",
         action="store_true",
-        help="exclude everything cut from the same raw objects, now and under another policy",
+        help="exclude every sample of the same raw objects, under any policy",
     )
     parser.add_argument(
         "--withdraw",
@@ -105,8 +104,8 @@ def _exclude_arguments(parser: ArgumentParser) -> None:
 
 
 def run_exclude(arguments: Namespace) -> Answer:
-    """Exclude samples, withdraw exclusions, or list the exclusions in force."""
-    from ..upkeep.exclude import exclude, withdraw
+    """Exclude samples, withdraw exclusions, or list them."""
+    from ..upkeep.exclusion import exclude, withdraw
 
     root = loader.Root(arguments.root)
     if arguments.list:
@@ -151,7 +150,7 @@ def run_exclude(arguments: Namespace) -> Answer:
 
 
 def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
-    """Return the exclusions in force, by key; `live` if the newest version still has the sample."""
+    """List the exclusions in force; `live` if the newest version still has the sample."""
     from loader.dataset.versions.samples_table import live_ordinals
 
     from ..upkeep.exclusion import records, standing
@@ -175,7 +174,7 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     rows = [
         [
             one["key"],
-            f"{datetime.fromtimestamp(one['at_us'] / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
+            second(one["at_us"]),
             "live" if one["live"] else "",
             one["by"],
             one["reason"],
@@ -201,7 +200,7 @@ def _approve_arguments(parser: ArgumentParser) -> None:
 
 
 def run_approve(arguments: Namespace) -> Answer:
-    """List the stopped batches, or approve one where --record, --by and --reason are given."""
+    """List the stopped batches, or approve one."""
     from ..approve import approve, stopped_batches
 
     root = loader.Root(arguments.root)
@@ -265,7 +264,7 @@ EXCLUDE = Verb(
     arguments=_exclude_arguments,
 )
 APPROVE = Verb(
-    text="let a batch pass that the gate stopped, with a name and a reason",
+    text="let a batch that the gate stopped pass, with a name and a reason",
     run=run_approve,
     arguments=_approve_arguments,
 )

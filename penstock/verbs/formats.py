@@ -1,4 +1,4 @@
-"""`penstock register|import|seal|adopt|export`: versions from and to other formats."""
+"""`penstock register|import|seal|adopt|export`: other formats."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -9,7 +9,7 @@ import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .verb import Answer, Verb, option, options_of, read_by
+from .verb import Answer, Verb, option, options_of, read_by, report_answer, workers_argument
 
 if TYPE_CHECKING:
     from ..formats.registration.register import RegistrationReport
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 LEROBOT = "lerobot"
-"""The format whose numbers and texts are copied, and whose videos stay."""
+"""Format whose videos stay in place, while numbers and texts are copied."""
 
 
 def _register_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
-        "chunks of LitData; megatron: indexed datasets; files: a sample each; arrow, parquet, hf: tables, each row "
-        "a sample; lerobot: episodes, whose videos stay and whose numbers are copied",
+        "chunks of LitData; megatron: indexed datasets; files: one sample each; arrow, parquet, hf: one sample per "
+        "row; lerobot: episodes (videos stay in place, numbers are copied)",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
     )
-    parser.add_argument("name", help="dataset of the version; run again to register what changed since")
+    parser.add_argument("name", help="name of the dataset; run again to register changes")
     parser.add_argument(
         "--without",
         action="append",
         default=[],
         metavar="FIELD",
-        help="leave a field out, of tables and of JSON documents a column too; may be repeated",
+        help="leave out a field, or a column of tables and JSON documents; may be repeated",
     )
     selection_arguments(parser)
     table_arguments(parser)
@@ -44,8 +44,8 @@ def _register_arguments(parser: ArgumentParser) -> None:
 
 
 def run_register(arguments: Namespace) -> Answer:
-    """Register objects where they are."""
-    from ..formats.registration.chunks import chunks_of
+    """Register objects in place."""
+    from ..formats.registration.register import chunks_of
 
     done = _register(arguments)
     version = done.version
@@ -83,7 +83,6 @@ def run_register(arguments: Namespace) -> Answer:
 
 
 def _register(arguments: Namespace) -> "RegistrationReport":
-    """Register the objects. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
     from ..formats import REGISTERED, TABLES
     from ..formats.registration.register import register
 
@@ -123,42 +122,42 @@ def _register(arguments: Namespace) -> "RegistrationReport":
 def _import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
-        help="one that can be registered (arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset), or "
+        help="arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset, "
         "csv, json, jsonl, lerobot, mcap, robomimic, rosbag",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
     )
-    parser.add_argument("name", help="dataset of the version; run again to import what came since")
+    parser.add_argument("name", help="name of the dataset; run again to import new objects")
     order = parser.add_mutually_exclusive_group()
     order.add_argument(
         "--keep-order",
         dest="shuffle",
         action="store_false",
         default=None,
-        help="samples lie in the order of their objects (default where an object has many samples)",
+        help="keep the order of the objects (default if an object has many samples)",
     )
     order.add_argument(
         "--shuffle",
         action="store_true",
         default=None,
-        help="samples lie in the order of their keys' hashes (default where a file is a sample)",
+        help="order samples by the hashes of their keys (default if a file is a sample)",
     )
     parser.add_argument(
         "--without",
         action="append",
         default=[],
         metavar="NAME",
-        help="leave a field out, of tables a column too; may be repeated",
+        help="leave out a field, or a column of tables; may be repeated",
     )
     selection_arguments(parser)
     table_arguments(parser)
     episodes_argument(parser)
-    parser.add_argument("--workers", type=int, default=8, metavar="N", help="threads (default: 8)")
+    workers_argument(parser, 8)
 
 
 def run_import(arguments: Namespace) -> Answer:
-    """Import objects. Exit status 1, and no version, if an object could not be read or written."""
+    """Import objects. Exit status 1, without a version, if an object failed."""
     from ..formats.importing.importer import Options
     from ..formats.run_import import import_place
 
@@ -177,7 +176,7 @@ def run_import(arguments: Namespace) -> Answer:
         workers=arguments.workers,
         selection=selection_of(arguments),
     )
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return report_answer(done, failed=done.failures)
 
 
 def table_arguments(parser: ArgumentParser) -> None:
@@ -193,7 +192,7 @@ def table_arguments(parser: ArgumentParser) -> None:
 
 
 def fields_of(arguments: Namespace) -> dict[str, str]:
-    """Return column that becomes a field -> its extension, "" for the format's choice."""
+    """Return column -> file extension of its field, "" for the format's default."""
     return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
 
 
@@ -216,7 +215,6 @@ def selection_arguments(parser: ArgumentParser) -> None:
 
 
 def selection_of(arguments: Namespace) -> "Selection":
-    """Return the objects that the arguments select."""
     from ..formats.registration.selection import Selection  # Arrow, which help does without
 
     return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
@@ -234,7 +232,7 @@ def episodes_argument(parser: ArgumentParser) -> None:
 
 
 def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
-    """Return (first, last) of each part of a text such as "0-99,120". Raises: ValueError."""
+    """Return (first, last) of each range, such as "0-99,120". Raises: ValueError."""
     ranges = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
@@ -246,28 +244,28 @@ def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
 
 def _seal_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
 
 
 def run_seal(arguments: Namespace) -> Answer:
-    """Seal a version. Exit status 1 when an object could not be read."""
+    """Seal a version. Exit status 1 if an object failed."""
     from ..formats.registration.sealing import seal
 
     done = seal(loader.Root(arguments.root).open(arguments.ref), workers=arguments.workers)
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return report_answer(done, failed=done.failures)
 
 
 def _adopt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="sealed version, e.g. photos@3")
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
 
 
 def run_adopt(arguments: Namespace) -> Answer:
-    """Adopt a version. Exit status 1 when an object could not be copied."""
+    """Adopt a version. Exit status 1 if an object failed."""
     from ..formats.registration.adoption import adopt
 
     done = adopt(loader.Root(arguments.root), arguments.ref, workers=arguments.workers)
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return report_answer(done, failed=done.failures)
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
@@ -276,20 +274,20 @@ def _export_arguments(parser: ArgumentParser) -> None:
         "format", help="energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"
     )
     parser.add_argument("url", help="path or URL of the target: empty, or an earlier run of the same export")
-    parser.add_argument("--where", metavar="SQL", help="export only samples for which it is true")
+    parser.add_argument("--where", metavar="SQL", help="export only samples that match this expression")
     parser.add_argument(
         "--without",
         action="append",
         default=[],
         metavar="NAME",
-        help="leave a field or column out; may be repeated",
+        help="leave out a field or column; may be repeated",
     )
     parser.add_argument(
         "--lossy",
         action="store_true",
         help="leave out what the format cannot hold (default: refuse)",
     )
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
     parser.add_argument(
         "--option",
         type=option,
@@ -301,7 +299,7 @@ def _export_arguments(parser: ArgumentParser) -> None:
 
 
 def run_export(arguments: Namespace) -> Answer:
-    """Export a version. Exit status 1 if a part could not be written."""
+    """Export a version. Exit status 1 if a part failed."""
     from ..formats.run_export import export
 
     done = export(
@@ -313,19 +311,19 @@ def run_export(arguments: Namespace) -> Answer:
         lossy=arguments.lossy,
         workers=arguments.workers,
     )
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return report_answer(done, failed=done.failures)
 
 
 REGISTER = Verb(
-    text="make a version over bytes that stay where they are", run=run_register, arguments=_register_arguments
+    text="make a version of objects that stay in place", run=run_register, arguments=_register_arguments
 )
 IMPORT = Verb(
-    text="make a version with bytes of its own from another format",
+    text="copy objects of another format into a version",
     run=run_import,
     arguments=_import_arguments,
 )
 SEAL = Verb(
-    text="read registered bytes once and record their checksums", run=run_seal, arguments=_seal_arguments
+    text="read registered objects once and record their checksums", run=run_seal, arguments=_seal_arguments
 )
-ADOPT = Verb(text="copy registered bytes into the root", run=run_adopt, arguments=_adopt_arguments)
+ADOPT = Verb(text="copy registered objects into the root", run=run_adopt, arguments=_adopt_arguments)
 EXPORT = Verb(text="write a version in another format", run=run_export, arguments=_export_arguments)

@@ -1,4 +1,4 @@
-"""`penstock gc plan|sweep|retire`: collect bytes that no version needs."""
+"""`penstock gc plan|sweep|retire`: delete objects that no version needs."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ def _collection_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
     for name, what in (
-        ("grace", "how long an object has to be condemned before it may be deleted"),
-        ("silence", "how long without a sign of life before a writer or reader counts as dead"),
+        ("grace", "how long an object stays condemned before it is deleted"),
+        ("silence", "how long a silent writer or reader counts as alive"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -34,7 +34,7 @@ def _collection_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="REF",
-        help="a retired version to lose: no tag, alias or lease keeps it; may be repeated",
+        help="retired version to delete, whatever tags, aliases or leases it has; may be repeated",
     )
     parser.add_argument(
         "--price",
@@ -73,17 +73,15 @@ def _retire_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dataset")
     parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
     parser.add_argument(
-        "--keep-monthly", type=int, default=0, metavar="N", help="and the last one of each of N months"
+        "--keep-monthly", type=int, default=0, metavar="N", help="also the last one of each of N months"
     )
-    parser.add_argument("--keep-days", type=int, default=0, metavar="D", help="and those younger than D days")
+    parser.add_argument(
+        "--keep-days", type=int, default=0, metavar="D", help="also versions younger than D days"
+    )
     parser.add_argument("--apply", action="store_true", help="retire them; without it nothing is retired")
 
 
 def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
-    """Return the ids of the versions that takedowns retired or --give-up names.
-
-    Raises: InvalidRuntime for a version that is not retired; VersionNotFound.
-    """
     from ..denied.record import condemned
 
     ids = set(condemned(root.store, root.state.denies))
@@ -96,7 +94,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """List the condemned objects, for how long they have been, and their cost."""
+    """List the condemned objects, their ages and their cost."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
@@ -111,7 +109,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def sweep(arguments: Namespace) -> Answer:
-    """Delete what has been condemned for the grace. Exit status 1 when something cannot be deleted."""
+    """Delete objects that were condemned for the whole grace. Exit status 1 if a deletion failed."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
@@ -132,24 +130,23 @@ def sweep(arguments: Namespace) -> Answer:
 def retire(arguments: Namespace) -> Answer:
     """Retire the versions that a policy does not keep."""
     from ..upkeep.gc import Policy, retire_by_policy
-    from ..upkeep.gc.clients import own_name, read_signs
-    from ..upkeep.gc.clock import earliest_us, now
+    from ..upkeep.gc.clients import earliest_us, now, own_name, read_signs
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
     root = loader.Root(arguments.root)
-    looked = read_signs(root.alone.store, own_name()).at
-    now_us = earliest_us(looked, now())
+    seen_at = read_signs(root.alone.store, own_name()).at
+    now_us = earliest_us(seen_at, now())
     versions = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
     body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in versions]}
-    what = "retired" if arguments.apply else "would be retired (--apply does it)"
+    what = "retired" if arguments.apply else "would be retired; add --apply"
     return body, "\n".join(f"{one.name} {what}" for one in versions) or f"keep {policy}: nothing to retire", 0
 
 
 VERB = Verb(
-    text="collect bytes that no version needs",
+    text="delete objects that no version needs",
     verbs={
         "plan": Verb(
-            text="list what is condemned, for how long, and its cost",
+            text="list condemned objects, their ages and their cost",
             run=plan,
             arguments=_collection_arguments,
         ),

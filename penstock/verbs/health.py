@@ -1,4 +1,4 @@
-"""`penstock doctor|verify|repair`: the state of a store, of versions and of the log."""
+"""`penstock doctor|verify|repair`: check a store, versions and the log."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from loader.storage import open_store
 
 from ..units import size
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, report_answer
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -31,11 +31,11 @@ def _doctor_arguments(parser: ArgumentParser) -> None:
 
 
 def run_doctor(arguments: Namespace) -> Answer:
-    """Examine a store. Exit status 1 when anything fails."""
+    """Examine a store. Exit status 1 if a check fails."""
     from ..upkeep.doctor.examine import examine
 
     report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)
-    return report.to_json(), report.to_text(), int(report.failed)
+    return report_answer(report, failed=report.failed)
 
 
 def _verify_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 
 
 def run_verify(arguments: Namespace) -> Answer:
-    """Check a version, or the whole root. Exit status 1 when anything is wrong."""
+    """Check a version, or the whole root. Exit status 1 if a problem is found."""
     from ..upkeep.verify.version import verify
 
     root = loader.Root(arguments.root)
@@ -66,7 +66,7 @@ def run_verify(arguments: Namespace) -> Answer:
 
 
 def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:
-    """Check a whole root, and return the answer of `penstock verify`."""
+    """Check a whole root."""
     from ..upkeep.verify.root import verify_root
 
     return _root(verify_root(root, full=full, cluster=cluster))
@@ -91,14 +91,14 @@ def _text(problems: "Iterable[Problem]", lines: list[str]) -> str:
 
 
 def _repair_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--by", required=True, help="who repairs: a person or a ticket; recorded in the log")
+    parser.add_argument("--by", required=True, help="person or ticket; recorded in the log")
     parser.add_argument("--mirror", help="path or URL of a copy of the root to compare with")
     parser.add_argument("--believe", choices=("stored", "next"), help="which of two readings is right")
     parser.add_argument("--apply", action="store_true", help="write the repair (default: only list it)")
 
 
 def run_repair(arguments: Namespace) -> Answer:
-    """Repair the log, or list the repair. Exit status 1 if a repair is needed and was not written."""
+    """Repair the log, or list the repair. Exit status 1 if a needed repair was not written."""
     from ..upkeep.repair import apply_repair, plan_repair
 
     store = loader.Root(arguments.root).alone.store
@@ -106,10 +106,10 @@ def run_repair(arguments: Namespace) -> Answer:
     steps = plan_repair(store, by=arguments.by, mirror=mirror, believe=arguments.believe)
     lines = [f"{step.key}: {step.why}" for step in steps]
     if not steps:
-        lines.append("the log is whole: nothing to repair")
+        lines.append("the log is intact: nothing to repair")
     elif arguments.apply:
         state = apply_repair(store, steps, by=arguments.by)
-        lines.append(f"done: {store.url} has {state.n} log entries and reads from the first to the last")
+        lines.append(f"repaired: all {state.n} log entries of {store.url} are readable")
     else:
         lines.append(f"{len(steps)} objects to write; nothing was written: pass --apply to write them")
     body = {

@@ -1,11 +1,10 @@
-"""`penstock retire|hold|lease`: which versions stay in use, and whose bytes stay."""
+"""`penstock retire|hold|lease`: which versions stay in use, and which bytes are kept."""
 
 from argparse import ArgumentParser, Namespace
 
 import loader
 
-from .table import Table
-from .verb import Answer, Verb
+from .verb import Answer, Table, Verb
 
 
 def _retire_arguments(parser: ArgumentParser) -> None:
@@ -14,7 +13,7 @@ def _retire_arguments(parser: ArgumentParser) -> None:
 
 
 def run_retire(arguments: Namespace) -> Answer:
-    """Retire a version: it can no longer be opened."""
+    """Retire a version, which can then not be opened."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     root.retire(arguments.ref, reason=arguments.reason)
@@ -26,7 +25,7 @@ HOLD_FORM = ("{:<24}", " {}", ": {}")
 
 def _whose(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--by", required=True, help="who holds it: a person, a job, a matter")
+    parser.add_argument("--by", required=True, help="holder: a person, a job or a legal matter")
 
 
 def _why(parser: ArgumentParser) -> None:
@@ -45,7 +44,7 @@ def add_hold(arguments: Namespace) -> Answer:
 
 
 def release_hold(arguments: Namespace) -> Answer:
-    """Release a hold. Exit status 2 where there is no such hold."""
+    """Release a hold. Exit status 2 if there is none."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     done = root.release(arguments.ref, by=arguments.by)
@@ -82,18 +81,16 @@ def _lease_arguments(parser: ArgumentParser) -> None:
 
 
 def ls_lease(arguments: Namespace) -> Answer:
-    """List the readers of each version: the age of their last beat, and a collector's notes on them.
+    """List the readers of each version, with the age of their last beat and a collector's notes.
 
-    The age compares the clocks of the store and of this machine. A collector counts on its own clock, from the time
-    when it first sees a beat.
+    The age compares the clocks of the store and this machine; a collector counts on its own clock from its first sight.
     """
     import time
 
     from loader.dataset.leases import FOLDER, list_leases
 
     from ..units import length
-    from ..upkeep.gc.clients import check_name, own_name, read_signs, silent_s
-    from ..upkeep.gc.clock import now
+    from ..upkeep.gc.clients import check_name, now, own_name, read_signs, silent_s
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
-from .table import Table
-from .verb import Answer, Verb, read_by
+from .verb import Answer, Table, Verb, read_by
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -68,21 +67,23 @@ def show(arguments: Namespace) -> Answer:
         f"{body['n_done']} of {body['n_blocks']} blocks done, {body['n_units']} units, attempt {body['attempt']}",
     ]
     if again:
-        lines.append("begun again: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
+        lines.append("restarted: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
     if body["stopped"]:
-        lines.append("a user ended it: run its command again, or penstock jobs attach --sha256, to go on")
+        lines.append(
+            "a user cancelled it; to continue, run its command again, or penstock jobs attach --sha256"
+        )
     return body, "\n".join(lines), 0
 
 
 def why(arguments: Namespace) -> Answer:
-    """Show the newest attempt at a job, and why it waits."""
+    """Show the state of the newest attempt at a job."""
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
     engine = _cluster(arguments).open()
     attempt, record = folder.newest_attempt()
     if record is None:
-        return {"attempt": 0}, "no attempt was made yet", 0
+        return {"attempt": 0}, "no attempt yet", 0
     name = folder.attempt_name(attempt)
     status = engine.status(name)
     body = {"attempt": attempt, "name": name, "by": record.by, "state": status.state, "reason": status.reason}
@@ -91,7 +92,7 @@ def why(arguments: Namespace) -> Answer:
 
 
 def logs(arguments: Namespace) -> Answer:
-    """Show what a runner of the newest attempt wrote, or why a block's last start failed."""
+    """Show the output of a runner, or the error of a block."""
     folder, _ = _job(arguments)
     if arguments.block is not None:
         text = folder.log(arguments.block)
@@ -104,7 +105,7 @@ def logs(arguments: Namespace) -> Answer:
         raise InvalidRuntime("pass --block N for a block's log, or --cluster FILE for a runner's")
     attempt, _ = folder.newest_attempt()
     text = _cluster(arguments).open().logs(folder.attempt_name(attempt), arguments.element)
-    return {"element": arguments.element, "text": text}, text or "nothing was written", 0
+    return {"element": arguments.element, "text": text}, text or "no output", 0
 
 
 def _attach_arguments(parser: ArgumentParser) -> None:
@@ -112,12 +113,12 @@ def _attach_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sha256",
         metavar="HEX",
-        help="SHA-256 of the job's description, which you vouch for: begin missing blocks (default: only wait)",
+        help="SHA-256 of the job's description, which you trust: run missing blocks (default: only wait)",
     )
 
 
 def attach(arguments: Namespace) -> Answer:
-    """Wait for a job; begin missing blocks if the caller vouches for its description."""
+    """Wait for a job, or run its missing blocks."""
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
     from ..compute.submit import Submission
@@ -147,12 +148,12 @@ def attach(arguments: Namespace) -> Answer:
 
 
 def cancel(arguments: Namespace) -> Answer:
-    """End a job to its last process."""
+    """Cancel a job, with all its processes."""
     from ..compute.attach import cancel as cancel_job
 
     folder, description = _job(arguments)
     cancel_job(folder, _cluster(arguments).open())
-    return {"id": folder.id}, f"{folder.id} ({description.about}) was ended; its outcomes so far stay", 0
+    return {"id": folder.id}, f"{folder.id} ({description.about}) is cancelled; finished blocks stay", 0
 
 
 def _clear_arguments(parser: ArgumentParser) -> None:
@@ -171,7 +172,7 @@ def _clear_arguments(parser: ArgumentParser) -> None:
 
 
 def clear(arguments: Namespace) -> Answer:
-    """Delete the folder of a job, or of all old ones."""
+    """Delete the folder of a job, or of all old jobs."""
     from ..compute.job import JobFolder, job_ids, now_us
 
     store = loader.Root(arguments.root).store
@@ -217,7 +218,7 @@ def _folder(arguments: Namespace) -> "JobFolder":
     store = loader.Root(arguments.root).store
     ids = [one for one in job_ids(store) if one.startswith(arguments.id)]
     if len(ids) != 1:
-        what = f"{len(ids)} jobs whose ids begin so" if ids else "no such job"
+        what = f"{len(ids)} jobs whose ids begin with it" if ids else "no such job"
         raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
     return JobFolder(store, ids[0])
 
@@ -227,7 +228,7 @@ def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
     description = folder.description()
     if description is None:
         raise ObjectNotFound(
-            f"{folder.key('job.json')} in {folder.store.url}: it was not submitted to its end; clear it"
+            f"{folder.key('job.json')} in {folder.store.url}: its submission is incomplete; clear it"
         )
     return folder, description
 
@@ -250,14 +251,14 @@ VERB = Verb(
     verbs={
         "ls": Verb(text="list the jobs of a root", run=ls),
         "show": Verb(text="show a job's progress", run=show, arguments=_id_argument),
-        "why": Verb(text="show where a job is, and why it waits", run=why, arguments=_with_cluster),
+        "why": Verb(text="show the state of a job, and why it waits", run=why, arguments=_with_cluster),
         "logs": Verb(
             text="show a runner's output, or why a block failed", run=logs, arguments=_logs_arguments
         ),
         "attach": Verb(
-            text="wait for a job, or begin its missing blocks", run=attach, arguments=_attach_arguments
+            text="wait for a job, or run its missing blocks", run=attach, arguments=_attach_arguments
         ),
-        "cancel": Verb(text="end a job to its last process", run=cancel, arguments=_with_cluster),
+        "cancel": Verb(text="cancel a job, with all its processes", run=cancel, arguments=_with_cluster),
         "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),
     },
 )

@@ -1,4 +1,4 @@
-"""`penstock migrate plan|run|status|verify|promote URL`: mirrors of a root, and plain prefixes with --from."""
+"""`penstock migrate plan|run|status|verify|promote URL`: mirrors of a root, and copies of plain prefixes."""
 
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
 from .health import answer_of_root
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, report_answer
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
@@ -30,7 +30,7 @@ def _options(parser: ArgumentParser, name: str, whose: str) -> None:
 def _where(parser: ArgumentParser) -> None:
     _target_arguments(parser)
     parser.add_argument(
-        "--from", dest="source", metavar="URL", help="copy this plain prefix, and not the root"
+        "--from", dest="source", metavar="URL", help="copy this plain prefix instead of the root"
     )
     _options(parser, "--from-option", "the store of --from")
 
@@ -55,18 +55,18 @@ def _run_arguments(parser: ArgumentParser) -> None:
     _pace(parser)
     cluster_argument(
         parser,
-        "file of a cluster whose machines copy: --at-once for each process, the limits for all together",
+        "file of a cluster whose machines copy; --at-once is per process, the limits are for all",
     )
     parser.add_argument(
         "--update",
         action="store_true",
-        help="with --from: replace what was copied and changed at the source since (default: name it)",
+        help="with --from: replace objects that changed at the source (default: only name them)",
     )
     parser.add_argument(
         "--hash",
         choices=("sha256", "crc32c"),
-        help="with --from: taken of every byte, for the manifest (default: sha256; crc32c takes a seventh of its "
-        "processor time, and finds what broke, but proves no two objects the same)",
+        help="with --from: checksum in the manifest (default: sha256; crc32c takes a seventh of the processor time and "
+        "detects damage, but does not prove that two objects are equal)",
     )
 
 
@@ -82,7 +82,7 @@ def _promote_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--primary-is-gone",
         action="store_true",
-        help="do not ask the primary, which will never be written to again: what the mirror lacks is lost",
+        help="the primary is lost for good: promote without it, and lose what the mirror lacks",
     )
 
 
@@ -96,14 +96,12 @@ def _target(arguments: Namespace) -> Store:
 
 
 def _source(arguments: Namespace) -> Store | None:
-    """Return the store of --from; None without it. Raises: InvalidRuntime for its options without it."""
     if arguments.from_option and not arguments.source:
         raise InvalidRuntime("--from-option needs --from: give the URL of its store")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
 def _for_prefixes(arguments: Namespace) -> None:
-    """Check the options of a root's migration. Raises: InvalidRuntime for one that is for plain prefixes."""
     for name, is_given in (("--update", arguments.update), ("--hash", arguments.hash)):
         if is_given:
             raise InvalidRuntime(
@@ -119,7 +117,7 @@ def _at_once(arguments: Namespace) -> int:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """Return the cost of a migration."""
+    """Estimate the cost of a migration."""
     from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -133,12 +131,12 @@ def plan(arguments: Namespace) -> Answer:
             report = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
         else:
             report = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
-    return report.to_json(), report.to_text(), 0
+    return report_answer(report)
 
 
 def run(arguments: Namespace) -> Answer:
-    """Copy what the target lacks. Exit status 1 when an object could not be copied."""
-    from ..upkeep.copying.rate_limit import Pace
+    """Copy missing objects. Exit status 1 if an object failed."""
+    from ..upkeep.copying.items import Pace
 
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
@@ -163,20 +161,20 @@ def run(arguments: Namespace) -> Answer:
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
-    return report.to_json(), report.to_text(), int(not report.is_whole)
+    return report_answer(report, failed=not report.is_whole)
 
 
 def status(arguments: Namespace) -> Answer:
-    """Return the target's progress. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
+    """Show the target's progress. Exit status 1 if it lags: it misses a version, retirement, tag or takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
-    from ..upkeep.migrate.prefix_status import prefix_status
+    from ..upkeep.migrate.prefix_copy import prefix_status
     from ..upkeep.migrate.target import copied_entries, lags
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
         report = prefix_status(source, target, arguments.scratch)
-        return report.to_json(), report.to_text(), int(report.lags)
+        return report_answer(report, failed=report.lags)
     root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
@@ -191,23 +189,20 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check that a plain prefix arrived whole; check a mirror like `penstock verify`.
-
-    Exit status 1 when anything is wrong.
-    """
+    """Check a copied prefix, or a mirror like `penstock verify`. Exit status 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
         report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
-        return report.to_json(), report.to_text(), int(bool(report.problems))
+        return report_answer(report, failed=report.problems)
     root = loader.Root(arguments.url, options=options_of(arguments.option))
     return answer_of_root(root, full=arguments.full)
 
 
 def promote(arguments: Namespace) -> Answer:
-    """Make a mirror the primary. Exit status 1 when it is not yet."""
-    from ..upkeep.copying.rate_limit import Pace
+    """Make a mirror the primary. Exit status 1 if it is not yet."""
+    from ..upkeep.copying.items import Pace
     from ..upkeep.migrate.promote import promote, promote_alone
 
     target = _target(arguments)
@@ -217,7 +212,7 @@ def promote(arguments: Namespace) -> Answer:
         pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
         at_once = _at_once(arguments)
         done = promote(loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch)
-    return done.to_json(), done.to_text(), int(not done.promoted)
+    return report_answer(done, failed=not done.promoted)
 
 
 VERB = Verb(
@@ -225,13 +220,13 @@ VERB = Verb(
     verbs={
         "plan": Verb(text="estimate objects, bytes, requests and cost", run=plan, arguments=_plan_arguments),
         "run": Verb(
-            text="make a mirror, or bring it up to date; copy a plain prefix",
+            text="make or update a mirror; copy a plain prefix",
             run=run,
             arguments=_run_arguments,
         ),
         "status": Verb(text="show a copy's progress", run=status, arguments=_where),
         "verify": Verb(
-            text="check a copy; for a prefix, also whether all objects arrived",
+            text="check a copy; for a prefix, also that all objects arrived",
             run=verify,
             arguments=_verify_arguments,
         ),

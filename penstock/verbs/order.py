@@ -11,8 +11,7 @@ from loader.errors import InvalidRuntime
 from loader.json_text import parse_json
 
 from ..units import minute
-from .table import Table
-from .verb import Answer, Verb, add_fields, add_world, choose_fields, key_lines
+from .verb import Answer, Table, Verb, add_fields, add_world, choose_fields, key_lines
 
 ORDER_FORM = ("{:>6}", "  {}", "  {}")
 
@@ -27,10 +26,10 @@ def _order_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order(arguments: Namespace) -> Answer:
-    """Return the planned batch of a step over one version; the source has the dataset's name."""
+    """Return the planned batch of a step over one version."""
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
-    plan = loader.plan(  # which fields are read changes no order, but which samples there are
+    plan = loader.plan(  # fields decide which samples there are, not their order
         {version.dataset: version.select(*fields, where_present=where_present)},
         seed=arguments.seed,
         global_batch=arguments.batch,
@@ -57,22 +56,22 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
         "--seen",
         required=True,
         metavar="FILE",
-        help="file with the keys of read samples, one per line; - is standard input",
+        help="file with a key of a read sample per line; - is standard input",
     )
     parser.add_argument(
         "--by",
         choices=("key", "source_key"),
         default="key",
-        help="column that has these keys: the version's own, or source_key, the one that the sample had before",
+        help="column of these keys: key, or source_key, the key in the source",
     )
-    parser.add_argument("--where", default=None, help="SQL expression: samples of the training")
+    parser.add_argument("--where", default=None, help="SQL expression that selects the training's samples")
     parser.add_argument("--seed", type=int, default=0, help="seed of the order of the remaining samples")
     add_fields(parser)
 
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
     """Store the list of the remaining samples."""
-    from ..formats.mds.foreign_orders import left_over, ordinals_of
+    from ..formats.mds.streaming_order import ordinals_of, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -81,7 +80,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
         view = view.where(arguments.where)
     keys = list(key_lines("--seen", arguments.seen))
     seen = ordinals_of(version, keys, arguments.by)
-    rest = loader.listed(view, left_over(view, seen, arguments.seed))
+    rest = loader.listed(view, remaining_samples(view, seen, arguments.seed))
     excluded = int((seen < 0).sum())
     body = {
         "version": version.name,
@@ -129,7 +128,7 @@ def _streaming_arguments(parser: ArgumentParser) -> None:
 
 
 def run_streaming(arguments: Namespace) -> Answer:
-    """Store the list of the samples that an epoch of MosaicML streaming has yet to read."""
+    """Store the list of the samples that an epoch of MosaicML streaming has not read yet."""
     from loader.storage import open_store
 
     from ..formats.mds.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
@@ -141,7 +140,7 @@ def run_streaming(arguments: Namespace) -> Answer:
     fields, where_present = choose_fields(version, arguments.fields)
     view = version.select(*fields, where_present=where_present)
     shuffle = {"shuffle_algo": arguments.shuffle} if arguments.shuffle else {}
-    asked = {
+    settings = {
         "dataset": {
             "batch_size": arguments.batch_size,
             "shuffle": bool(shuffle),
@@ -152,7 +151,7 @@ def run_streaming(arguments: Namespace) -> Answer:
         **{name: getattr(arguments, name) for name in ("nodes", "ranks", "workers", "epoch")},
         "state": _state(arguments.state),
     }
-    epoch = streaming_epoch(arguments.url, asked, arguments.python)
+    epoch = streaming_epoch(arguments.url, settings, arguments.python)
     numbers = rest_of(epoch.steps, arguments.step)
     rest = loader.listed(view, ordinals_of_numbers(version, numbers, open_store(arguments.url).url))
     batch = epoch.steps.shape[1]
@@ -196,7 +195,7 @@ def _state(file: str | None) -> Any:
         ) from None
     if not isinstance(state, dict) or not needed <= state.keys():
         raise InvalidRuntime(
-            f"--state {file} is no state of a StreamingDataset, which has {', '.join(sorted(needed))}"
+            f"--state {file} is not a state of a StreamingDataset; needed: {', '.join(sorted(needed))}"
         )
     return state
 
@@ -210,14 +209,14 @@ def _plans_arguments(parser: ArgumentParser) -> None:
 
 
 def ls_plans(arguments: Namespace) -> Answer:
-    """List saved plans, the newest first: the store's time, global batch, seed, and versions. A request per plan."""
+    """List saved plans, the newest first. Costs a request per plan."""
     from loader.api.plan_of import saved_plans
     from loader.storage.mirror.store import primary_of
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     if arguments.dataset:
-        root.versions(arguments.dataset)  # which names the closest dataset where there is none
+        root.versions(arguments.dataset)  # raises, with the closest name
     body = []
     for info, plan in saved_plans(primary_of(root.store)):
         sources = {name: _source(names, one["view"]) for name, one in plan["sources"].items()}
@@ -255,7 +254,7 @@ def ls_plans(arguments: Namespace) -> Answer:
 
 
 def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the version, fields and predicate of a plan's view; a packed or listed view has its samples'."""
+    """Return the version, fields and predicate of a plan's view; of its samples, if packed or listed."""
     while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
         view = inner
     version = str(view.get("version", ""))
@@ -273,7 +272,7 @@ def _words(name: str, source: Mapping[str, Any]) -> str:
 
 ORDER = Verb(text="list the keys of a step's batch", run=run_order, arguments=_order_arguments)
 ORDER_OF = Verb(
-    text="list the rest of an epoch that began elsewhere",
+    text="list the rest of an epoch that another loader began",
     verbs={
         "seen": Verb(
             text="list an epoch without the keys of a file",
@@ -281,7 +280,7 @@ ORDER_OF = Verb(
             arguments=_order_of_seen_arguments,
         ),
         "mds": Verb(
-            text="list what an epoch of MosaicML streaming has yet to read",
+            text="list the rest of an epoch of MosaicML streaming",
             run=run_streaming,
             arguments=_streaming_arguments,
         ),
@@ -290,8 +289,6 @@ ORDER_OF = Verb(
 PLANS = Verb(
     text="list saved plans",
     verbs={
-        "ls": Verb(
-            text="list what each plan reads, and when it was saved", run=ls_plans, arguments=_plans_arguments
-        )
+        "ls": Verb(text="list plans: versions, and times of saving", run=ls_plans, arguments=_plans_arguments)
     },
 )

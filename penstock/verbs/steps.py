@@ -1,4 +1,4 @@
-"""`penstock batch|explain|seen`: the samples of a step, their provenance, and the steps of a sample."""
+"""`penstock batch|explain|seen`: samples of a step, their provenance, and the steps of a sample."""
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
-from .table import Table
-from .verb import Answer, Verb, add_world
+from .verb import Answer, Table, Verb, add_world
 from .view import add_metrics, add_recipe, metrics_of
 
 if TYPE_CHECKING:
@@ -36,14 +35,14 @@ def _batch_arguments(parser: ArgumentParser) -> None:
 
 
 def run_batch(arguments: Namespace) -> Answer:
-    """Return a rank's part of a step, or one slot of it."""
-    from ..view.inspect.recorded_step import told_by_trail
+    """Return a rank's part of a step, or one slot."""
+    from ..view.inspect.recorded_step import attach_recorded_step
     from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replays import Replayers, Replays
-    from ..view.replays.training import Training, where
+    from ..view.replays.training import Training, run_and_step
 
     root = loader.Root(arguments.root)
-    name, at = where(root, arguments.where)
+    name, at = run_and_step(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
@@ -53,7 +52,7 @@ def run_batch(arguments: Namespace) -> Answer:
     plain = Replays(root, cut=arguments.save is None)
     replayers = Replayers(plain=plain, recipe=recipe)
     try:
-        with told_by_trail(training, step, arguments.slot):
+        with attach_recorded_step(training, step, arguments.slot):
             shown, text, saved = _step_or_slot(arguments, training, replayers, step)
     finally:
         replayers.close()
@@ -75,7 +74,7 @@ def run_batch(arguments: Namespace) -> Answer:
 def _step_or_slot(
     arguments: Namespace, training: "Training", replayers: "Replayers", step: int
 ) -> tuple[Any, str, dict[int, Any]]:
-    """Return the record, its text, and slot -> values that --save writes."""
+    """Return the record, its text, and slot -> values for --save."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -84,7 +83,7 @@ def _step_or_slot(
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
     from ..view.replays.replayed_values import slot_itself
-    from ..view.samples.held_steps import AskedRuns
+    from ..view.sample_relations import RunSearch
 
     plain_batch = partial(shown_batch, n_pictured=0)
     if arguments.slot is not None:
@@ -93,7 +92,7 @@ def _step_or_slot(
             training,
             values,
             trouble,
-            AskedRuns(others=trail_runs(primary_of(training.root.store))),
+            RunSearch(others=trail_runs(primary_of(training.root.store))),
             functions=_functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )
@@ -102,18 +101,17 @@ def _step_or_slot(
     part = training, replayers, step, rank, world_size
     saved: dict[int, Any] = {}
     if arguments.save is None:
-        seen, trouble = step_values(*part, plain_batch)
+        part_values, trouble = step_values(*part, plain_batch)
     else:
         batch, trouble = whole_values(*part)
-        seen = shown_batch(training.plan(step), batch, n_pictured=0)
-    shown = step_record(training, seen, _functions(training, replayers, step, trouble), trouble)
+        part_values = shown_batch(training.plan(step), batch, n_pictured=0)
+    shown = step_record(training, part_values, _functions(training, replayers, step, trouble), trouble)
     if arguments.save is not None:
         saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
     return shown, step_text(shown), saved
 
 
 def _functions(training: "Training", replayers: "Replayers", step: int, trouble: str) -> "Functions | None":
-    """Return facts of the recipe's functions; None without a recipe, or where it failed."""
     if replayers.recipe is None or trouble:
         return None
     return replayers.recipe.functions(training.setting(step, recipe=True))
@@ -128,19 +126,19 @@ def _explain_arguments(parser: ArgumentParser) -> None:
 
 
 def run_explain(arguments: Namespace) -> Answer:
-    """Return where the samples of a step come from, and which runs of the pipeline made them."""
-    from ..lineage import made_by
-    from ..view.replays.training import where
+    """Return the provenance of a step's samples, and the pipeline runs that made them."""
+    from ..lineage import pipeline_runs
+    from ..view.replays.training import run_and_step
 
     root = loader.Root(arguments.root)
-    name, at = where(root, arguments.where)
+    name, at = run_and_step(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
     provenance = loader.explain(
         loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
     )
-    runs = made_by(root, provenance)
+    runs = pipeline_runs(root, provenance)
     body = [
         one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]}
         for one, runs_of_sample in zip(provenance, runs, strict=True)
@@ -169,15 +167,15 @@ def _seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_seen(arguments: Namespace) -> Answer:
-    """Return the slots that held the sample in the steps before the given one, recorded substitutes included.
+    """Return the slots of a sample in the steps before --before, including recorded substitutes.
 
-    Each step counts under the plan that it was trained under last. Raises: InvalidRuntime where no plan has the
-    sample, or without a step."""
-    from ..view.replays.training import Training, where
-    from ..view.samples.held_steps import held_slots
+    Each step counts under the plan that last trained it. Raises: InvalidRuntime without such a sample or step.
+    """
+    from ..view.replays.training import Training, run_and_step
+    from ..view.sample_relations import held_slots
 
     root = loader.Root(arguments.root)
-    name, last = where(root, arguments.where)
+    name, last = run_and_step(root, arguments.where)
     training = Training(root, name)
     try:
         before = arguments.before

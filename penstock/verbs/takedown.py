@@ -1,4 +1,4 @@
-"""`penstock takedown request|ls|run|prove`."""
+"""`penstock takedown request|ls|run|prove`: delete samples everywhere, with proof."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -9,34 +9,33 @@ from typing import Any
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
-from .table import Table
-from .verb import Answer, Verb, cluster_argument, cluster_of
+from .verb import Answer, Table, Verb, cluster_argument, cluster_of
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
 
 def _request_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--subject", action="append", default=[], help="person whom samples show; may be repeated"
+        "--subject", action="append", default=[], help="person in the samples; may be repeated"
     )
     parser.add_argument(
         "--raw",
         action="append",
         default=[],
-        help="key, URI or SHA-256 of a raw object; key or URI of a further file",
+        help="key, URI or SHA-256 of a raw object, or of one of its files; may be repeated",
     )
     parser.add_argument("--sample", action="append", default=[], help="key of a sample; needs --dataset")
-    parser.add_argument("--dataset", default="", help="of one dataset only")
+    parser.add_argument("--dataset", default="", help="only this dataset")
     parser.add_argument(
-        "--reason", required=True, help="for example a ticket; no names, the log is permanent"
+        "--reason", required=True, help="such as a ticket; no names, because the log is permanent"
     )
-    parser.add_argument("--by", required=True, help="who requests it")
+    parser.add_argument("--by", required=True, help="requester")
 
 
 def request(arguments: Namespace) -> Answer:
-    """Deny what is named: from now on no commit keeps it. Nothing is rewritten yet.
+    """Deny samples: from now on, no commit keeps them. Rewrites nothing yet.
 
-    A further file of a raw object that lies in several names that object, whole. Raises: VersionNotFound; Corrupt.
+    A file of a raw object with several files denies the whole object. Raises: VersionNotFound; Corrupt.
     """
     from loader.dataset.log.denies import Target
 
@@ -51,8 +50,8 @@ def request(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.dataset and arguments.dataset not in (there := all_datasets(root)):
         raise VersionNotFound(
-            f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is for ever; it has "
-            f"{', '.join(there) or 'none'}: name one of these, or leave --dataset out to mean all",
+            f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is permanent; its "
+            f"datasets: {', '.join(there) or 'none'}. Name one of these, or leave out --dataset for all",
             dataset="",
         )
     whole = objects_named(root, arguments.raw, arguments.dataset) if arguments.raw else []
@@ -74,42 +73,41 @@ def ls(arguments: Namespace) -> Answer:
 
 
 def _which(parser: ArgumentParser) -> None:
-    parser.add_argument("--cache", action="append", default=[], metavar="DIR", help="a node cache's folder")
-    cluster_argument(parser, "file of a cluster whose machines read the tables; no name travels to them")
+    parser.add_argument("--cache", action="append", default=[], metavar="DIR", help="folder of a node cache")
+    cluster_argument(parser, "file of a cluster whose machines read the tables; names are not sent to them")
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("id", type=int, nargs="?", help="of one takedown (default: all)")
+    parser.add_argument("id", type=int, nargs="?", help="number of a takedown (default: all)")
     parser.add_argument("--apply", action="store_true", help="write the takedown (default: only list it)")
     parser.add_argument(
         "--delete-raw",
         action="store_true",
-        help="also delete raw objects at their source, unless other samples were cut from them",
+        help="also delete raw objects at their source, unless other samples need them",
     )
     parser.add_argument(
         "--raw-below",
         action="append",
         default=[],
         metavar="URL",
-        help="with --delete-raw: the place below which raw objects may be deleted; may be repeated",
+        help="with --delete-raw: location below which raw objects may be deleted; may be repeated",
     )
     parser.add_argument(
         "--mirror",
         action="append",
         default=[],
         metavar="URL",
-        help="a mirror whose cards, plans, views and packs go too, and what its S3 bucket keeps of deleted objects",
+        help="mirror to clean too: cards, plans, views, packs, and old versions in its S3 bucket; may be repeated",
     )
     _which(parser)
 
 
 def run(arguments: Namespace) -> Answer:
-    """Run takedowns. Exit status 0 whether or not there was something to do."""
+    """Run takedowns."""
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
-    from ..upkeep.takedown.mirrors import purge_mirror
-    from ..upkeep.takedown.node_caches import purge_cache
+    from ..upkeep.takedown.mirrors import purge_cache, purge_mirror
     from ..upkeep.takedown.noncurrent import delete_noncurrent
     from ..upkeep.takedown.raw_objects import RawDeletion, delete_object
     from ..upkeep.takedown.run import run_takedown
@@ -146,7 +144,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def _which_place(root: "loader.Root") -> str:
-    """Return the error of --delete-raw without --raw-below: batch manifests must not choose what is deleted."""
+    """Return the error of --delete-raw without --raw-below: batch manifests must not choose what to delete."""
     from ..denied.find import all_datasets
     from ..denied.sources import landings
 
@@ -157,30 +155,30 @@ def _which_place(root: "loader.Root") -> str:
 
 def _prove_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", type=int, help="the takedown's number")
-    parser.add_argument("--out", default=None, help="write the proof there, as JSON")
+    parser.add_argument("--out", default=None, help="file for the proof, as JSON")
     parser.add_argument(
-        "--mirror", action="append", default=[], metavar="URL", help="a mirror that can be reached"
+        "--mirror", action="append", default=[], metavar="URL", help="reachable mirror; may be repeated"
     )
     parser.add_argument(
         "--elsewhere",
         action="append",
         default=[],
         metavar="TEXT",
-        help="a place out of penstock's reach, such as 'backups until 2026-12-24'",
+        help="location out of penstock's reach, such as 'backups until 2026-12-24'; may be repeated",
     )
     parser.add_argument(
         "--keeps-nothing",
         action="append",
         default=[],
         metavar="URL",
-        help="the root or a mirror whose versions, soft deletes and unfinished uploads cannot be listed, and whose "
-        "operator vouches that it keeps none; the proof records it as a statement",
+        help="root or mirror that cannot list old versions, soft deletes and unfinished uploads, if its operator "
+        "vouches that it keeps none; the proof records this as a statement",
     )
     _which(parser)
 
 
 def prove(arguments: Namespace) -> Answer:
-    """Prove a takedown. Exit status 1 for an incomplete proof."""
+    """Prove a takedown. Exit status 1 if the proof is incomplete."""
     from ..upkeep.takedown.prove import prove as make
 
     proof = make(
@@ -197,7 +195,7 @@ def prove(arguments: Namespace) -> Answer:
             Path(arguments.out).write_text(json.dumps(proof, indent=1, sort_keys=True) + "\n")
         except OSError as error:
             raise InvalidRuntime(
-                f"{arguments.out} cannot be written: {error.strerror or error}; name another place"
+                f"{arguments.out} cannot be written: {error.strerror or error}; pass another path"
             ) from error
     clean, unclean = (
         [one for one in proof["places"] if one["clean"] is is_clean] for is_clean in (True, False)
@@ -212,7 +210,6 @@ def prove(arguments: Namespace) -> Answer:
 
 
 def _name(place: Mapping[str, Any]) -> str:
-    """Return what a place of a proof is, and where."""
     return f"{place['what']} {place.get('path') or place.get('url', '')}".rstrip()
 
 
@@ -223,7 +220,7 @@ VERB = Verb(
             text="deny a subject, raw object or sample, for ever", run=request, arguments=_request_arguments
         ),
         "ls": Verb(text="list requests", run=ls),
-        "run": Verb(text="find it, and with --apply redact it", run=run, arguments=_run_arguments),
-        "prove": Verb(text="check every place", run=prove, arguments=_prove_arguments),
+        "run": Verb(text="find the samples, and with --apply redact them", run=run, arguments=_run_arguments),
+        "prove": Verb(text="check every location", run=prove, arguments=_prove_arguments),
     },
 )

@@ -1,16 +1,15 @@
-"""`penstock trail ls | show | verify | against | window`: the trails that trainings left under a root."""
+"""`penstock trail ls|show|verify|against|window`: trails (run logs) of trainings."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
 from ..progress import progress
-from .table import Table
-from .verb import Answer, Verb
+from ..units import second
+from .verb import Answer, Table, Verb
 
 if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
@@ -21,9 +20,9 @@ LS = ("run", "steps", "first", "last", "ranks", "from (UTC)", "to (UTC)", "plan"
 LS_FORM = ("{:<24}", " {:>9}", " {:>10}", " {:>10}", " {:>5}", "  {:<19}", "  {:<19}", "  {}")
 SLOTS = ("slot", "first run", "second run")
 SLOTS_FORM = ("{:>8}", "  {:<40}", "  {}")
-KEPT = ("step", "rank", "world_size", "digest", "substituted")
+RECORD_COLUMNS = ("step", "rank", "world_size", "digest", "substituted")
 MAX_SLOTS = 20
-"""Slots that are shown of a step that differs."""
+"""Slots to show of a step that differs."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -31,7 +30,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the runs with a trail. Exit status 1 when one cannot be read, or has two different records of a step."""
+    """List the runs. Exit status 1 if one is unreadable or has two different records of a step."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -61,11 +60,12 @@ def _summary(root: "loader.Root", run: str) -> Row:
         return {"run": run, **row, "problem": str(error)}
     steps = trail.steps
     if len(steps):
+        at_us: Any = steps["at_us"]
         row = {
             "first": steps["step"].min(),
             "last": steps["step"].max(),
-            "from": _time(steps["at_us"].min()),
-            "to": _time(steps["at_us"].max()),
+            "from": second(at_us.min()),
+            "to": second(at_us.max()),
             "steps": steps["step"].n_unique(),
             "ranks": steps["rank"].n_unique(),
         }
@@ -79,25 +79,18 @@ def _summary(root: "loader.Root", run: str) -> Row:
     }
 
 
-def _time(at_us: Any) -> str:
-    return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
-
-
 def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("--ledger", metavar="URL", help="root with the run's ledger (default: the same root)")
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Compute every recorded digest anew, from indexes and the ledger.
-
-    Exit status 1 when one differs, or cannot be checked.
-    """
+    """Recompute every digest from indexes and the ledger. Exit status 1 if one differs or cannot be checked."""
     root = loader.Root(arguments.root)
     ledger = loader.Root(arguments.ledger) if arguments.ledger else root
     trail = loader.read_trail(root, arguments.run)
-    looked = progress(_computed(root, ledger, trail), "verify", total=len(trail.steps))
-    wrong = [row for row in looked if row["problem"]]
+    checks = progress(_computed(root, ledger, trail), "verify", total=len(trail.steps))
+    wrong = [row for row in checks if row["problem"]]
     unknown = sum(not row["checked"] for row in wrong)
     lines = [
         f"step {row['step']} rank {row['rank']} of {row['world_size']}: {row['problem']}" for row in wrong
@@ -115,12 +108,12 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
-    """Yield each row of a trail, with the reason why its digest differs from the stored bytes', or ""."""
-    from ..view.replays.index_replay import index_replay
+    """Yield each row of a trail, with the reason if its digest differs."""
+    from ..view.replays.replays import index_replay
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
-        named = records.select(*KEPT).iter_rows(named=True)
+        named = records.select(*RECORD_COLUMNS).iter_rows(named=True)
         start = trail.start(str(start_id))
         try:
             plan = loader.open_plan(root, start.plan, retired=True)
@@ -137,7 +130,7 @@ def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> 
 
 
 def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
-    """Return whether a digest could be made, and the reason why it is not the recorded one, or ""."""
+    """Return whether a digest was computed, and why it differs, or ""."""
     try:
         if row["substituted"]:
             replay.settle(row["step"], [(row["rank"], row["world_size"], row["digest"], row["substituted"])])
@@ -155,10 +148,10 @@ def _against_arguments(parser: ArgumentParser) -> None:
 
 
 def against(arguments: Namespace) -> Answer:
-    """Find the first step whose digests differ between two runs, and its slots. Exit status 1 where there is one."""
+    """Find the first step that differs between two runs. Exit status 1 if there is one."""
     from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.run_comparison import run_comparison
-    from ..view.samples.marks import counted
+    from ..view.marks import counted
 
     root = loader.Root(arguments.root)
     comparison = run_comparison(
@@ -181,7 +174,7 @@ def _window_arguments(parser: ArgumentParser) -> None:
 
 
 def window(arguments: Namespace) -> Answer:
-    """Show repeated samples, mixture, buckets and substitutes of some steps (default: the last 100)."""
+    """Summarize some steps (default: the last 100)."""
     from ..view.inspect.plain_text import window_text
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
@@ -200,7 +193,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a run like its page in the viewer. Raises: RunNotFound without a trail."""
+    """Show a run. Raises: RunNotFound without a trail."""
     from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
@@ -227,7 +220,7 @@ VERB = Verb(
             arguments=_show_arguments,
         ),
         "verify": Verb(
-            text="compute every recorded digest anew, without media", run=verify, arguments=_verify_arguments
+            text="recompute every recorded digest, without media", run=verify, arguments=_verify_arguments
         ),
         "against": Verb(
             text="find the first step that differs between two runs",

@@ -1,4 +1,4 @@
-"""The type of a verb of the command line, and arguments of several verbs."""
+"""Verbs of the command line: their type, shared arguments, answers, and tables."""
 
 import json
 import shlex
@@ -8,48 +8,120 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import loader
+from loader import errors
 from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
 from loader.storage.options import RUNTIME_OPTIONS
 from loader.storage.spec import is_secret
 
-from .table import Text
+from ..text import terminal_text
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of the command line."""
+
+    form: Sequence[str]
+    """Format of each column in plain text; '>' marks numbers."""
+    header: Sequence[str]
+    """Names of the columns."""
+    rows: Sequence[Sequence[object]]
+    """Cells by column; a row may end early."""
+    titled: bool = True
+    """True if plain text shows the header."""
+
+    def __str__(self) -> str:
+        rows = [self.header, *self.rows] if self.titled else self.rows
+        return "\n".join(
+            "".join(form.format(cell) for form, cell in zip(self.form, row, strict=False)) for row in rows
+        )
+
+
+Text = str | Sequence[str | Table]
+"""Lines and tables, in order."""
+
+
+def show(text: Text) -> None:
+    """Print a text: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb; else as plain text."""
+    blocks = [text] if isinstance(text, str) else text
+    if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
+        print(terminal_text("\n".join(map(str, blocks))), flush=True)
+
+
+def _by_rich(blocks: Sequence[str | Table]) -> bool:
+    try:
+        import rich.box
+        import rich.console
+        import rich.table
+        import rich.text
+    except ImportError:
+        return False
+    console = rich.console.Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    if console.no_color or console.is_dumb_terminal:
+        return False
+    for block in blocks:
+        if isinstance(block, str):
+            print(terminal_text(block), flush=True)
+            continue
+        shown = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for name, form in zip(block.header, block.form, strict=True):
+            shown.add_column(
+                rich.text.Text(name), justify="right" if ">" in form else "left", overflow="fold"
+            )
+        for row in block.rows:
+            shown.add_row(*(rich.text.Text(terminal_text(str(cell))) for cell in row))
+        console.print(shown)
+    return True
+
+
 T = TypeVar("T")
 Answer = tuple[Any, Text, int]
-"""The answer of a verb: a body that JSON can hold, the same as text, and the exit status."""
+"""JSON body, text, exit status."""
+
+
+class ShownReport(Protocol):
+    """A result that JSON and text can show."""
+
+    def to_json(self) -> Any: ...
+
+    def to_text(self) -> str: ...
+
+
+def report_answer(report: ShownReport, failed: object = False) -> Answer:
+    """Return a report as an answer. Exit status 1 if `failed`."""
+    return report.to_json(), report.to_text(), int(bool(failed))
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments but --root and --json, which every verb takes."""
+    """Add no arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A verb of the command line, or a group of verbs such as `penstock lease`."""
+    """A verb of the command line, or a group such as `penstock lease`."""
 
     text: str
     """Help text."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the verb's arguments to its parser."""
     run: Callable[[Namespace], Answer] | None = None
-    """Answers; None for a group."""
+    """Returns the answer; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
-    """Name -> verb of a group; empty for a verb that runs."""
+    """Name -> verb of a group."""
 
 
 def cluster_argument(parser: ArgumentParser, text: str) -> None:
-    """Add --cluster. text: its help text."""
+    """Add --cluster."""
     parser.add_argument("--cluster", metavar="FILE", help=text)
 
 
 def cluster_of(arguments: Namespace) -> "Cluster | None":
-    """Return the cluster of --cluster; None without it. Raises: InvalidCluster; MissingDependency."""
+    """Return the cluster of --cluster, or None. Raises: InvalidCluster; MissingDependency."""
     if arguments.cluster is None:
         return None
     from ..compute.cluster import read_cluster
@@ -57,8 +129,14 @@ def cluster_of(arguments: Namespace) -> "Cluster | None":
     return read_cluster(arguments.cluster)
 
 
+def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
+    """Add --workers."""
+    text = f"threads (default: {threads})"
+    parser.add_argument("--workers", type=int, default=threads, metavar="N", help=text)
+
+
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of texts for argparse, which hides the text of a ValueError."""
+    """Return a parser for argparse, which hides the text of a ValueError."""
 
     def read(text: str) -> T:
         try:
@@ -88,7 +166,7 @@ def add_fields(parser: ArgumentParser) -> None:
 def key_lines(option: str, file: str | None) -> Iterator[str]:
     """Yield the lines of an option's file that are not empty; "-" is standard input, None no file.
 
-    Raises: InvalidRuntime where it cannot be read as UTF-8.
+    Raises: InvalidRuntime.
     """
     if file is None:
         return
@@ -103,11 +181,9 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
 
 
 def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[str], bool]:
-    """Return the fields of --fields, and whether samples without them are left out.
+    """Return the fields of --fields (default: fields of all samples), and whether samples without them are left out.
 
-    Without --fields they are the fields that all samples have.
-
-    Raises: FieldNotFound, with what --fields accepts.
+    Raises: FieldNotFound.
     """
     whole = fields_of_all(version)
     if not option and whole:
@@ -119,7 +195,7 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
     there = kinds(version)
     if fields and any(groups <= kind.groups for kind in there):
         return fields, True
-    if not fields and len(there) == 1:  # all samples of the other kinds were excluded
+    if not fields and len(there) == 1:  # the other kinds are excluded
         return list(there[0].fields), True
     wrong = f"no sample of {version.name} has all of {', '.join(fields)}"
     if not fields:
@@ -129,7 +205,7 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class SampleKind:
     """Samples with the same groups."""
 
     groups: frozenset[str]
@@ -137,7 +213,7 @@ class Kind:
     fields: Sequence[str]
     """Fields of these groups, sorted."""
     n_samples: int
-    """Live samples that have all of these fields, of other kinds too."""
+    """Live samples with all these fields."""
 
     @property
     def option(self) -> str:
@@ -145,15 +221,15 @@ class Kind:
         return f"--fields {shlex.quote(','.join(self.fields))}"
 
 
-def kinds(version: "loader.Version") -> list[Kind]:
-    """Return the kinds of samples of a version, the most samples first."""
+def kinds(version: "loader.Version") -> list[SampleKind]:
+    """Return the kinds of samples of a version, the largest first."""
     parts, groups = version.parts, version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
         samples[frozenset(name for name in groups if has[name][position])] += int(n)
     of_version = [
-        Kind(
+        SampleKind(
             groups=its_groups,
             fields=sorted(field for name in its_groups for field in groups[name]["field_nbytes"]),
             n_samples=sum(n for theirs, n in samples.items() if its_groups <= theirs),
@@ -165,18 +241,16 @@ def kinds(version: "loader.Version") -> list[Kind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return the fields of the groups that every part has: a field of another group would leave samples out."""
+    """Return the fields that every part has: others would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
 
 
 def option(text: str) -> tuple[list[str], Any]:
-    """Return the names, from the outside in, and the value of an option such as 'fsspec.anon=true'.
+    """Return the nested names and the value of an option such as 'fsspec.anon=true'.
 
-    JSON values are parsed. Only penstock's own options and fsspec's may be numbers; a key of digits is text.
-
-    Raises: ArgumentTypeError.
+    JSON values are parsed, but numbers only for penstock's own options and fsspec's. Raises: ArgumentTypeError.
     """
     name, equals, value = text.partition("=")
     if not equals or not all(name.split(".")):
@@ -197,9 +271,9 @@ def _value(names: list[str], text: str) -> Any:
 
 
 def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """Return the options that `loader.Root(url, options=...)` takes.
+    """Return the options for `loader.Root(url, options=...)`.
 
-    Raises: InvalidStore for a name that has a value, and names below it.
+    Raises: InvalidStore if a name has both a value and names below it.
     """
     options: dict[str, Any] = {}
     for names, value in pairs:
@@ -216,3 +290,39 @@ def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
 
 def _both(names: list[str], name: str) -> str:
     return f"option {'.'.join(names)}: {name!r} has both a value and names below it; give one of them"
+
+
+READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})
+"""Verbs that only read versions: damage they find is a version's."""
+
+OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
+"""Arguments that name another store, which may have failed."""
+
+
+def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
+    """Return a command to paste; None if no verb helps or the message names it."""
+    command, _, comment = _command(error, arguments).partition("  #")
+    if not command or " ".join(command.split()[:2]) in str(error):
+        return None
+    root = f" --root {shlex.quote(arguments.root)}" if arguments.root else ""
+    return f"{command}{root}" + (f"  #{comment}" if comment else "")
+
+
+def _command(error: errors.PenstockError, arguments: Namespace) -> str:
+    match error:
+        case errors.VersionNotFound() | errors.VersionRetired() if error.dataset is not None:
+            return f"penstock ls {error.dataset}".rstrip()
+        case errors.CheckpointNotFound() if arguments.words != "checkpoints ls":
+            return "penstock checkpoints ls"
+    if any(getattr(arguments, name, None) for name in OTHER_PLACES):
+        return ""
+    match error:
+        case errors.CorruptLog() if arguments.words != "repair":
+            return "penstock repair --by NAME  # lists what it would write; --apply writes it"
+        case errors.DecodeFailed() | errors.TooManyCorrupt() | errors.CorruptLog():
+            return ""
+        case errors.Corrupt() | errors.ObjectNotFound() if arguments.words in READ_VERSIONS:
+            return "penstock verify  # --full reads every byte"
+        case errors.Transient() | errors.Throttled() | errors.Forbidden() if arguments.words != "doctor":
+            return "penstock doctor  # writes a little and removes it"
+    return ""

@@ -1,10 +1,9 @@
-"""`penstock ls|show|diff|digest|card`: what a root holds, and what its versions hold."""
+"""`penstock ls|show|diff|digest|card|bench`: versions and their content."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +11,29 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import PenstockError
 
-from ..units import minute, share, size
-from .table import Table
-from .verb import Answer, Verb, fields_of_all, kinds
+from ..units import minute, number, second, share, size
+from .verb import (
+    Answer,
+    Table,
+    Verb,
+    add_fields,
+    choose_fields,
+    fields_of_all,
+    kinds,
+    report_answer,
+    workers_argument,
+)
 
 if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
+
+    from ..bench import Bench, Rate
 
 
 LS_HEADER = ("version", "id", "created (UTC)", "samples", "bytes", "names, holds")
 LS_FORM = ("{:<24}", " {:<18}", "  {:<16}", " {:>12}", " {:>10}", "  {}")
 READ_AHEAD = 16
-"""Manifests that are read at once."""
+"""Manifests to read at once."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -31,7 +41,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def run_ls(arguments: Namespace) -> Answer:
-    """List datasets, their versions, tags, aliases and holds. Costs a request per version."""
+    """List datasets, versions, tags, aliases and holds. Costs a request per version."""
     root = loader.Root(arguments.root)
     state = root.state
     names = [arguments.dataset] if arguments.dataset else root.datasets()
@@ -65,7 +75,6 @@ def run_ls(arguments: Namespace) -> Answer:
 
 
 def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int | None]:
-    """Return facts of a version's manifest, all None if it cannot be read, for example after a sweep."""
     from loader.dataset.tables.manifest import read_manifest
 
     try:
@@ -77,7 +86,6 @@ def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int |
 
 
 def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
-    """Return the time, number and bytes as cells."""
     created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
     if created_us is None or samples is None or nbytes is None:
         return "-", "-", "-"
@@ -104,10 +112,9 @@ def run_show(arguments: Namespace) -> Answer:
     version = root.open(arguments.ref)
     manifest = version.manifest
     holds = root.state.holds_of(version.dataset, version.number)
-    created = datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC)
     lines = [
         f"{version.name}  {version.id}",
-        f"created {created:%Y-%m-%d %H:%M:%S} UTC, parent {manifest['parent'] or 'none'}",
+        f"created {second(manifest['created_us'])} UTC, parent {manifest['parent'] or 'none'}",
         f"{len(version)} samples ({manifest['n_rows'] - len(version)} excluded) in {manifest['n_parts']} parts",
         *(f"held by {one.by}: {one.why}" for one in holds),
         "",
@@ -155,10 +162,9 @@ def run_show(arguments: Namespace) -> Answer:
 
 
 def _annotations(version: "loader.Version") -> list[str | Table]:
-    """Return a table of who annotated what, and when; nothing without annotations."""
     rows = [
         (
-            *(one.name, one.n_samples, f"{datetime.fromtimestamp(one.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"),
+            *(one.name, one.n_samples, second(one.at_us)),
             *(", ".join(one.columns), f"by {one.author}"),
         )
         for one in version.annotations
@@ -212,13 +218,13 @@ def _digest_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="leave a field or metadata column out; may be repeated",
+        help="leave out a field or metadata column; may be repeated",
     )
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
 
 
 def run_digest(arguments: Namespace) -> Answer:
-    """Compute the digest. Exit status 1 if samples could not be read."""
+    """Compute the digest. Exit status 1 if a sample failed."""
     from ..formats.content_digest import content_digest
 
     done = content_digest(
@@ -227,7 +233,7 @@ def run_digest(arguments: Namespace) -> Answer:
         without=arguments.without,
         workers=arguments.workers,
     )
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return report_answer(done, failed=done.failures)
 
 
 def _card_arguments(parser: ArgumentParser) -> None:
@@ -241,10 +247,10 @@ def _card_arguments(parser: ArgumentParser) -> None:
 
 
 def run_card(arguments: Namespace) -> Answer:
-    """Return the dataset card: as Markdown, or written where the arguments say."""
+    """Return the dataset card as Markdown, or write it."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
-    from ..card.rendering.sections import render_markdown
+    from ..card.sections import render_markdown
     from ..card.stored import save_card, write_card, write_html
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples
@@ -279,4 +285,72 @@ CARD = Verb(
     text="write the dataset card of a version: counts, licences, provenance, examples",
     run=run_card,
     arguments=_card_arguments,
+)
+
+
+BENCH_FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
+
+
+def _bench_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    add_fields(parser)
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="seconds to measure (default: 10)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
+    )
+    parser.add_argument(
+        "--verify",
+        choices=("crc32c", "sha256"),
+        default="crc32c",
+        help="checksum to compare samples with, as in loader.Root(verify=) (default: crc32c)",
+    )
+
+
+def run_bench(arguments: Namespace) -> Answer:
+    """Measure how fast a version loads, and what limits it."""
+    from ..bench import bench as measure
+
+    version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
+    fields, where_present = choose_fields(version, arguments.fields)
+    result = measure(
+        version,
+        fields,
+        where_present=where_present,
+        batch=arguments.batch,
+        seconds=arguments.seconds,
+        workers=arguments.workers,
+    )
+    return result.to_json(), _bench_text(result), 0
+
+
+def _bench_text(bench: "Bench") -> list[str | Table]:
+    whole = sum(rate.seconds for rate in bench.stages.values())
+    rows = [(*_rate_cells(name, rate), share(rate.seconds, whole)) for name, rate in bench.stages.items()]
+    alone = [_rate_cells("one thread", bench.alone)]
+    if bench.workers:
+        alone.append(_rate_cells(f"{bench.workers} workers", bench.together))
+    return [
+        f"{bench.version}: {', '.join(bench.fields)} of {number(bench.n_samples)} samples, shuffled batches of "
+        f"{bench.batch}",
+        "",
+        Table(form=BENCH_FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
+        "",
+        f"samples on disk are read by: {bench.native}",
+        f"limited by: {bench.limited_by or 'no measured stage'}",
+        *(f"  {one}" for one in bench.advice),
+    ]
+
+
+def _rate_cells(name: str, rate: "Rate") -> tuple[str, ...]:
+    rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
+    return (name, f"{1e3 * rate.seconds:.3f}", *("-" if one is None else f"{one:,.0f}" for one in rates))
+
+
+BENCH = Verb(
+    text="measure how fast a version loads here, which stage limits, and what to change",
+    run=run_bench,
+    arguments=_bench_arguments,
 )

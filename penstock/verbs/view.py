@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
 
     from ..view.replays.metrics_file import MetricsFile
-    from ..view.terminal.addresses import Place
+    from ..view.terminal.addresses import PageAddress
 
 
 def _view_arguments(parser: ArgumentParser) -> None:
@@ -29,18 +29,18 @@ def _view_arguments(parser: ArgumentParser) -> None:
     add_recipe(parser)
     add_metrics(parser)
     parser.add_argument(
-        "--port", type=int, default=8497, help="port on this machine, 0 for a free one (8497)"
+        "--port", type=int, default=8497, help="port of this machine; 0 finds a free one (default: 8497)"
     )
     parser.add_argument(
-        "--socket", type=Path, default=None, metavar="PATH", help="Unix socket in place of a port"
+        "--socket", type=Path, default=None, metavar="PATH", help="Unix socket instead of a port"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="further name of this server, of a proxy",
+        help="further host name of this server, such as a proxy's; may be repeated",
     )
     parser.add_argument(
         "--prefix", default="", metavar="/p", help="path before every address, behind a proxy"
@@ -56,7 +56,7 @@ def add_recipe(parser: ArgumentParser) -> None:
         "--recipe",
         default=None,
         metavar="train:recipe",
-        help="function that returns the training's decode and transform; runs in its own process",
+        help="function that returns the training's decode and transform; runs in another process",
     )
 
 
@@ -82,15 +82,15 @@ def add_raw(parser: ArgumentParser) -> None:
 
 
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
-    """Return the run that WHERE names -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
+    """Return run -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
     from ..view.replays.metrics_file import read_metrics
-    from ..view.replays.training import where
+    from ..view.replays.training import run_and_step
 
     if path is None:
         return {}
     if not name or name.partition("@")[0] in root.datasets():
         raise InvalidRuntime(f"--metrics {path} needs a run: name the run, run@step or plan hash")
-    return {where(root, name)[0]: read_metrics(path)}
+    return {run_and_step(root, name)[0]: read_metrics(path)}
 
 
 def run_view(arguments: Namespace) -> Answer:
@@ -114,16 +114,15 @@ def run_view(arguments: Namespace) -> Answer:
         metrics=metrics_of(root, arguments.where, arguments.metrics),
         raw=RawSource(root, arguments.raw) if arguments.raw else None,
         writes=arguments.allow_writes,
-        tell=lambda line: print(line, flush=True),
+        announce=lambda line: print(line, flush=True),
     )
     return {}, "", 0
 
 
 def _first(root: "loader.Root", name: str, step: int | None) -> str:
-    """Return the address of the first page, relative to the site's."""
     from ..view.web.page import address
 
-    version, run, step = named(root, name, step)
+    version, run, step = parse_where(root, name, step)
     if version is not None:
         return address("v", version.dataset, version.number)
     if not run:
@@ -131,12 +130,14 @@ def _first(root: "loader.Root", name: str, step: int | None) -> str:
     return address("r", run) if step is None else address("r", run, step)
 
 
-def named(root: "loader.Root", name: str, step: int | None) -> "tuple[VersionRecord | None, str, int | None]":
+def parse_where(
+    root: "loader.Root", name: str, step: int | None
+) -> "tuple[VersionRecord | None, str, int | None]":
     """Return the version that WHERE names, or its run and step; neither for "".
 
-    Raises: NotARoot; RunNotFound for a run that left nothing; InvalidRuntime.
+    Raises: NotARoot; RunNotFound; InvalidRuntime.
     """
-    from ..view.replays.training import where
+    from ..view.replays.training import run_and_step
 
     datasets = root.datasets()
     if not name:
@@ -144,7 +145,7 @@ def named(root: "loader.Root", name: str, step: int | None) -> "tuple[VersionRec
     dataset, at, _ = name.partition("@")
     if step is None and dataset in datasets:
         return root.record(name if at else f"{name}@latest", retired=True), "", None
-    run, recorded = where(root, name)
+    run, recorded = run_and_step(root, name)
     step = recorded if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
@@ -155,7 +156,6 @@ def named(root: "loader.Root", name: str, step: int | None) -> "tuple[VersionRec
 
 
 def _has_trail(root: "loader.Root", run: str) -> bool:
-    """Return whether a run has left a trail. Raises: InvalidName; StoreError."""
     from loader.run.trail.start_record import trail_folder
     from loader.run.trail.trail import check_run_name
     from loader.storage.mirror.store import primary_of
@@ -182,7 +182,7 @@ def _tui_arguments(parser: ArgumentParser) -> None:
         "--pictures",
         choices=PICTURES,
         default="auto",
-        help="kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (auto)",
+        help="kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (default: auto)",
     )
 
 
@@ -216,16 +216,16 @@ def run_tui(arguments: Namespace) -> Answer:
     return {}, "", 0
 
 
-def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
+def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddress":
     """Return the first page."""
-    from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
+    from ..view.terminal.addresses import RootPage, RunPage, StepPage, VersionPage
 
-    version, run, step = named(root, name, step)
+    version, run, step = parse_where(root, name, step)
     if version is not None:
-        return VersionPlace(dataset=version.dataset, number=version.number)
+        return VersionPage(dataset=version.dataset, number=version.number)
     if not run:
-        return RootPlace()
-    return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
+        return RootPage()
+    return RunPage(run=run) if step is None else StepPage(run=run, step=step)
 
 
 VIEW = Verb(text="view trainings and versions in a browser", run=run_view, arguments=_view_arguments)

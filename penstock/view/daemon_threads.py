@@ -9,15 +9,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+# A ThreadPoolExecutor because an event loop accepts no other executor; its own threads are joined at exit.
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor with a daemon thread per call; its callers bound their number.
-
-    Threads of anyio and of `ThreadPoolExecutor` are joined when the interpreter ends. It is one of those because an
-    event loop takes no other executor.
-    """
+    """Executor that starts one daemon thread per call; its callers bound their number."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Call a function in a thread of its own."""
         future: Future[T] = Future()
         Thread(target=_call, args=(future, fn, args, kwargs), name="penstock-view", daemon=True).start()
         return future

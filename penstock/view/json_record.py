@@ -1,4 +1,4 @@
-"""Records as plain JSON: the same for a page's `.json` address, a verb's --json and a test."""
+"""Records as plain JSON, the same for a page's `.json` address, a verb's --json and a test."""
 
 import math
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ import numpy as np
 
 
 class Record:
-    """A frozen dataclass of an answer; its JSON has a key per field."""
+    """Base of the frozen dataclasses that answer a request; its JSON has a key per field."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON. A number that is not finite is "nan", "inf" or "-inf"; bytes are their number."""
+        """Return plain JSON. A number that is not finite is "nan", "inf" or "-inf"; bytes are their length."""
         return {one.name: plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
 
 

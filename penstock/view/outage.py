@@ -1,4 +1,4 @@
-"""A store that does not answer: one question waits for it, and for a few seconds its error is the answer to others."""
+"""Outage of a store: one request waits for it; for a few seconds, others get its error at once."""
 
 import time
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import TypeVar
 from loader.errors import StoreError, Throttled, Transient
 
 OUTAGE_S = 5
-"""Seconds in which nobody else waits for a store that did not answer within its own budget."""
+"""Seconds in which no other request waits for a store that did not respond."""
 DOWN = (Transient, Throttled)
-"""Errors of a store that does not answer, past its budget."""
+"""Errors of a store that does not respond within its retry budget."""
 
 T = TypeVar("T")
 
@@ -19,31 +19,31 @@ class Outage:
     """The last failure of a store. Thread-safe."""
 
     def __init__(self) -> None:
-        self._told: tuple[StoreError, float] | None = None
+        self._failure: tuple[StoreError, float] | None = None
 
     @property
     def is_known(self) -> bool:
-        """True in the seconds after the store did not answer."""
+        """True in the seconds after the store did not respond."""
         return self._recent() is not None
 
     def note(self, error: StoreError) -> None:
-        """Remember that the store did not answer. The error of a moment ago stays: it may be told again by this one."""
+        """Record that the store did not respond, unless a recent error is known."""
         if self._recent() is None:
-            self._told = error, time.monotonic() + OUTAGE_S
+            self._failure = error, time.monotonic() + OUTAGE_S
 
     def ask(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, which needs the store. Raises: as `make`; its error of a moment ago, unasked."""
+        """Return the result of `make`, which needs the store. Raises: as `make`; a recent error at once."""
         recent = self._recent()
         if recent is not None:
             raise copy(recent) from recent
         try:
-            found = make()
+            result = make()
         except DOWN as error:
             self.note(error)
             raise
-        self._told = None
-        return found
+        self._failure = None
+        return result
 
     def _recent(self) -> StoreError | None:
-        told = self._told
-        return told[0] if told is not None and time.monotonic() < told[1] else None
+        failure = self._failure
+        return failure[0] if failure is not None and time.monotonic() < failure[1] else None

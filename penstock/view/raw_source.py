@@ -1,4 +1,4 @@
-"""Raw objects below the one place that a viewer's starter named: their addresses, bytes and values."""
+"""Raw objects below the location that `--raw` names: their addresses, bytes and values."""
 
 import os
 from dataclasses import dataclass
@@ -13,41 +13,41 @@ from ..denied.sources import plain_uri, why_not
 from .json_record import Record
 from .kinds import Facts, Media, kind_of
 from .outage import Outage
-from .samples.shown_values import Shown, shown
+from .shown_values import ShownValue, shown_value
 
 MOST_BYTES = 64 * 2**20
 """A larger object is not fetched."""
 PATIENCE_S = 2.0
-"""Seconds in which a page, which is complete without its raw object, tries again to have it."""
+"""Seconds of retries for a raw object; its page is complete without it."""
 
 
 class RawSource:
-    """The objects below a URL. Their addresses are data: none is followed out of it."""
+    """The objects below a URL. Addresses are data: none outside of it is followed."""
 
     def __init__(self, root: loader.Root, url: str) -> None:
-        """Take the root, whose own objects are not raw ones, and a folder, bucket or prefix.
+        """Open a folder, bucket or prefix.
 
-        Raises: InvalidRuntime for a path that is not written in full; InvalidStore; MissingDependency.
+        Raises: InvalidRuntime for a relative path; InvalidStore; MissingDependency.
         """
         self._base = plain_uri(url).rstrip("/")
         if "://" not in self._base and (not self._base.startswith("/") or ".." in self._base.split("/")):
             raise InvalidRuntime(
-                f"--raw {url!r} is no folder and no bucket; write a path in full, such as /data/landing, or a URL such "
-                "as s3://bucket/landing"
+                f"--raw {url!r} is neither a folder nor a bucket; pass an absolute path such as /data/landing, or a "
+                "URL such as s3://bucket/landing"
             )
         self._store, self._root_url = open_store(self._base), root.url
         self._outage = Outage()
 
     def nbytes(self, uri: str) -> int:
-        """Return the size of an object; one request. Raises: as `read`."""
+        """Return the size of an object. Costs one request. Raises: as `read`."""
         key = self._key(uri)
-        found = self._outage.ask(lambda: self._store.head(key)).nbytes
-        if found > MOST_BYTES:
-            raise InvalidRuntime(f"{uri} has {found:,} bytes; up to {MOST_BYTES:,} are fetched")
-        return found
+        nbytes = self._outage.ask(lambda: self._store.head(key)).nbytes
+        if nbytes > MOST_BYTES:
+            raise InvalidRuntime(f"{uri} has {nbytes:,} bytes; up to {MOST_BYTES:,} are fetched")
+        return nbytes
 
     def read(self, uri: str) -> bytes:
-        """Return an object. Raises: InvalidRuntime for one that lies elsewhere or is too large; StoreError."""
+        """Return an object. Raises: InvalidRuntime if it is elsewhere or too large; StoreError."""
         n = self.nbytes(uri)
         key = self._key(uri)
         return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data) if n else b""
@@ -55,13 +55,13 @@ class RawSource:
     def _key(self, uri: str) -> str:
         plain = plain_uri(uri)
         if not plain.startswith(f"{self._base}/"):
-            raise InvalidRuntime(f"{uri} does not lie below --raw {self._store.url}")
+            raise InvalidRuntime(f"{uri} is not below --raw {self._store.url}")
         reason = why_not(uri, [self._base], self._root_url)
-        # A link is deleted itself, which `why_not` allows; reading would follow it.
+        # `why_not` allows a link because takedown deletes the link itself; reading would follow it.
         if not reason and plain.startswith("/") and os.path.islink(plain):
             reason = "it is a link"
         if not reason and plain.startswith("/") and os.path.exists(plain) and not os.path.isfile(plain):
-            reason = "it is no file"  # a pipe would be waited for
+            reason = "it is not a file"  # reading a pipe would block
         if reason:
             raise InvalidRuntime(f"{uri} is not fetched: {reason}")
         return plain.removeprefix(f"{self._base}/")
@@ -69,29 +69,31 @@ class RawSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawObject(Record):
-    """The raw object of a sample, by its kind."""
+    """The raw object of a sample."""
 
     uri: str
-    """Its address."""
+    """Address."""
     nbytes: int = 0
     """Number of bytes."""
     reason: str = ""
-    """The reason why it is not shown; "" where it is."""
-    shown: Shown | None = None
-    """Its value; None where it was not fetched."""
+    """Why it is not shown; "" if it is."""
+    shown: ShownValue | None = None
+    """Its value; None if it was not fetched."""
     picture: Media | None = None
-    """A picture of it; None where it has none, or none was asked for."""
+    """Thumbnail; None without one."""
 
 
 def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0) -> RawObject | None:
-    """Return what is shown of a raw object; None without an address.
+    """Return the record of a raw object; None without an address.
 
-    most: bytes up to which it is fetched and decoded. edge: pixels of its picture's longer side; 0 for no picture.
+    most: bytes up to which it is fetched. edge: pixels of its thumbnail; 0 for none.
     """
     if not uri:
         return None
     if source is None:
-        return RawObject(uri=uri, reason="raw objects are fetched with --raw URL, from below that URL alone")
+        return RawObject(
+            uri=uri, reason="start the viewer with --raw URL to fetch raw objects below that URL"
+        )
     field = f"raw{PurePosixPath(uri).suffix.lower()}"
     facts = Facts(field=field)
     try:
@@ -103,4 +105,4 @@ def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge:
     except PenstockError as error:
         return RawObject(uri=uri, reason=str(error))
     picture = kind_of(data, facts).thumbnail(data, facts, edge) if edge else None
-    return RawObject(uri=uri, nbytes=nbytes, shown=shown(field, data, facts), picture=picture)
+    return RawObject(uri=uri, nbytes=nbytes, shown=shown_value(field, data, facts), picture=picture)

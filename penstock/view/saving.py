@@ -1,4 +1,4 @@
-"""Values of slots as files: media by their kind, arrays as NPY, all else as JSON, and the record beside them."""
+"""Values of slots as files: media by their kind, arrays as NPY, others as JSON, and the record."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import numpy as np
 
 from .json_record import plain
 from .kinds import kind_of
-from .samples.shown_values import facts_of
+from .shown_values import facts_of
 
 _ENDINGS = {
     "image/png": "png",
@@ -23,10 +23,9 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[str, Any]]) -> list[Path]:
-    """Write `record.json` and the values of each slot below a folder, which is made. Returns the paths.
+    """Write `record.json` and the values of each slot into a folder; return the paths.
 
-    slots: number of the slot -> field -> value. Arrays are written bit for bit; pictures and sound also as a person
-    looks at them.
+    slots: slot -> field -> value. Arrays are written bit for bit, media also as files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "record.json"]
@@ -36,16 +35,16 @@ def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[st
             stem = folder / f"slot-{slot:05d}-{_ODD.sub('_', field)[:80]}"
             facts = facts_of(sample, field, None)
             media = kind_of(value, facts).detail(value, facts)
-            for i, one in enumerate(media):
+            for i, item in enumerate(media):
                 number = f"-{i:03d}" if len(media) > 1 else ""
-                written.append(Path(f"{stem}{number}.{_ENDINGS.get(one.type, 'bin')}"))
-                written[-1].write_bytes(one.data)
+                written.append(Path(f"{stem}{number}.{_ENDINGS.get(item.type, 'bin')}"))
+                written[-1].write_bytes(item.data)
             written.append(_value(stem, value))
     return written
 
 
 def _value(stem: Path, value: Any) -> Path:
-    """Write a value itself. A tensor of a type that numpy lacks is written as its bytes."""
+    """Write one value. A tensor of a dtype that numpy lacks is written as its bytes."""
     if isinstance(value, bytes):
         path = Path(f"{stem}.bin")
         path.write_bytes(value)
@@ -54,16 +53,16 @@ def _value(stem: Path, value: Any) -> Path:
         np.save(path, _array(value), allow_pickle=False)
     else:
         path = Path(f"{stem}.json")
-        told = value.item() if hasattr(value, "item") else value
-        path.write_text(json.dumps(plain(told), ensure_ascii=False), encoding="utf-8")
+        scalar = value.item() if hasattr(value, "item") else value
+        path.write_text(json.dumps(plain(scalar), ensure_ascii=False), encoding="utf-8")
     return path
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
-    except TypeError:  # bfloat16 and other types of torch alone
+    except TypeError:  # bfloat16 and other types that only torch has
         import torch
 
-        found: np.ndarray[Any, Any] = value.contiguous().view(torch.uint8).numpy()
-        return found
+        array: np.ndarray[Any, Any] = value.contiguous().view(torch.uint8).numpy()
+        return array

@@ -126,7 +126,7 @@ def test_a_batch_that_nobody_discovered(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     result = run("ingest", SPEC, arrive(landing), elsewhere)
-    assert "point the landing resource to where the objects are" in failure_of(result)
+    assert "point it to the objects" in failure_of(result)
 
 
 def test_a_batch_of_which_nothing_is_new_makes_no_version(

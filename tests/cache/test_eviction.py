@@ -6,8 +6,7 @@ import time
 import pytest
 
 import loader
-from loader.cache.eviction import DEAD_S
-from loader.cache.node_cache import OpenCache
+from loader.cache.node_cache import DEAD_S, OpenCache
 from loader.cache.pages import HEADER_BYTES, page_name
 from loader.cache.spec import NodeCache
 from loader.errors import InvalidRuntime

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.cache.claims import CLAIM_S
-from loader.cache.eviction import ABANDONED_S
+from loader.cache.node_cache import ABANDONED_S, CLAIM_S
 from loader.cache.pages import Pages
 
 PAGE = 64 * 2**10
@@ -95,7 +94,7 @@ def test_a_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, 
     name = one.store.page_name("data/0.tar", 0)
     assert one.cache.claim(name, PAGE)
     assert not one.cache.claim(name, PAGE)
-    monkeypatch.setattr("loader.cache.claims.CLAIM_S", 0.3)
+    monkeypatch.setattr("loader.cache.node_cache.CLAIM_S", 0.3)
     assert one.get("data/0.tar", (0, 9)) == [body("data/0.tar", SIZES["data/0.tar"])[:9]]
     assert one.counts["failed"] == 0
 

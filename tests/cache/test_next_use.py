@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.cache.memory import MemoryPages
-from loader.cache.next_use import NextUses
+from loader.cache.memory import MemoryPages, NextUses
 from loader.cache.spec import PageMemory, cache_spec
 from loader.errors import InvalidRuntime
 

@@ -4,21 +4,20 @@ from pathlib import Path
 
 from loader.storage import Store
 from penstock.compute.blocks import write_units
-from penstock.compute.code import python_release, source_hash
 from penstock.compute.job import JobDescription, now_us
 from penstock.compute.plain import to_json
-from penstock.compute.work import StoredPlace
-from penstock.upkeep.copying.copy_unit import COPY, CopyUnit, Way
+from penstock.compute.work import StoredPlace, python_release, source_hash
+from penstock.upkeep.copying.copy_job import COPY, CopySettings, CopyUnit
 from penstock.upkeep.copying.items import Item
 
 
 def forged_copy(store: Store, id_: str, source: Path, target: Path, tmp_path: Path) -> JobDescription:
     """Write a job under an id that copies each file of a folder of the node to another one."""
-    way = Way(
+    settings = CopySettings(
         source=str(source),
         target=str(target),
         compared=False,
-        look=False,
+        may_exist=False,
         hash="sha256",
         at_once=1,
         requests_per_s=None,
@@ -26,7 +25,7 @@ def forged_copy(store: Store, id_: str, source: Path, target: Path, tmp_path: Pa
     )
     items = [Item(path=file.name, nbytes=file.stat().st_size) for file in source.iterdir()]
     path = tmp_path / "forged-units"
-    file = write_units(COPY, [CopyUnit(way=way, items=items)], path)
+    file = write_units(COPY, [CopyUnit(settings=settings, items=items)], path)
     description = JobDescription(
         work=COPY.place,
         name=COPY.name,

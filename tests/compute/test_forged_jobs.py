@@ -13,7 +13,7 @@ from penstock.cli import main
 from penstock.compute import runner_process, submit
 from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, Slot
-from penstock.compute.engines.kubernetes_job import KubernetesCluster, job_object
+from penstock.compute.engines.kubernetes import KubernetesCluster, job_object
 from penstock.compute.engines.local_engine import InlineEngine
 from penstock.compute.engines.slurm import element_script
 from penstock.compute.job import Head, JobFolder, StoredOutcome, job_ids

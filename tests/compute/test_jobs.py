@@ -24,7 +24,7 @@ from penstock.compute.engines.local_engine import InlineEngine, LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
 from penstock.compute.pool import LocalCompute
-from penstock.compute.pool.gpus import visible_gpus
+from penstock.compute.pool.environment import visible_gpus
 from penstock.compute.runner import FINAL
 from penstock.compute.runner_process import open_runner, parser
 from penstock.compute.submit import submitted

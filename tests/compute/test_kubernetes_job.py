@@ -4,7 +4,7 @@ import pytest
 
 from loader.errors import InvalidCluster
 from penstock.compute.cluster import read_cluster
-from penstock.compute.engines.kubernetes_job import KubernetesCluster, job_object
+from penstock.compute.engines.kubernetes import KubernetesCluster, job_object
 
 IMAGE = f"registry.example/penstock@sha256:{'0' * 64}"
 

@@ -13,10 +13,10 @@ import pytest
 
 from loader.storage.disk.scratch import remove_left_folders
 from penstock.compute.cluster import Cluster
-from penstock.compute.code import source_hash
 from penstock.compute.engines.local_engine import LocalEngine
 from penstock.compute.engines.slurm import element_script
 from penstock.compute.submit import submitted
+from penstock.compute.work import source_hash
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
 
 LOCAL = Cluster(engine="local", packages=("tests",))
@@ -71,7 +71,7 @@ def test_the_hash_of_the_code_is_the_same_in_every_folder(tmp_path):
     """Packages that a work cannot import count for nothing, though `python -m` finds them in the checkout."""
     work = "penstock.upkeep.verify.shards_job:READ_SHARDS"
     paths = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    script = f"from penstock.compute.code import source_hash; print(source_hash({work!r}))"
+    script = f"from penstock.compute.work import source_hash; print(source_hash({work!r}))"
     told = {
         subprocess.run(
             [sys.executable, *safe, "-c", script],

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import InvalidCluster
-from penstock.compute.engines.slurm import BEGUN, Array, SlurmCluster, arrays_of, element_script, options_of
-from penstock.compute.engines.slurm_queue import Elements
+from penstock.compute.engines.slurm import (
+    BEGUN,
+    Array,
+    Elements,
+    SlurmCluster,
+    arrays_of,
+    element_script,
+    options_of,
+)
 
 
 @given(st.integers(0, 5000), st.integers(1, 700), st.integers(1, 1000))

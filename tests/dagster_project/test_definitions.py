@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.spec import DatasetSpec, Feature, stage_name
 from assets.upkeep import Upkeep
 from dagster_project.datasets.demo import SPEC, speech_rate

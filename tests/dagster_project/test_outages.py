@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.watch.batches import Batch, Batches
+from assets.batches import IngestBatch, IngestBatches
 from tests.servers.deployment import REPOSITORY, Deployment, deployment
 from tests.servers.postgres import Postgres, postgres
 
@@ -31,9 +31,9 @@ def land(place: Path, n_photos: int, n_broken: int) -> None:
         (place / f"{number * 8:03d}-broken.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes([number]) * 40)
 
 
-def batches(folder: Path) -> list[Batch]:
+def batches(folder: Path) -> list[IngestBatch]:
     with loader.Root(folder / "root") as root:
-        return Batches("small").look(root)
+        return IngestBatches("small").current(root)
 
 
 def test_kills_in_the_middle_lose_and_double_nothing(

@@ -26,8 +26,8 @@ BAD_FILES = {
     "forgotten.py": ("number = 1\n", 1, "the file defines no SPEC; accepted: SPEC = DatasetSpec(...)"),
     "a_dict.py": ("\nSPEC = {}\n", 2, "SPEC is a dict; accepted: SPEC = DatasetSpec(...)"),
     "leaves.py": ("import sys\n\nsys.exit(3)\n", 3, "SystemExit: 3"),
-    "random.py": (HEALTHY.format("c"), 3, "the name 'random' is taken by"),
-    "the_demo.py": (HEALTHY.format("demo"), 3, "the name 'demo' is that of a dataset of this repository"),
+    "random.py": (HEALTHY.format("c"), 3, "the name 'random' belongs to"),
+    "the_demo.py": (HEALTHY.format("demo"), 3, "the name 'demo' belongs to a dataset of this repository"),
     "uses_a_helper.py": ("from _wrong_helper import x\n", 0, "KeyError: 'x'"),
 }
 """File -> its text, the line that is named, part of the error. A helper's line is asked for by itself."""
@@ -107,7 +107,7 @@ def test_a_second_dataset_of_one_name_is_named(lab: Lab) -> None:
     loaded, (broken,) = load_datasets()
     assert [one.spec.name for one in loaded] == ["my.set"]
     assert broken.where == f"{folder / 'lab_two.py'}:3"
-    assert f"the name 'my_set' is that of {folder / 'lab_one.py'}" in broken.error
+    assert f"the name 'my_set' belongs to {folder / 'lab_one.py'}" in broken.error
 
 
 def test_helpers_and_tests_define_no_dataset(lab: Lab) -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.watch.batches import Batches
+from assets.batches import IngestBatches
 from penstock.stages import current_records
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 from tests.servers.postgres import Postgres, postgres
@@ -55,7 +55,7 @@ class Site:
         def are_so() -> bool:
             with loader.Root(self.folder / "root") as root:
                 root.create()  # the first look may come before the first tick
-                return [one.standing for one in Batches("small").look(root)] == list(wanted)
+                return [one.standing for one in IngestBatches("small").current(root)] == list(wanted)
 
         self.dagster.wait_for(f"batches are {wanted}", are_so)
 
@@ -150,7 +150,7 @@ def goes_on(site: Site, n: int) -> list[str]:
     site.dagster.launch("small_release")
     site.await_standings(*["published"] * (n + 2))
     with loader.Root(site.folder / "root") as root:
-        batches = [one.key for one in Batches("small").look(root)]
+        batches = [one.key for one in IngestBatches("small").current(root)]
         sources = root.open("small@latest").samples().collect()["raw_sha256"].to_list()
         assert len(sources) == len(set(sources)) == (n + 2) * PER_BATCH
         assert len(root.versions("small")) == n + 2

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.tables.references import references
+from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from penstock.upkeep.gc import Moment, Options, collect, plan
 from penstock.upkeep.takedown.run import run_takedown

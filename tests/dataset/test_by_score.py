@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import FieldNotFound, InvalidPlan
-from loader.order.building import by_score
+from loader.order import by_score
 
 CI = settings(max_examples=25, deadline=None, derandomize=True)
 SCORES = [0, 0.5, 1, 2, 4.9, 5, 6, 7, 8, 9, 9.5, 9.9]

@@ -18,7 +18,7 @@ import loader
 from examples import train
 from examples.demo import training
 from loader.api.report import Report, new_reports
-from loader.run.trail.tensor_crcs import tensor_crcs
+from loader.run.trail.slot_columns import tensor_crcs
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.upkeep.exclude import exclude
+from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.gc import Options, collect
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.watch.metrics import _GAUGES, PREFIX
+from assets.metrics import _GAUGES, PREFIX
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -89,7 +89,7 @@ def test_rules_ask_for_metrics_that_there_are_and_name_headings_of_the_on_call_p
 def test_every_alert_of_the_sensors_is_a_heading_of_the_on_call_page() -> None:
     page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
     sources = [
-        *(REPOSITORY / "assets" / "watch").glob("alarm*.py"),
+        *(REPOSITORY / "assets").glob("alarm*.py"),
         *(REPOSITORY / "dagster_project").rglob("*.py"),
     ]
     text = "".join(path.read_text(encoding="utf-8") for path in sources)

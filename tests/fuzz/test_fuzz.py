@@ -102,9 +102,9 @@ def test_a_case_is_the_same_in_any_process_and_can_be_run_again(seeds: tuple[str
     wanted = cases(seeds, range(20))
     again = []
     for one in wanted:
-        source, data, damage = one.made()
-        assert pickle.loads(pickle.dumps(one)).made() == (source, data, damage)  # noqa: S301 - our own
-        assert replace(one, seed=1).made() != (source, data, damage)
+        source, data, damage = one.build()
+        assert pickle.loads(pickle.dumps(one)).build() == (source, data, damage)  # noqa: S301 - our own
+        assert replace(one, seed=1).build() != (source, data, damage)
         again.append(Case(number=one.number, seed=0, data=data))  # as `--replay` does
     same = ("outcome", "code", "reason", "kind", "cut", "cut_code", "n_units")
     for first, second in zip(reports(wanted), reports(again), strict=True):
@@ -181,7 +181,7 @@ def test_what_a_worker_does_wrong_is_told(
     assert len(said) == len(tally.broken) + len(tally.contained)
     for path in (tmp_path / "saved").glob("*.bin"):
         number = int(path.name.split("-")[1])
-        assert path.read_bytes() == cases(seeds, range(2))[number].made()[1]
+        assert path.read_bytes() == cases(seeds, range(2))[number].build()[1]
         assert path.with_suffix(".json").exists()
 
 
@@ -258,7 +258,7 @@ def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> N
         ({"start_pts": 10**9}, "it ends at"),
         ({"end_pts": 1}, "a clip from"),
         ({"scene_cuts": [10**9]}, "scene cuts at"),
-        ({"n_frames_decoded": 0}, "without a picture"),
+        ({"n_frames_decoded": 0}, "without a frame"),
     ],
 )
 def test_what_cannot_be_is_told(

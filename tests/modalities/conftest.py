@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from fuzz.priority import ordinary_priority
+from fuzz.seeds import ordinary_priority
 
 WIDTH, HEIGHT, BLOCK = 96, 64, 12
 _MS = Fraction(1, 1000)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from loader.errors import DecodeFailed
-from loader.modalities import array, decoder_for, error_origin
+from loader.modalities import array, decoder_for, fields
 from loader.modalities.audio import decode as audio
 from loader.modalities.image import decode as image
 from loader.modalities.video import demux
@@ -65,7 +65,7 @@ def test_a_header_that_asks_for_more_than_any_machine_has_is_damage(
 ) -> None:
     """FFmpeg says the same of both: whether there is memory all the same is asked."""
     monkeypatch.setattr(audio.av, "open", ffmpeg_full)
-    monkeypatch.setattr(error_origin, "_TRIAL_BYTES", trial_bytes)
+    monkeypatch.setattr(fields, "_TRIAL_BYTES", trial_bytes)
     with pytest.raises(error):
         decoder_for("wav")(bytes(100), None)
 
@@ -78,6 +78,6 @@ def test_an_error_is_ours_where_our_code_raised_it() -> None:
             return error
         raise AssertionError
 
-    assert error_origin.is_ours(caught(lambda: array.decode(3)))  # type: ignore[arg-type]
-    assert not error_origin.is_ours(caught(lambda: Image.new("RGB", (1, 1)).crop((None, 0, 1, 1))))  # type: ignore[arg-type]
-    assert not error_origin.is_ours(caught(lambda: Path("/nowhere at all").read_bytes()))
+    assert fields.is_ours(caught(lambda: array.decode(3)))  # type: ignore[arg-type]
+    assert not fields.is_ours(caught(lambda: Image.new("RGB", (1, 1)).crop((None, 0, 1, 1))))  # type: ignore[arg-type]
+    assert not fields.is_ours(caught(lambda: Path("/nowhere at all").read_bytes()))

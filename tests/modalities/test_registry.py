@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fuzz.priority import ordinary_priority
+from fuzz.seeds import ordinary_priority
 from loader.modalities import DECODERS, ENCODERS, decoder_for, encode, known_extensions
 from loader.modalities.array import FLAT
 from loader.modalities.fields import load

@@ -10,9 +10,8 @@ from math import sqrt
 import numpy as np
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import plan
+from loader.order import mixture, plan
 from loader.order import synthetic as synthetic_view
-from loader.order.mixing import mixture
 from loader.order.random import keyed_permutation, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth, packed_view, views

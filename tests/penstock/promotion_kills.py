@@ -12,7 +12,7 @@ from functools import partial
 import loader
 from loader.errors import Conflict, NotARoot
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.promote import promote
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root

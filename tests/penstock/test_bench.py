@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.native import KIND
 from loader.run.batch.batch import MAKING
-from loader.run.metrics.status import LIMITS
+from loader.run.metrics import LIMITS
 from penstock.bench import ADVICE, bench
 
 SHORT = ("--batch", "6", "--seconds", "0.05")

@@ -10,8 +10,8 @@ import loader
 from loader.storage import open_store
 from penstock import progress as module
 from penstock.progress import progress
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.copying.journal import Journal
-from penstock.upkeep.copying.rate_limit import Pace
 from penstock.upkeep.migrate.run import migrate
 
 

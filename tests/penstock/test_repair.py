@@ -73,14 +73,14 @@ def repaired(root, cli, *options):
     assert planned.code == 1
     done = cli("repair", "--by", "ann", "--apply", *options, root=root.url)
     assert done.code == 0, done.err
-    assert cli("repair", "--by", "ann", root=root.url).out == "the log is whole: nothing to repair\n"
+    assert cli("repair", "--by", "ann", root=root.url).out == "the log is intact: nothing to repair\n"
     return planned.out
 
 
 def test_a_whole_log_is_left_alone(root, cli):
     before = [info.key for info in root.store.list("")]
     assert (
-        cli("repair", "--by", "ann", "--apply", root=root.url).out == "the log is whole: nothing to repair\n"
+        cli("repair", "--by", "ann", "--apply", root=root.url).out == "the log is intact: nothing to repair\n"
     )
     assert [info.key for info in root.store.list("")] == before
 

@@ -15,8 +15,15 @@ import pytest
 import loader
 from loader.errors import Unpicklable
 from loader.run import executor
-from loader.run.choice import Stages
-from loader.run.contention import FIRST_LOOK_S, LEAST_ASKED, PROBED_LOOKS, Contention, LockProbe, Seen
+from loader.run.choice import (
+    FIRST_LOOK_S,
+    LEAST_ASKED,
+    PROBED_LOOKS,
+    Contention,
+    LockProbe,
+    Measurement,
+    Stages,
+)
 from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
 
@@ -159,7 +166,7 @@ def cores(monkeypatch):
 
 def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_workers, properties):
     """No step is missed, made twice in what is handed out, or changed."""
-    recorded(Seen(0.0, PHOTOS))
+    recorded(Measurement(0.0, PHOTOS))
     cores(3)
     batches = loader.Loader(plan, 0, 1, transform=in_workers.where, prefetch=0, framework="numpy")
     with batches:
@@ -206,7 +213,7 @@ def test_auto_starts_its_fork_server_with_the_first_batch_that_is_decoded(plan, 
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, in_workers, closes):
-    recorded(Seen(0.0, WORKING))
+    recorded(Measurement(0.0, WORKING))
     cores(3)
 
     def recipes():
@@ -226,7 +233,7 @@ def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, i
 
 
 def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):
-    recorded(Seen(0.0, WORKING))
+    recorded(Measurement(0.0, WORKING))
     cores(4)
     with loader.Loader(plan, 0, 1, workers=1, transform=in_workers.where, framework="numpy") as batches:
         while batches.executor == "threads":
@@ -238,7 +245,7 @@ def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, 
 def test_auto_starts_no_more_processes_than_memory_has_room_for(
     plan, recorded, cores, monkeypatch, in_workers
 ):
-    recorded(Seen(0.0, WORKING))
+    recorded(Measurement(0.0, WORKING))
     cores(8)
     monkeypatch.setattr(
         executor, "rank_memory_bytes", lambda: 5 * executor.WORKERS_SHARE * executor.WORKER_BYTES // 2
@@ -264,7 +271,7 @@ def test_processes_are_one_per_core_of_the_rank(plan, monkeypatch, ranks, worker
 
 @pytest.mark.parametrize("stages", [PHOTOS, replace(PHOTOS, waits=0.5, load=0.9)], ids=["idle", "sleeping"])
 def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
-    recorded(Seen(0.14, stages))
+    recorded(Measurement(0.14, stages))
     cores(2)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
         for _ in range(6):
@@ -274,7 +281,7 @@ def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
 
 def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, properties):
     """And one thread again, for good, once the training works; no step is missed, made twice or changed."""
-    idle, works = Seen(0.0, COPIES), Seen(0.0, replace(COPIES, waits=0.5))
+    idle, works = Measurement(0.0, COPIES), Measurement(0.0, replace(COPIES, waits=0.5))
     recorded(idle, idle, works, idle, idle)
     cores(3)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
@@ -289,7 +296,7 @@ def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, pro
 
 
 def test_threads_that_were_asked_for_become_one_at_least(plan, recorded, cores):
-    recorded(Seen(0.9, COPIES))
+    recorded(Measurement(0.9, COPIES))
     cores(3)
     with loader.Loader(plan, 0, 1, executor="threads", framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
@@ -297,14 +304,14 @@ def test_threads_that_were_asked_for_become_one_at_least(plan, recorded, cores):
 
 
 def test_the_number_of_threads_that_was_asked_for_stays(plan, recorded):
-    recorded(Seen(0.0, COPIES))
+    recorded(Measurement(0.0, COPIES))
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
         assert (batches.executor, batches.workers) == ("threads", 2)
 
 
 def test_auto_keeps_threads_for_what_cannot_be_sent(plan, recorded, cores, caplog):
-    recorded(Seen(0.0, PHOTOS))
+    recorded(Measurement(0.0, PHOTOS))
     cores(8)
     held = threading.Lock()
 
@@ -326,7 +333,7 @@ def test_auto_keeps_threads_for_what_cannot_be_sent(plan, recorded, cores, caplo
 
 
 def test_auto_keeps_threads_if_a_worker_cannot_start(plan, recorded, cores, in_workers, caplog):
-    recorded(Seen(0.0, WORKING))
+    recorded(Measurement(0.0, WORKING))
     cores(3)
     transform = in_workers.OnlyHere()
     with loader.Loader(plan, 0, 1, workers=1, transform=transform, framework="numpy") as batches:
@@ -342,7 +349,7 @@ def test_auto_returns_to_threads_if_results_cannot_be_sent(
     plan, recorded, cores, in_workers, caplog, properties
 ):
     """What threads can hand out is no error because `auto` chose processes."""
-    recorded(Seen(0.0, WORKING))
+    recorded(Measurement(0.0, WORKING))
     cores(3)
     options = {"transform": in_workers.unsendable, "framework": "numpy"}
     with loader.Loader(plan, 0, 1, workers=1, **options) as batches:

@@ -17,7 +17,7 @@ import loader
 from loader.errors import InvalidRuntime, TransformFailed
 from loader.run import executor
 from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, MadeBatches, Prefetch
-from loader.run.workers.ring import Ring
+from loader.run.workers.batch_memory import Ring
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_dropped_loader_does_not_finish_its_queue(local):
 
 
 EXIT = """
-import atexit, sys, threading
+import atexit, sys, threading, time
 
 begun = []
 atexit.register(lambda: print("samples begun:", len(begun)))  # called after what loader registers
@@ -152,12 +152,13 @@ def transform(sample, rng):
     begun.append(1)
     if len(begun) > 3 * 6:
         waits.set()
-        assert ended.wait(30)  # the batch that is being made when the process ends
+        while not maker._stopped:  # the batch that is being made when the process ends
+            time.sleep(0.01)
     return sample
 
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
 batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy", transform=transform)
-ended = batches._execution.prefetch()._maker._stop
+maker = batches._execution.prefetch()._maker
 for _ in range(3):
     next(batches)
 assert waits.wait(30)

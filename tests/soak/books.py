@@ -7,7 +7,7 @@ from typing import Any
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.watch.batches import Batch, Batches
+from assets.batches import IngestBatch, IngestBatches
 from penstock.upkeep.verify.root import verify_root
 
 DATASET = "small"
@@ -17,13 +17,13 @@ class Books:
     """Of one root and one landing place."""
 
     def __init__(self, root: Path, place: Any) -> None:
-        self._url, self._place, self._batches = root, place, Batches(DATASET)
+        self._url, self._place, self._batches = root, place, IngestBatches(DATASET)
 
     def check(self) -> str:
         """At any time: no object in two batches, every batch adds up, no sample twice. Raises: AssertionError."""
         with loader.Root(self._url) as root:
             self._no_object_twice(root)
-            for batch in self._batches.look(root):
+            for batch in self._batches.current(root):
                 self._adds_up(batch)
             self._no_sample_twice(root)
         return "books checked"
@@ -31,7 +31,7 @@ class Books:
     def standings(self) -> set[str]:
         """Of all batches."""
         with loader.Root(self._url) as root:
-            return {batch.standing for batch in self._batches.look(root)}
+            return {batch.standing for batch in self._batches.current(root)}
 
     def all_discovered(self) -> bool:
         """Whether everything that lies in the landing place is in a batch, as it is now."""
@@ -46,7 +46,7 @@ class Books:
         once; nothing else is; every stored byte is what it was. Raises: AssertionError."""
         self.check()
         with loader.Root(self._url) as root:
-            batches = self._batches.look(root)
+            batches = self._batches.current(root)
             stopped = {batch.key for batch in batches if batch.standing == "stopped"}
             held = {
                 item.key
@@ -73,7 +73,7 @@ class Books:
         twice = [identity for identity, count in seen.items() if count > 1]
         assert not twice, f"in two batches: {twice[:3]}"
 
-    def _adds_up(self, batch: Batch) -> None:
+    def _adds_up(self, batch: IngestBatch) -> None:
         if batch.standing in ("ready", "published", "nothing_new"):
             assert batch.used + sum(batch.refused.values()) == batch.objects, batch
 

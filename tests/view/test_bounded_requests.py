@@ -47,7 +47,7 @@ def serve():
 def test_a_request_with_a_long_head_is_refused_before_it_is_read(serve, trained, path, headers):
     answer = serve(trained).ask("GET", path, **headers)
     assert answer.status_code == 431
-    assert f"{MOST_HEAD_BYTES:,} bytes at most" in answer.text
+    assert f"up to {MOST_HEAD_BYTES:,} bytes" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_version_without_label_kind_and_split_is_filtered_and_sorted(serve, ba
     served = serve(bare)
     record = served.get(f"/v/bare/1.json?{query}")
     assert record.status_code == 200
-    assert [(one["key"], one["told"]) for one in record.json()["rows"]] == [(key, {}) for key in keys]
+    assert [(one["key"], one["columns"]) for one in record.json()["rows"]] == [(key, {}) for key in keys]
     assert served.get(f"/v/bare/1?{query}").status_code == 200
 
 

@@ -19,11 +19,11 @@ PAGES = {
     "/": "Datasets",
     "/r/one": "Starts",
     "/r/one/2": "digest",
-    "/r/one/2/3": "The way back",
-    "/r/one/against/one": "alike",
+    "/r/one/2/3": "Provenance",
+    "/r/one/against/one": "equal",
     "/r/one/window?from=1&to=4": "Mixture",
     "/v/photos/1": "Columns",
-    "/v/photos/1/s/3": "The way back",
+    "/v/photos/1/s/3": "Provenance",
     "/v/photos/1/diff/2": "Samples",
     "/nowhere": "InvalidRuntime",
 }
@@ -161,7 +161,7 @@ def test_every_page_fits_a_narrow_window(viewer: Viewer) -> None:
     size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     viewer.page.ask("Emulation.setDeviceMetricsOverride", **size)
     try:
-        for path, shown in {**PAGES, "/v/odd/1/s/0": "The way back"}.items():
+        for path, shown in {**PAGES, "/v/odd/1/s/0": "Provenance"}.items():
             viewer.open(path, shown)
             assert viewer.page.value_of("document.documentElement.scrollWidth <= innerWidth"), path
     finally:
@@ -169,9 +169,9 @@ def test_every_page_fits_a_narrow_window(viewer: Viewer) -> None:
 
 
 def test_a_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) -> None:
-    viewer.open("/v/odd/1/s/0", "The way back")
+    viewer.open("/v/odd/1/s/0", "Provenance")
     told = viewer.page.value_of(_READ_ONLY)
-    command = told.partition("as a command: ")[2]
+    command = told.partition("run instead: ")[2]
     assert command.isprintable()
     assert words_of(command) == ["exclude", "--reason", "R", "--by", "WHO", "--", "odd", ODD_KEY]
 
@@ -207,7 +207,7 @@ def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder:
     viewer.press("y")
     viewer.page.wait_for("penstock explain p-")
     viewer.press("?")
-    viewer.page.wait_for("into the basket")
+    viewer.page.wait_for("add to or remove from the basket")
     viewer.press("Escape")
     viewer.press("b")
     viewer.page.wait_for("1 in the basket")

@@ -158,7 +158,7 @@ def test_a_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
 def test_a_filter_reads_each_table_once(roots):
     def filtered(opened):
         record = version_record(opened.version("photos", 1), where="label = 'cat'", sort="-key")
-        assert record.rows[0].told == {"label": "cat"}
+        assert record.rows[0].columns == {"label": "cat"}
         assert [row.key for row in record.rows] == [f"p/{59 - i:05d}" for i in range(60)]
 
     requests, nbytes = cost(roots[0], filtered)

@@ -6,8 +6,8 @@ import loader
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
+from penstock.view.marks import MIN_SAMPLES, column_spreads
 from penstock.view.open_data import OpenData
-from penstock.view.samples.far_columns import MIN_SAMPLES, column_spreads
 from tests.view.conftest import photo, train
 from tests.view.recipes import plain
 

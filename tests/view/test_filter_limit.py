@@ -23,10 +23,10 @@ def version(trained):
     ("where", "told"),
     [
         (" OR ".join(f"width = {i}" for i in range(201)), "60[23] words and operators, up to 600"),
-        (nested("({} + 1)", 7), "7 brackets inside one another, up to 6"),
+        (nested("({} + 1)", 7), "7 nested brackets, up to 6"),
         ("width" + " BETWEEN 1 AND 2" * 9, "9 of BETWEEN"),
         (nested("nullif({}, 1)", 4) + nested(" between {}", 5), "9 of BETWEEN"),
-        (nested("case {} when 1 then 2 else 3 end", 2), "2 CASE inside one another, up to 1"),
+        (nested("case {} when 1 then 2 else 3 end", 2), "2 nested CASE, up to 1"),
         ("case width" + " when 1 then 2" * 41 + " end", "41 WHEN, up to 40"),
         ("length(lpad(note, 2000000000, 'x')) > 3", r"lpad\(\.\.\.\) may make"),
     ],

@@ -5,11 +5,11 @@ import pytest
 
 import loader
 from penstock.cli import main
+from penstock.view import sample_relations as sample_relations_module
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.open_data import OpenData
 from penstock.view.replays.training import Training
-from penstock.view.samples import held_steps as held_steps_module
-from penstock.view.samples.held_steps import MOST, held_steps
+from penstock.view.sample_relations import MOST_HELD, held_steps
 from tests.view.conftest import BATCH, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served
@@ -90,7 +90,7 @@ def test_the_last_200_slots_are_told(root):
     training = Training(root, "long")
     (held,) = held_steps([training], "few", "k", 0)
     training.close()
-    assert (held.n_slots, len(held.slots)) == (240, MOST)
+    assert (held.n_slots, len(held.slots)) == (240, MOST_HELD)
     assert (held.slots[-1].step, held.slots[0].step) == (59, 10)
 
 
@@ -113,7 +113,7 @@ def opened(root, plan):
 def test_trainings_that_are_open_are_asked(root, plan, opened):
     version = root.open("photos@1")
     ordinal = version.keys(np.arange(14)).index("p/3")
-    record = sample_record(version, ordinal, opened.asked())
+    record = sample_record(version, ordinal, opened.run_search())
     assert [(one.training, one.n_slots) for one in record.trainings] == [
         ("one", len(plan.steps_of("photos", "p/3", before=3))),
         ("two", 0),
@@ -132,7 +132,7 @@ def test_a_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_p
         if path.name.startswith(opened.training("two").plan_hash(0)):
             path.unlink()
     version = root.open("photos@1")
-    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.asked())
+    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.run_search())
     one, two = record.trainings
     assert (one.error, bool(one.slots)) == ("", True)
     assert "InvalidPlan" in two.error
@@ -147,7 +147,7 @@ def test_pages_lead_to_the_steps(root, plan, tmp_path):
     ordinal = version.keys(np.arange(14)).index("p/3")
     served = Served(tmp_path / "root", recipe=None)
     sample = f"/v/photos/1/s/{ordinal}"
-    assert "2 other runs were not asked" in served.get(sample).text
+    assert "2 other runs were not searched" in served.get(sample).text
     here = served.get(f"/r/one/{step}/{slot}.json").json()["trainings"]
     assert [(one["training"], one["slots"][0]["step"]) for one in here] == [("one", step)]
     assert f'href="../../../../r/one/{step}/{slot}"' in served.get(sample).text
@@ -189,7 +189,7 @@ def test_a_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp
         assert asked(served, sample) == ([], [], runs)
         assert asked(served, its_slot) == (["run-2"], [], [one for one in runs if one != "run-2"])
         page = served.get(f"{its_slot}?world=1&rank=0").text
-        assert "6 other runs were not asked" in page
+        assert "6 other runs were not searched" in page
         assert "?world=1&amp;rank=0&amp;trainings=run-0#trainings" in page
         assert asked(served, f"{sample}?trainings=run-0") == (["run-2", *runs[:2], *runs[3:]], ["run-3"], [])
         assert asked(served, f"{its_slot}?trainings=run-0")[1:] == (["run-3"], [])
@@ -197,13 +197,13 @@ def test_a_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp
         for run in set(runs) - {"run-3"}:
             assert f'href="../../../../r/{run}/{step}/{slot}"' in page
         assert "is not a readable Parquet file" in page
-        monkeypatch.setattr(held_steps_module, "MOST_ASKED", 2)
+        monkeypatch.setattr(sample_relations_module, "MOST_ASKED", 2)
         assert asked(served, f"{sample}?trainings=run-4") == (
             ["run-2", "run-4", "run-5"],
             [],
             ["run-6", "run-0", "run-1", "run-3"],
         )
-        monkeypatch.setattr(held_steps_module, "ASK_S", -1.0)
+        monkeypatch.setattr(sample_relations_module, "ASK_S", -1.0)
         assert asked(served, f"{sample}?trainings=run-4")[0] == ["run-2", "run-4"]
     finally:
         served.close()
@@ -211,4 +211,4 @@ def test_a_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp
 
 def test_a_slot_as_text_tells_that_other_runs_were_not_asked(many, root, capsys):
     assert main(["batch", "run-2@1", "--slot", "0", "--root", root.url]) == 0
-    assert "not asked for the sample: 6 other runs of the root" in capsys.readouterr().out
+    assert "not searched for the sample: 6 other runs of the root" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.kinds import Facts
-from penstock.view.samples.shown_values import shown, shown_sample
+from penstock.view.shown_values import shown_sample, shown_value
 
 RATE, FPS = 8000, 10
 
@@ -54,15 +54,15 @@ def texts(marks):
 
 
 def test_a_film_whose_sound_ends_early() -> None:
-    assert texts(shown("mp4", film(3, 3), Facts(field="mp4")).marks) == []
-    assert texts(shown("mp4", film(3), Facts(field="mp4")).marks) == []
-    (text,) = texts(shown("mp4", film(3, 2), Facts(field="mp4")).marks)
-    assert text.startswith("the pictures take 3.0 s, its sound takes 2.0 s")
+    assert texts(shown_value("mp4", film(3, 3), Facts(field="mp4")).marks) == []
+    assert texts(shown_value("mp4", film(3), Facts(field="mp4")).marks) == []
+    (text,) = texts(shown_value("mp4", film(3, 2), Facts(field="mp4")).marks)
+    assert text.startswith("the video takes 3.0 s, its audio takes 2.0 s")
 
 
 def test_a_film_of_few_frames_may_end_with_its_last_one() -> None:
-    assert texts(shown("mp4", film(4, 3.2, fps=2), Facts(field="mp4")).marks) == []
-    assert texts(shown("mp4", film(4, 2.5, fps=2), Facts(field="mp4")).marks) != []
+    assert texts(shown_value("mp4", film(4, 3.2, fps=2), Facts(field="mp4")).marks) == []
+    assert texts(shown_value("mp4", film(4, 2.5, fps=2), Facts(field="mp4")).marks) != []
 
 
 @pytest.mark.parametrize(("sound_s", "marked"), [(2.0, False), (2.2, False), (2.6, True), (1.0, True)])

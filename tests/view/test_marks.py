@@ -7,14 +7,14 @@ import pytest
 
 from penstock.view.inspect.plain_text import mark_line
 from penstock.view.kinds.kind import Mark
-from penstock.view.samples.marks import WEIGHTS, Faced, ranked
+from penstock.view.marks import WEIGHTS, SlotFacts, ranked
 
 PAGE = Path(__file__).parents[2] / "docs" / "viewer.md"
 
 
 def faced(slot, split="train", marks=()):
     marked = {"jpg": [Mark(name=name, text=f"it is {name}", weight=50) for name in marks]}
-    return Faced(slot=slot, key=f"k{slot}", hashes={}, marks=marked, provenance={"split": split})
+    return SlotFacts(slot=slot, key=f"k{slot}", hashes={}, marks=marked, provenance={"split": split})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import loader
 from loader.errors import InvalidRuntime
 from penstock.view import open_data
 from penstock.view.inspect.step_record import step_record
-from penstock.view.kept import Kept
 from penstock.view.kinds.kind import Media
+from penstock.view.lru_cache import LruCache
 from penstock.view.open_data import OpenData
 from penstock.view.replays import replays as replays_module
 from penstock.view.replays.replayed_values import Setting
@@ -29,7 +29,7 @@ def opened(trained):
 
 
 def test_a_value_is_made_once_and_others_are_not_held_up():
-    kept, made, begun, goes_on = Kept(10), [], threading.Event(), threading.Event()
+    kept, made, begun, goes_on = LruCache(10), [], threading.Event(), threading.Event()
 
     def slowly():
         made.append(1)
@@ -50,7 +50,7 @@ def test_a_value_is_made_once_and_others_are_not_held_up():
 
 
 def test_the_value_that_was_not_asked_for_the_longest_goes_first():
-    kept = Kept(10, len)
+    kept = LruCache(10, len)
     for key in ("aaaa", "bbbb"):
         kept.get(key, lambda key=key: key)
     kept.get("aaaa", lambda: pytest.fail("it is kept"))
@@ -60,14 +60,14 @@ def test_the_value_that_was_not_asked_for_the_longest_goes_first():
 
 
 def test_a_failure_is_no_value():
-    kept = Kept(10)
+    kept = LruCache(10)
     with pytest.raises(ZeroDivisionError):
         kept.get("a", lambda: 1 / 0)
     assert kept.get("a", lambda: 2) == 2
 
 
 def test_values_that_nobody_asks_for_are_dropped():
-    kept = Kept(10)
+    kept = LruCache(10)
     kept.get("a", lambda: 1)
     kept.drop_idle(3600)
     kept.get("a", lambda: pytest.fail("it is kept"))
@@ -103,12 +103,12 @@ def setting(trained):
 def test_a_replay_in_use_is_closed_by_its_user(trained, setting):
     with loader.Root(trained) as root:
         replays = Replays(root)
-        with replays.using(setting) as replay:
+        with replays.open_replay(setting) as replay:
             replays.close()
             digest = replay.digest(1)
         with pytest.raises(InvalidRuntime, match="closed"):
             replay.digest(1)
-        with replays.using(setting) as again:
+        with replays.open_replay(setting) as again:
             assert again.digest(1) == digest
         replays.close()
 
@@ -116,19 +116,19 @@ def test_a_replay_in_use_is_closed_by_its_user(trained, setting):
 def test_replays_are_opened_anew_after_a_while_and_few_are_kept(trained, setting, monkeypatch):
     with loader.Root(trained) as root:
         replays = Replays(root)
-        with replays.using(setting) as first:
+        with replays.open_replay(setting) as first:
             pass
         monkeypatch.setattr(replays_module, "MOST_PLANS", 1)
-        with replays.using(setting) as same:
+        with replays.open_replay(setting) as same:
             assert same is first
-        with replays.using(Setting(plan=setting.plan, epochs=3)):
+        with replays.open_replay(Setting(plan=setting.plan, epochs=3)):
             pass
         with pytest.raises(InvalidRuntime, match="closed"):
             first.digest(1)
         replays.close()
-        with replays.using(setting) as stale:
+        with replays.open_replay(setting) as stale:
             pass
-        with replays.using(setting, ledger_s=-1.0) as fresh:
+        with replays.open_replay(setting, ledger_s=-1.0) as fresh:
             assert fresh is not stale
         replays.close()
 
@@ -139,11 +139,11 @@ def test_one_plan_is_used_by_one_at_a_time(trained, setting):
 
         def other():
             comes.set()
-            with replays.using(setting):
+            with replays.open_replay(setting):
                 order.append("other")
 
         thread = threading.Thread(target=other)
-        with replays.using(setting):
+        with replays.open_replay(setting):
             thread.start()
             assert comes.wait(30)
             time.sleep(0.1)  # enough for the other to go on, were it not held up
@@ -189,13 +189,13 @@ def made_ahead(opened, monkeypatch, step):
         return found
 
     def asked(*given):
-        if len(steps) > 1 and not given and opened._last is None and not opened._asked.is_set():
+        if len(steps) > 1 and not given and opened._last is None and not opened._requested.is_set():
             done.set()  # nothing is left to be made
         return wait(*given)
 
-    wait = opened._asked.wait
+    wait = opened._requested.wait
     monkeypatch.setattr(opened, "_batch", told)
-    monkeypatch.setattr(opened._asked, "wait", asked)
+    monkeypatch.setattr(opened._requested, "wait", asked)
     monkeypatch.setattr(open_data, "AHEAD_S", 0.05)
     opened.batch("three", step, 1, 3)
     assert done.wait(30)
@@ -221,8 +221,8 @@ def test_pictures_of_later_slots_are_those_of_the_whole_part(opened, monkeypatch
     monkeypatch.setattr(opened, "replayers", Replayers(plain=counting))
     whole, _ = opened.batch("one", 2, 0, 1)
     few = replace(whole, n_pictured=2)
-    ((key, (look, *more)),) = opened._batches._kept.items()
-    opened._batches._kept[key] = (replace(look, value=few), *more)
+    ((key, (look, *more)),) = opened._batches._values.items()
+    opened._batches._values[key] = (replace(look, value=few), *more)
     for slot in (5, 4, 3, 2, 1, 0):
         assert opened.thumbnails("one", 2, 0, 1, slot) == (whole.slots[slot].thumbnails, "")
         assert set(whole.slots[slot].thumbnails) == {"jpg"}
@@ -241,7 +241,7 @@ def test_a_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):
     monkeypatch.setattr(open_data, "FRESH_S", 0.0)
     assert made.training("live").last_step == 4
     assert made.training("live").spreads["loss"].n == 7
-    assert len(made.training("live").recorded(1)) == 2
+    assert len(made.training("live").rows(1)) == 2
     made.close()
 
 

@@ -52,7 +52,7 @@ def test_the_page_tells_the_store_and_what_to_do_and_comes_back_by_itself(serve,
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), path
             assert bucket.url in answer.text
         for path in ("/", *PAGES):
-            assert "nothing has to be started anew" in served.get(path).text
+            assert "nothing needs a restart" in served.get(path).text
         assert all("by the trail of" in served.get(path).text for path in PAGES[:2])
         told = served.get("/r/one/2/3.json").json()
         assert told["error"] in ("Transient", "Throttled")
@@ -175,7 +175,7 @@ def test_a_raw_bucket_that_is_down_breaks_no_page(trained, bucket, monkeypatch):
         bucket.origin.bucket = "raw"
         for number in range(14):
             bucket.origin.hold(f"{number}.jpg", b"raw bytes")
-        served.opened.raw._outage._told = None  # its seconds are over
+        served.opened.raw._outage._failure = None  # its seconds are over
         assert served.get("/v/photos/1/s/3/raw").content == b"raw bytes"
     finally:
         served.close()
@@ -230,7 +230,7 @@ def test_a_recipe_tells_that_the_store_is_down_and_goes_on(bucket, monkeypatch):
             recipe.slot(setting, 3, 0, slot_itself)
         assert len(bucket.requests) == before
         bucket.fail(None)
-        known._told = None  # its seconds are over
+        known._failure = None  # its seconds are over
         assert recipe.slot(setting, 2, 0, slot_itself).trained
         assert recipe._process is process
     finally:

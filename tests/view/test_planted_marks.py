@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.view.inspect.restored_text import restored_marks
 from penstock.view.inspect.shown_batch import shown_batch
-from penstock.view.inspect.slot_record import slot_record, slot_values
+from penstock.view.inspect.slot_record import restored_marks, slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
@@ -153,7 +152,7 @@ def test_a_slot_marks_tokens_that_do_not_give_their_text_back(root) -> None:
     marked = {one.key: mark for one in records for mark in one.marks if mark.name != "no_end"}
     assert marked.keys() == LOST.keys()
     assert {mark.field for mark in marked.values()} == {"tokens.npy"}
-    assert "from letter 0 “the café sat” for “The café sat”" in marked["lower case"].text
+    assert "from character 0 “the café sat” for “The café sat”" in marked["lower case"].text
 
 
 def test_a_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) -> None:

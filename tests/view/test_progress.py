@@ -10,9 +10,9 @@ import pytest
 
 import loader
 from penstock.view.open_data import OpenData
-from penstock.view.terminal.addresses import StepPlace
+from penstock.view.terminal.addresses import StepPage
 from penstock.view.terminal.viewer_app import ViewerApp
-from penstock.view.web import pending
+from penstock.view.web import page
 from tests.view.test_web import Served
 
 SLOW = """
@@ -43,7 +43,7 @@ def wait_for(path):
 
 
 def test_a_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(pending, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(page, "PATIENCE_S", 0.1)
     served = Served(trained, recipe=recipe)
     try:
         served.opened.start()
@@ -51,14 +51,14 @@ def test_a_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, 
         for path in ("/r/one/2", "/r/one/2", "/r/one/2/3"):
             answer = served.get(path, **BROWSER)
             assert answer.status_code == 202
-            assert f"--recipe {recipe} is starting: its module is being imported" in answer.text
+            assert f"--recipe {recipe} is starting: importing its module" in answer.text
             assert '<meta http-equiv="refresh" content="1">' in answer.text
         for path in ("/r/one", "/v/photos/1"):  # they wait for nothing
             while (answer := served.get(path, **BROWSER)).status_code == 202:
                 assert "is starting" in answer.text
             assert answer.status_code == 200
         (tmp_path / "go").touch()
-        for path, shown in {"/r/one/2": ">proved<", "/r/one/2/3": "The way back"}.items():
+        for path, shown in {"/r/one/2": ">proved<", "/r/one/2/3": "Provenance"}.items():
             while (answer := served.get(path, **BROWSER)).status_code == 202:
                 time.sleep(0.02)
             assert answer.status_code == 200
@@ -70,7 +70,7 @@ def test_a_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, 
 
 
 def test_a_second_request_waits_for_the_same_page(trained, tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(pending, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(page, "PATIENCE_S", 0.1)
     served = Served(trained, recipe=recipe)
     made = []
     own = served.opened.batch
@@ -88,7 +88,7 @@ def test_a_second_request_waits_for_the_same_page(trained, tmp_path, recipe, mon
 
 
 def test_a_script_waits_for_the_page(trained, tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(pending, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(page, "PATIENCE_S", 0.0)
     (tmp_path / "go").touch()
     served = Served(trained, recipe=recipe)
     try:
@@ -117,7 +117,7 @@ def test_a_terminal_shows_that_the_recipe_starts(trained, tmp_path, recipe):
     async def running():
         data = OpenData(loader.Root(trained), recipe, quiet=True)
         try:
-            app = ViewerApp(data, StepPlace(run="one", step=2), "none")
+            app = ViewerApp(data, StepPage(run="one", step=2), "none")
             data.start()
             async with app.run_test(size=(200, 24)) as pilot:
                 while "is starting" not in (told := str(app.screen.query_one("#waiting").render())):

@@ -21,8 +21,8 @@ from penstock.view.inspect.step_window import step_window
 from penstock.view.kinds import kind_of
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
-from penstock.view.replays.training import Training, where
-from penstock.view.samples.shown_values import facts_of
+from penstock.view.replays.training import Training, run_and_step
+from penstock.view.shown_values import facts_of
 from tests.view import recipes
 from tests.view.conftest import BATCH, STEPS, train, write_photos
 
@@ -102,7 +102,7 @@ def test_other_world_sizes_prove_the_bytes_by_the_sum_of_the_ranks(trained, worl
     with loader.Root(trained) as root, Viewed(root, "three") as viewed:
         for step in range(STEPS):
             found = [viewed.step(step, rank, world_size)[1] for rank in range(world_size)]
-            whole = sum(row["digest"] for row in viewed.training.recorded(step)) % 2**64
+            whole = sum(row["digest"] for row in viewed.training.rows(step)) % 2**64
             assert sum(one.digest for one in found) % 2**64 == whole
             for one in found:
                 assert proved(one) == ALL | {"tensors": None}
@@ -292,7 +292,7 @@ def test_a_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
         for record, slot in held:
             assert "after reading it twice" in slot.error
             assert proved(record)["bytes"] is False
-            assert text_of(record, "bytes") == f"samples cannot be read any more: slots {slot.slot}"
+            assert text_of(record, "bytes") == f"unreadable samples: slots {slot.slot}"
             assert record.marks[0].name == "unreadable"
             assert record.marks[0].slots == (slot.slot,)
             assert len(record.slots) == BATCH
@@ -320,11 +320,11 @@ def test_a_plan_alone_shows_its_steps(trained):
 
 def test_a_place_is_a_run_a_step_a_plan_or_a_state(trained, tmp_path):
     with loader.Root(trained) as root:
-        assert where(root, "one") == ("one", None)
-        assert where(root, "one@5") == ("one", 5)
+        assert run_and_step(root, "one") == ("one", None)
+        assert run_and_step(root, "one@5") == ("one", 5)
         with pytest.raises(InvalidRuntime, match="'five'"):
-            where(root, "one@five")
+            run_and_step(root, "one@five")
         plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
         state = tmp_path / "state.json"
         state.write_text(json.dumps(plan.state(4)))
-        assert where(root, str(state)) == (plan.hash, 3)
+        assert run_and_step(root, str(state)) == (plan.hash, 3)

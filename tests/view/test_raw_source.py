@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime, ObjectNotFound
 from penstock.view.raw_source import MOST_BYTES, RawSource
-from penstock.view.web.media import MOST_TOLD_BYTES
+from penstock.view.web.media import MOST_DESCRIBED_BYTES
 from tests.view import recipes
 from tests.view.conftest import photo, train
 from tests.view.test_web import Served
@@ -78,7 +78,7 @@ def test_objects_of_a_root_are_no_raw_objects(root, tmp_path, landing):
 
 def test_a_pipe_is_not_waited_for(root, landing):
     os.mkfifo(landing / "pipe.jpg")
-    with pytest.raises(InvalidRuntime, match="it is no file"):
+    with pytest.raises(InvalidRuntime, match="it is not a file"):
         RawSource(root, str(landing)).read(f"{landing}/pipe.jpg")
 
 
@@ -91,7 +91,7 @@ def test_large_objects_are_not_fetched(root, landing):
 
 @pytest.mark.parametrize("url", ["landing", "../landing", "/data/../etc"])
 def test_the_place_is_written_in_full(root, url):
-    with pytest.raises(InvalidRuntime, match="in full"):
+    with pytest.raises(InvalidRuntime, match="absolute path"):
         RawSource(root, url)
 
 
@@ -140,7 +140,7 @@ def test_the_slot_page_shows_the_raw_object(root, landing, tmp_path):
 
 
 def test_an_object_that_no_browser_shows_is_told_in_lines(root, landing, tmp_path):
-    (landing / "long.txt").write_text("x" * MOST_TOLD_BYTES + "x")
+    (landing / "long.txt").write_text("x" * MOST_DESCRIBED_BYTES + "x")
     (landing / "note.txt").write_text("a note <b>\u202e of raw text")
     names = {"note": "note.txt", "long": "long.txt", "page": "page.html"}
     with root.write("texts") as writer:

@@ -61,7 +61,7 @@ def test_a_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, tra
     process, training = asked("tests.view.recipes:hanging", limit_s=2.0)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
     shown, trouble = step_values(training, replayers, 1, 0, 1, shown_batch)
-    assert "gave no answer in 2 s" in trouble
+    assert "did not answer in 2 s" in trouble
     assert all("channels last" in one.fields[0].lines[0] for one in shown.slots)
     record = step_record(training, shown, None, trouble)
     assert {one.name: one.proved for one in record.proofs} == {
@@ -97,7 +97,7 @@ def test_a_value_that_cannot_leave_its_process_is_told(asked):
     ("recipe", "error", "message"),
     [
         ("tests.view.recipes:raising", TransformFailed, "ValueError: no such file: labels.csv"),
-        ("tests.view.recipes:nothing", InvalidRuntime, "gave NoneType"),
+        ("tests.view.recipes:nothing", InvalidRuntime, "returned NoneType"),
         ("tests.view.recipes:absent", InvalidRuntime, "no such function"),
         ("tests.view.nowhere:recipe", TransformFailed, "No module named"),
         (f"{FILE.parent}/nowhere.py:recipe", InvalidRuntime, "no such file"),
@@ -115,9 +115,9 @@ PLAIN = "def recipe():\n    return {'decode': True}\n"
 @pytest.mark.parametrize(
     ("code", "error", "message"),
     [
-        ("import os\nos._exit(3)", WorkerFailed, "died while it was started"),
+        ("import os\nos._exit(3)", WorkerFailed, "died while starting"),
         ("import sys\nsys.exit('--lr is needed')", TransformFailed, "--lr is needed.*__main__"),
-        ("import os\ndef recipe(): os._exit(0)", WorkerFailed, "died while it was started"),
+        ("import os\ndef recipe(): os._exit(0)", WorkerFailed, "died while starting"),
     ],
 )
 def test_a_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, message):
@@ -185,7 +185,7 @@ def test_a_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
         "    os._exit(3)\n"
     )
     process, training = asked(f"{tmp_path}/train.py:recipe")
-    with pytest.raises(WorkerFailed, match="died while it made a slot"):
+    with pytest.raises(WorkerFailed, match="died while making a slot"):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
     for _ in range(200):  # one that is killed is init's until it is waited for
@@ -230,7 +230,7 @@ def test_a_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
     asking.join(60)
     assert not asking.is_alive()
     ask()
-    assert "is ended" in str(told[1])
+    assert "ended with the viewer" in str(told[1])
 
 
 def test_a_value_of_a_class_of_the_recipes_module_is_told(asked, tmp_path):

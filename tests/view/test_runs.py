@@ -7,9 +7,9 @@ import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
 from penstock.view.inspect.run_record import MOST_POINTS, run_record
-from penstock.view.replays.note_spread import Spread, spread_of
+from penstock.view.marks import MIN_STEPS, note_marks
+from penstock.view.replays.metrics_file import Spread, spread_of
 from penstock.view.replays.training import Training
-from penstock.view.samples.marks import MIN_STEPS, note_marks
 from tests.view.conftest import train
 
 LAST = 40_000
@@ -43,10 +43,10 @@ def training(root, plan):
 def test_a_step_is_found_among_many(training):
     assert training.last_step == LAST - 1
     for step in (0, 5, 6, 99, 30_000, LAST - 1):
-        (row,) = training.recorded(step)
+        (row,) = training.rows(step)
         assert row["step"] == step
-    assert [row["digest"] for row in training.recorded(100)] == [100, 101]
-    assert training.recorded(LAST) == training.recorded(-1) == []
+    assert [row["digest"] for row in training.rows(100)] == [100, 101]
+    assert training.rows(LAST) == training.rows(-1) == []
     assert training.notes(30_000) == {"loss": 99.0}
     assert training.start(LAST + 5).plan == training.trail.starts[0].plan
 

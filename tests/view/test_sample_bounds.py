@@ -60,13 +60,13 @@ def test_a_sample_within_the_limits_is_decoded_whole(site):
     told = decoded_lines(site)
     assert told["flac"][:2] == ("1 channel, 1:00 min at 8,000 Hz", "float32 [1, 480000]")
     assert told["png"][0].startswith("600 x 400 px")
-    assert told["txt"][0] == "900 letters"
+    assert told["txt"][0] == "900 characters"
 
 
 def test_a_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
     for name, most in {
-        "MAX_SOUND_BYTES": 4 * 8000,
-        "MAX_PICTURE_PX": 600 * 399,
+        "MAX_AUDIO_BYTES": 4 * 8000,
+        "MAX_IMAGE_PX": 600 * 399,
         "MAX_JSON_BYTES": 100,
         "MAX_TEXT_BYTES": 100,
     }.items():
@@ -75,15 +75,15 @@ def test_a_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
     assert re.match(r"the first 1\.?0* s (is|are) shown", told["flac"][0])
     assert "float32 [1, 8000]" in told["flac"]
     assert told["png"] == ("600 x 400 px; at most 239,400 px are shown",)
-    assert told["txt"][:2] == ("the first 100 B are shown", "50 letters")
-    assert "letters" in told["json"][1]
+    assert told["txt"][:2] == ("the first 100 B are shown", "50 characters")
+    assert "characters" in told["json"][1]
     sound, _ = media.sample_media(site, site.opened.version("long", 1), 0, "flac")
     assert len(sound.data) < 4 * 8000 + 100
 
 
 def measured(root, seconds, run, monkeypatch):
     """A training on a silence of so many seconds: its step and slot without a recipe, and the most bytes of a sound."""
-    monkeypatch.setattr(replayed_part, "MOST_SOUND_BYTES", 4 * 8000 * 30)
+    monkeypatch.setattr(replayed_part, "MOST_AUDIO_BYTES", 4 * 8000 * 30)
     with root.write(run) as writer:
         writer.add("k", {"flac": flac(seconds)})
     plan = loader.plan({run: root.open(f"{run}@1").select("flac")}, seed=1, global_batch=1)
@@ -123,13 +123,13 @@ def test_a_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch
         assert re.match(r"the first 30\.?0* s are decoded", lines[0])
         assert "float32 [1, 240000]" in lines
     assert long[2].proved is None
-    assert long[2].text.startswith("flac: of long sounds the beginning is decoded")
+    assert long[2].text.startswith("flac: only the beginning of long audio is decoded")
     assert long[3] <= 4 * 8000 * 40
 
 
 def test_a_sound_that_was_cut_is_known_as_long_as_it_lives(monkeypatch):
-    monkeypatch.setattr(replayed_part, "MOST_SOUND_BYTES", 4 * 8000 * 2)
-    starts = replayed_part.SoundStarts()
+    monkeypatch.setattr(replayed_part, "MOST_AUDIO_BYTES", 4 * 8000 * 2)
+    starts = replayed_part.AudioStarts()
     long, short = (starts.start(flac(seconds), None) for seconds in (3, 1))
     assert starts.cut({"flac": short, "wav": long}) == {"wav": "the first 2.0 s are decoded"}
     place = id(long)

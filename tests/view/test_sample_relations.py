@@ -7,7 +7,7 @@ import loader
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.open_data import OpenData
-from penstock.view.samples.phash_neighbours import MAX_DISTANCE, MOST, phash_neighbours
+from penstock.view.sample_relations import MAX_DISTANCE, MOST_NEIGHBOURS, phash_neighbours
 from tests.view.conftest import photo, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served
@@ -50,7 +50,7 @@ def test_the_nearest_come_first_and_far_ones_not_at_all(root):
 
 
 def test_at_most_twelve_are_listed(root):
-    assert len(phash_neighbours(write(root, [flipped(0)] * (MOST + 5)), 7)) == MOST
+    assert len(phash_neighbours(write(root, [flipped(0)] * (MOST_NEIGHBOURS + 5)), 7)) == MOST_NEIGHBOURS
 
 
 def test_of_several_pictures_the_one_that_differs_most_counts(root):

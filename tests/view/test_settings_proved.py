@@ -179,7 +179,7 @@ def check_other_worlds(viewed, step, parts):
         whole = len(parts) == world_size
         assert proved(record) == ALL | {"bytes": True if whole else None, "tensors": None}
         n = "all" if whole else len(parts)
-        assert text_of(record, "bytes") == f"digests of {n} ranks of {world_size} are the trail's"
+        assert text_of(record, "bytes") == f"digests of {n} ranks of {world_size} equal the trail's"
 
 
 def check_slots(viewed, step, parts):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.view.samples.shown_values import facts_of, shown
+from penstock.view.shown_values import facts_of, shown_value
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def told(root):
 def test_facts_of_tokens_are_read(told) -> None:
     version = told({"vocabulary": 8, "special": {"2": "<eos>"}, "tokenizer": "mine"})
     value = np.array([5, 9, 2])
-    one = shown("tokens.npy", value, facts_of({"tokens.npy": value}, "tokens.npy", version))
+    one = shown_value("tokens.npy", value, facts_of({"tokens.npy": value}, "tokens.npy", version))
     assert [box.text for box in one.boxes] == ["", "", "<eos>"]
     assert [mark.name for mark in one.marks] == ["out_of_vocabulary"]
 
@@ -42,4 +42,4 @@ def test_the_rate_of_a_sound_is_read(root) -> None:
         writer.add("a", {"wave.npy": np.zeros((1, 4000), np.float32)})
     value = np.ones((1, 4000), np.float32)
     facts = facts_of({"wave.npy": value}, "wave.npy", root.open("sounds@latest"))
-    assert shown("wave.npy", value, facts).lines[0] == "1 channel, 0.5 s at 8,000 Hz"
+    assert shown_value("wave.npy", value, facts).lines[0] == "1 channel, 0.5 s at 8,000 Hz"

@@ -83,7 +83,7 @@ def test_a_plan_alone_is_not_trained(root, plan):
     for recipe, stage in ((recipes.recipe, "transformed"), (None, "decoded")):
         with Viewed(root, plan.hash, recipe) as viewed:
             assert stages(viewed, 1) == (stage, stage)
-            assert "no trail says" in viewed.step(1, 0, 1)[1].untrained
+            assert "no trail shows" in viewed.step(1, 0, 1)[1].untrained
 
 
 @pytest.mark.parametrize("recipe", [recipes.recipe, None])
@@ -140,7 +140,7 @@ def test_pages_name_the_stage_of_their_values(trained, recipe, stage, shown):
         assert ">proved<" not in far.text
         assert f"step {FAR} was not trained" in served.get(f"/r/one/{FAR}/3").text
         window = served.get(f"/r/one/window?from=2&to={STEPS + 3}")
-        assert "4 of these steps are not on the trail, and as planned" in window.text
+        assert "4 of these steps are not on the trail but as planned" in window.text
     finally:
         served.close()
 

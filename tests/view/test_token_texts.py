@@ -14,7 +14,7 @@ from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.token_texts import token_texts
 from penstock.view.replays.training import Training
-from penstock.view.samples.shown_values import shown_sample
+from penstock.view.shown_values import shown_sample
 from tests.view.conftest import train
 from tests.view.recipes import plain
 
@@ -88,7 +88,7 @@ def test_a_step_and_a_slot_show_text(asked) -> None:
         (
             "def recipe(): return {}\ndef tokenizers(): return 7",
             InvalidRuntime,
-            "gave int; a dict of field -> tokenizer",
+            "returned int; return a dict of field -> tokenizer",
         ),
         (
             "def recipe(): return {}\ndef tokenizers(): 1 / 0",
@@ -116,6 +116,6 @@ def test_without_tokenizers_the_page_names_the_one_that_is_needed(root) -> None:
         writer.add("d/0", {"tokens.npy": np.array([0, 1], np.int32)})
     version = root.open("named@1")
     sample = {"tokens.npy": np.array([0, 1], np.int32)}
-    needed = f"by words.json, SHA-256 {'ab' * 32}: tokenizers() beside the recipe shows their text"
+    needed = f"by words.json, SHA-256 {'ab' * 32}: add tokenizers() beside the recipe to show their text"
     assert needed in shown_sample(sample, version)[0].lines
     assert needed not in shown_sample(sample, version, {"tokens.npy": {0: "a", 1: "b"}})[0].lines

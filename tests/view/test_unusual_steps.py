@@ -9,11 +9,10 @@ import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
 from penstock.cli import main
-from penstock.view.inspect.run_record import MOST_STRUCK, run_record
-from penstock.view.inspect.unusual_steps import unusual_steps
+from penstock.view.inspect.run_record import MOST_STRUCK, run_record, unusual_steps
+from penstock.view.marks import note_marks
 from penstock.view.replays.metrics_file import read_metrics
 from penstock.view.replays.training import Training
-from penstock.view.samples.marks import note_marks
 from tests.view.conftest import train
 from tests.view.recipes import plain
 from tests.view.test_web import Served

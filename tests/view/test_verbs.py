@@ -95,7 +95,7 @@ def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
         (["batch", "one@1", "--save", "/dev/null/folder"], "--save /dev/null/folder"),
         (["view", "one", "--step", "-1"], "steps count from 0"),
         (["view", "--port", "99999"], "--port 99999"),
-        (["view", "--host", "no host"], "cannot be used"),
+        (["view", "--host", "no host"], "is unavailable"),
         (["show", "photos@LONG"], "5000 digits"),
         (["exclude", "photos@LONG", "p/1", "--reason", "r", "--by", "ada"], "5000 digits"),
     ],

@@ -246,7 +246,7 @@ def test_a_marked_slot_stands_out_on_its_step_and_its_own_page(served):
 
 def test_runs_are_held_against_each_other(served, plan):
     assert served.get("/r/one/against/three.json").json()["step"] == -1
-    assert f"{STEPS} steps are alike" in served.get("/r/one/against/three").text
+    assert f"{STEPS} steps are equal" in served.get("/r/one/against/three").text
     answer = served.get("/r/one/against?run=a%2Fb%3F")
     assert (answer.status_code, answer.headers["location"]) == (303, "against/a%2Fb%3F")
 
@@ -327,7 +327,7 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         ("/v/photos/1?where=width+%3E", 400, "not an SQL expression"),
         ("/v/photos/1?where=(SELECT+1)", 400, "SELECT"),
         (f"/v/photos/1?where=width+in+(1){'+or+note+=+1' * 200}", 400, "words and operators"),
-        ("/v/photos/1?sort=((((((((width))))))))", 400, "brackets inside one another"),
+        ("/v/photos/1?sort=((((((((width))))))))", 400, "nested brackets"),
         ("/v/photos/1?from=-1", 404, "whole number"),
         ("/r/..%2f..%2fetc/1", 404, ""),
         ("/v/photos/1/s/3/stored/..%2f..%2fetc%2fpasswd", 404, ""),

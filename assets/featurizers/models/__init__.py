@@ -1,15 +1,12 @@
-"""Featurizers that run a model over batches. One file each and one line here; networks are plugged into them.
+"""Featurizers that run a model over batches. Importing this package does not import torch."""
 
-torch is imported where a model runs, and not by importing this package.
-"""
-
+from ..decoding import cropped, images_of
 from .devices import gpus_for
-from .model import ModelFeaturizer, pinned, tried_out
-from .pictures import cropped, pictures_of
+from .model import ModelFeaturizer, machine_facts, pinned
 
-__all__ = ["MODELS", "ModelFeaturizer", "cropped", "gpus_for", "pictures_of", "pinned", "tried_out"]
+__all__ = ["MODELS", "ModelFeaturizer", "cropped", "gpus_for", "images_of", "machine_facts", "pinned"]
 
-# name -> "module:Class", imported on first use; `weights` has no default.
+# name -> "module:Class", imported on first use. A new model featurizer gets a line here.
 MODELS = {
     "embedding": "assets.featurizers.models.embedding:Embedding",
     "latent": "assets.featurizers.models.latent:Latent",

@@ -1,20 +1,24 @@
-"""Batches of a model that give every row the same bits, whatever the batch it is in.
+"""Batches of a model in which every row has the same bits, whatever the batch.
 
-A kernel adds up in an order that depends on the shape of its input. So a row in a batch of 1 and in a batch of 32 may
-differ in its last bits. The smallest batch has always the same number of rows, filled up with repeats of its last one.
-That number is part of the featurizer's version. Larger batches are only a way to be faster: a batch of a new size is
-computed both ways. The size is used from then on if every bit is the same. The order of additions follows from shapes
-and never from values, so that a size that is right for one batch of dense numbers is right for the next.
+A kernel's order of additions depends on its input's shape, so a row's last bits may differ between batches of 1 and
+32. The smallest batch always has the same number of rows, filled with repeats, and the featurizer's version
+includes it. A larger size is used once its first batch, computed both ways, agrees in every bit: the order follows
+from shapes, not values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from loader.errors import ModelFailed
 
+from ...media.unit import Unusable, rejected
+from ..decoding import STAGE
+from ..featurizer import Features
 from .devices import free_memory, is_out_of_memory, measured_bytes
 
 if TYPE_CHECKING:
@@ -22,10 +26,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Row = Mapping[str, Array]
-"""One row of a batch, before or after the model: name -> array, without the axis of the batch."""
+"""One row of a batch, before or after the model: name -> array without the batch axis."""
 
 Shape = tuple[tuple[str, tuple[int, ...], str], ...]
-"""Name, shape and dtype of every array of a row: the same for all rows of a batch."""
+"""Name, shape and dtype of every array of a row."""
 
 
 def shape_of(row: Row) -> Shape:
@@ -34,39 +38,35 @@ def shape_of(row: Row) -> Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """Sizes of batches of one shape that were tried, and may be."""
+    """Batch sizes of one shape: tried, and allowed."""
 
     same: set[int]
-    """Sizes of batches whose rows have the bits of the smallest one."""
+    """Batch sizes whose rows have the smallest batch's bits."""
     other: set[int] = field(default_factory=set)
-    """Sizes of batches whose rows have other bits."""
+    """Batch sizes whose rows have other bits."""
     ceiling: int
-    """Largest size that may be tried."""
+    """Largest size to try."""
     row_bytes: int = 0
-    """Measured bytes of memory per row; 0 when they were not measured."""
+    """Measured memory per row in bytes; 0 if not measured."""
 
     def size(self, n_rows: int) -> int:
-        """Return the largest batch of so many rows that is known to have the same bits, or may have."""
+        """Return the largest untried or equal batch size for so many rows."""
         size = self.ceiling
         while size > min(self.same) and (size > n_rows or size in self.other):
             size //= 2
         return size
 
     def known(self, n_rows: int) -> int:
-        """Return the largest batch of so many rows that is known to have the same bits."""
+        """Return the largest batch size with equal bits for so many rows."""
         return max((size for size in self.same if size <= min(n_rows, self.ceiling)), default=min(self.same))
 
 
-class Batches:
-    """Computation of rows of equal shape by a model; use it inside `repeatable`.
+class ModelBatches:
+    """Runs a model over rows of equal shape; use it inside `repeatable`.
 
-    It remembers, by shape, which sizes fit and which give the same bits.
-
-    run: name -> tensor [rows, ...] on the device to the same, of results.
-    place: "cpu" or "cuda:<number>".
-    batch_size: rows of the smallest batch.
-    max_batch_size: rows of the largest, rounded down to batch_size x 2^k.
-    memory_bytes: most bytes that a batch may take.
+    run: name -> tensor [rows, ...] on the device, to results alike. place: "cpu" or "cuda:<number>". batch_size:
+    rows of the smallest batch. max_batch_size: of the largest, rounded down to batch_size x 2^k. memory_bytes: most
+    bytes for a batch.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Batches:
         self._most = batch_size << max(0, (max_batch_size // batch_size).bit_length() - 1)
         self.fits: dict[Shape, Fit] = {}
 
-    def wanted(self, shape: Shape) -> int:
-        """Return how many rows of that shape are best brought together."""
+    def best_size(self, shape: Shape) -> int:
+        """Return how many rows of that shape to collect for a batch."""
         fit = self.fits.get(shape)
         return fit.size(fit.ceiling) if fit else self._most
 
     def results(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the result of every row, floats as float32; all rows have the same shape. Raises: ModelFailed."""
+        """Return the result of every row, floats as float32. Raises: ModelFailed."""
         if not rows:
             return []
         shape = shape_of(rows[0])
@@ -103,41 +103,38 @@ class Batches:
         return done
 
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
-        """Compute the first batch of a shape; its rows must not depend on one another, or on their place."""
         ceiling = self._most
         if ceiling > self._least:
-            results, taken = measured_bytes(self._place, lambda: self._smallest(rows))
+            results, nbytes = measured_bytes(self._place, lambda: self._smallest(rows))
         else:
-            results, taken = self._smallest(rows), 0
+            results, nbytes = self._smallest(rows), 0
         if self._least > 1:
             alone = self._smallest([rows[0]] * self._least)
             if any(not _same(row, results[0]) for row in alone):
                 raise ModelFailed(
-                    f"the model gives a row other bits beside other rows, or in another place, in batches of "
-                    f"{self._least} on {self._place}: set batch_size=1, or look for what mixes the rows of a batch"
+                    f"the model gives a row other bits beside other rows, or at another position, in "
+                    f"batches of {self._least} on {self._place}: set batch_size=1, or find the layer that mixes "
+                    "the rows of a batch"
                 )
-        row_bytes = -(-taken // self._least)
+        row_bytes = -(-nbytes // self._least)
         while ceiling > self._least and row_bytes * ceiling > self._memory_bytes:
             ceiling //= 2
         self.fits[shape] = Fit(same={self._least}, ceiling=ceiling, row_bytes=row_bytes)
         return results
 
     def _next(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Return the results of some of the rows, from the first on; none when a batch turned out to be too large."""
+        """Return results of the first rows; none if a batch was too large."""
         size = fit.size(len(rows))
         if size not in fit.same:
             return self._compared(fit, rows[:size])
         return self._known(fit, rows[:size]) or []
 
     def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Return the results of all these rows by batches that are known to have the same bits.
-
-        The batch's size is remembered as one of the same bits, of other bits, or too large.
-        """
+        """Compute rows by known sizes and at once, and record whether the bits agree."""
         results: list[Row] = []
         while len(results) < len(rows):
-            left = rows[len(results) :]
-            results += self._known(fit, left[: fit.known(len(left))]) or []
+            rest = rows[len(results) :]
+            results += self._known(fit, rest[: fit.known(len(rest))]) or []
         at_once = self._tried(rows)
         if at_once is None:
             fit.ceiling = min(fit.ceiling, len(rows) // 2)
@@ -148,7 +145,7 @@ class Batches:
         return results
 
     def _known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
-        """Return the results of a batch of a known size; None when memory ran out, as others may have taken it."""
+        """Return the results of a known size; None if memory ran out."""
         if len(rows) <= self._least:
             return self._smallest(rows)
         results = self._tried(rows)
@@ -157,19 +154,18 @@ class Batches:
         return results
 
     def _smallest(self, rows: Sequence[Row]) -> list[Row]:
-        """Compute up to `batch_size` rows as a batch of exactly that many. Raises: ModelFailed when memory runs out."""
         filled = [*rows, *[rows[-1]] * (self._least - len(rows))]
         results = self._tried(filled)
         if results is None:
             inputs = ", ".join(f"{name} {shape}" for name, shape, _ in shape_of(rows[0]))
             raise ModelFailed(
                 f"a batch of {self._least} rows of {inputs} does not fit into the memory of {self._place}; set a "
-                "smaller batch_size (that makes other bits, so everything is computed again), or smaller inputs"
+                "smaller batch_size (the bits change, so all features are computed again), or smaller inputs"
             )
         return results[: len(rows)]
 
     def _tried(self, rows: Sequence[Row]) -> list[Row] | None:
-        """Return the results of one batch of all these rows; None when memory ran out."""
+        """Return the results of one batch; None if memory ran out."""
         try:
             return self._forward(rows)
         except (RuntimeError, MemoryError) as error:
@@ -186,19 +182,18 @@ class Batches:
         results = {name: _array(value) for name, value in self._run(batch).items()}
         if not torch.equal(drawn, torch.get_rng_state()):
             raise ModelFailed(
-                "the model draws random numbers, so that the same bytes give other results; put it into eval() and "
+                "the model draws random numbers, so the same bytes give other results; put it into eval() and "
                 "let it decode greedily"
             )
         odd = [name for name, value in results.items() if value.shape[:1] != (len(rows),)]
         if odd:
             raise ModelFailed(
                 f"the model returned {odd[0]!r} of shape {results[odd[0]].shape} for a batch of {len(rows)} rows; "
-                "every result has one row per row of the batch"
+                "every result needs one row per row of the batch"
             )
         return [{name: value[place] for name, value in results.items()} for place in range(len(rows))]
 
     def _tensor(self, values: Sequence[Array]) -> "torch.Tensor":
-        """Stack floats in the model's dtype, integers as they are."""
         import torch
 
         tensor = torch.from_numpy(np.stack(values)).to(self._place)
@@ -206,10 +201,123 @@ class Batches:
 
 
 def _array(tensor: "torch.Tensor") -> Array:
-    """Return an array on the CPU; every float is float32, which holds float16 and bfloat16 exactly."""
     array: Array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
     return array
 
 
-def _same(one: Row, other: Row) -> bool:
-    return all(value.tobytes() == other[name].tobytes() for name, value in one.items())
+def _same(first: Row, second: Row) -> bool:
+    return all(value.tobytes() == second[name].tobytes() for name, value in first.items())
+
+
+Sample = Mapping[str, bytes]
+Prepare = Callable[[Sample], Sequence[Row]]
+"""Rows of a sample. Raises: Unusable."""
+
+Finish = Callable[[Sequence[Row]], Features]
+"""Features of a sample from its rows' results. Raises: Unusable."""
+
+WAITING_BYTES = 256 << 20
+"""Bytes of waiting rows, above which the shape that takes most is computed."""
+
+
+def gathered(
+    samples: Iterable[Sample], prepare: Prepare, batches: ModelBatches, finish: Finish, readers: int
+) -> list[Features | Unusable]:
+    """Return the features or refusal of every sample, in order. Raises: ModelFailed."""
+    work = _Gathering(batches=batches, finish=finish)
+    for prepared in _prepared(samples, prepare, readers):
+        work.take(prepared)
+    work.compute_all()
+    return work.features
+
+
+def _prepared(
+    samples: Iterable[Sample], prepare: Prepare, readers: int
+) -> Iterator[Sequence[Row] | Unusable]:
+    """Yield each sample's rows or refusal, in order, reading ahead."""
+
+    def rows_of(sample: Sample) -> Sequence[Row] | Unusable:
+        try:
+            return prepare(sample)
+        except Unusable as unusable:
+            return unusable
+
+    if readers == 1:
+        yield from map(rows_of, samples)
+        return
+    rest = iter(samples)
+    with ThreadPoolExecutor(readers, thread_name_prefix="prepare") as pool:
+        while group := list(islice(rest, 2 * readers)):
+            yield from pool.map(rows_of, group)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Gathering:
+    """Samples in progress: an entry in `features` per sample; `parts` by sample number."""
+
+    batches: ModelBatches
+    finish: Finish
+    features: list[Any] = field(default_factory=list)
+    parts: dict[int, dict[int, Row]] = field(default_factory=dict)
+    n_rows: dict[int, int] = field(default_factory=dict)
+    waiting: dict[Shape, list[tuple[int, int, Row]]] = field(default_factory=dict)
+    waiting_bytes: int = 0
+
+    def take(self, prepared: Sequence[Row] | Unusable) -> None:
+        number = len(self.features)
+        self.features.append(prepared if isinstance(prepared, Unusable) else None)
+        if isinstance(prepared, Unusable):
+            return
+        self.parts[number], self.n_rows[number] = {}, len(prepared)
+        for place, row in enumerate(prepared):
+            shape = shape_of(row)
+            alike = self.waiting.setdefault(shape, [])
+            alike.append((number, place, row))
+            self.waiting_bytes += _nbytes(row)
+            if len(alike) >= self.batches.best_size(shape):
+                self._compute(shape)
+            elif self.waiting_bytes > WAITING_BYTES:
+                self._compute(
+                    max(self.waiting, key=lambda other: len(self.waiting[other]) * _nbytes_of(other))
+                )
+        self._finish(number)
+
+    def compute_all(self) -> None:
+        for shape in list(self.waiting):
+            self._compute(shape)
+
+    def _compute(self, shape: Shape) -> None:
+        items = self.waiting.pop(shape)
+        self.waiting_bytes -= sum(_nbytes(row) for _, _, row in items)
+        results = self.batches.results([row for _, _, row in items])
+        for (number, place, _), result in zip(items, results, strict=True):
+            self.parts[number][place] = result
+        for number in dict.fromkeys(number for number, _, _ in items):
+            self._finish(number)
+
+    def _finish(self, number: int) -> None:
+        parts = self.parts.get(number)
+        if parts is None or len(parts) < self.n_rows[number]:
+            return
+        del self.parts[number]
+        try:
+            rows = [parts[place] for place in range(len(parts))]
+            _check_finite(rows)
+            self.features[number] = self.finish(rows)
+        except Unusable as unusable:
+            self.features[number] = unusable
+
+
+def _check_finite(rows: Sequence[Row]) -> None:
+    for row in rows:
+        for name, value in row.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise rejected(STAGE, "not_finite", f"the model's {name!r} of it is NaN or infinite")
+
+
+def _nbytes(row: Row) -> int:
+    return sum(value.nbytes for value in row.values())
+
+
+def _nbytes_of(shape: Shape) -> int:
+    return sum(int(np.prod(size, dtype=np.int64)) * np.dtype(dtype).itemsize for _, size, dtype in shape)

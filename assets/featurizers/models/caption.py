@@ -1,56 +1,54 @@
-"""Captions that a model writes, greedily: the same picture gets the same words."""
+"""Captions that a model writes, greedily: the same image gets the same words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from ..decoding import field_of
+from ..decoding import cropped, field_of, images_of
 from ..featurizer import Features
 from .batching import Array, Row
-from .model import ModelFeaturizer
-from .networks import CAPTIONERS, check_network, network_loader
-from .pictures import cropped, pictures_of
+from .model import CAPTIONERS, ModelFeaturizer, check_network, network_loader
 
 if TYPE_CHECKING:
     import torch
 
 
 class CaptionModel(Protocol):
-    """A model that writes captions, loaded by the function that `network` names."""
+    """Model that writes captions, loaded by the function that `network` names."""
 
     size_px: int
-    """Side of the pictures that it takes, in px."""
+    """Side of its input images in px."""
 
     def generate(self, pixels: "torch.Tensor", max_tokens: int) -> "Mapping[str, torch.Tensor]":
-        """Write captions of uint8 [N, size_px, size_px, 3], by the likeliest token each time.
+        """Write captions of uint8 [N, size_px, size_px, 3], taking the likeliest token each time.
 
-        - tokens: int64 [N, max_tokens], padded behind the caption.
-        - logprobs: float [N, max_tokens], the log-probabilities of the tokens, 0 behind the caption.
-        - length: int64 [N], the number of tokens, with the one that ends the caption.
+        - tokens: int64 [N, max_tokens], padded after the caption.
+        - logprobs: float [N, max_tokens], log-probabilities of the tokens, 0 after the caption.
+        - length: int64 [N], number of tokens, including the end token.
         """
 
     def text(self, tokens: Array) -> str:
-        """Return the words of int64 [max_tokens], without the tokens for beginning, end and padding."""
+        """Return the words of int64 [max_tokens], without start, end and padding tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caption(ModelFeaturizer):
     """Field `generated.txt`: the model's caption of a photo, or of the middle frame of a clip.
 
-    Columns: generated_tokens, how many there are; generated_logprob, the mean log-probability of one.
+    Columns: generated_tokens, number of tokens; generated_logprob, mean log-probability of a token.
     """
 
     network: str
     """A name of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`."""
     image: str | None = "jpg"
-    """Field to read of photos; None to leave photos out."""
+    """Field of photos; None skips them."""
     video: str | None = None
-    """Field to read of clips; None to leave clips out."""
+    """Field of clips; None skips them."""
     max_tokens: int = 32
     """Tokens of the longest caption."""
     field: str = "generated.txt"
-    """Name of the field that is made."""
+    """Name of the output field."""
     name: str = "caption"
     """Name of the featurizer."""
     output_columns: ClassVar[tuple[str, ...]] = ("generated_tokens", "generated_logprob")
@@ -73,8 +71,8 @@ class Caption(ModelFeaturizer):
 
     def prepare(self, model: CaptionModel, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
         field = field_of(self.inputs, kind)
-        pictures = pictures_of(kind, sample, field, lambda n_frames: [n_frames // 2])
-        return [{"pixels": cropped(picture, model.size_px)} for picture in pictures]
+        images = images_of(kind, sample, field, lambda n_frames: [n_frames // 2])
+        return [{"pixels": cropped(image, model.size_px)} for image in images]
 
     def run(self, model: CaptionModel, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
         return model.generate(batch["pixels"], self.max_tokens)

@@ -1,4 +1,4 @@
-"""Devices that a model runs on; settings that give the same bits twice."""
+"""Devices that a model runs on, and settings that give the same bits twice."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from loader.errors import ModelFailed
-from penstock.compute.pool.gpus import visible_gpus
+from penstock.compute.pool.environment import visible_gpus
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
 
 def check_device_name(device: str) -> None:
-    """Check that a device is "auto", "cpu", "cuda" or "cuda:1". Raises: ValueError."""
+    """Check that a device is "auto", "cpu", "cuda" or "cuda:<number>". Raises: ValueError."""
     if device != "auto" and not _DEVICE.fullmatch(device):
         raise ValueError(f"device={device!r}; accepted: 'auto', 'cpu', 'cuda', 'cuda:<number>'")
 
@@ -29,7 +29,7 @@ def check_device_name(device: str) -> None:
 def device_at(device: str, place: str) -> str:
     """Return "cpu" or "cuda:<number>": where a model of that `device` runs in this process.
 
-    place: "cpu" or "cuda:0" of a worker, "" for a process that is bound to nothing.
+    place: "cpu" or "cuda:0" of a worker; "" for a process without a device.
     """
     if device == "cpu":
         return device
@@ -39,14 +39,14 @@ def device_at(device: str, place: str) -> str:
         return (place or "cuda:0") if torch.cuda.is_available() else "cpu"
     if place == "cpu":
         raise ModelFailed(
-            f"device={device!r}, and no GPU is given here: set `gpus` in the slot of the cluster's file, or take "
-            "device='cpu' (that makes other bits, so everything is computed again)"
+            f"device={device!r}, but this worker has no GPU: set `gpus` in the slot of the cluster's file, or use "
+            "device='cpu' (the bits change, so all features are computed again)"
         )
     return place or (device if ":" in device else "cuda:0")
 
 
 def gpus_for(device: str) -> tuple[str, ...]:
-    """Return the GPUs of this machine that a model of that `device` takes, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs of this machine for a model of that `device`, as in CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return ()
     _, _, number = device.partition(":")
@@ -61,25 +61,25 @@ def check_device(place: str) -> None:
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if torch.device(place).index >= there:
             raise ModelFailed(
-                f"no device {place} here: torch {torch.__version__} sees {there} GPUs. Run where there is one, or "
-                "with device='cpu' (that makes other bits, so everything is computed again)"
+                f"no device {place} here: torch {torch.__version__} finds {there} GPUs. Run on a machine with one, or "
+                "with device='cpu' (the bits change, so all features are computed again)"
             )
 
 
-_settings = threading.RLock()  # they are the whole process's
+_settings = threading.RLock()  # torch's settings apply to the whole process
 
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Set torch to give the same bits for the same batch, until the end; in one thread at a time.
+    """Make torch give the same bits for the same batch until the end; one thread at a time.
 
-    One thread per operation: how a sum is split depends on their number, and workers already fill the cores.
-    Deterministic kernels or an error, full float32 precision, no kernel chosen by a stopwatch, no gradients.
+    Deterministic kernels or an error, float32 at full precision, no autotuning, no gradients, and one thread per
+    operation: sums are split by thread count.
     """
     import torch
 
-    # Read by cuBLAS when it starts: without it torch refuses matrix products in deterministic mode. Set for this
-    # process in any case: another value from outside would be another choice of kernels.
+    # cuBLAS reads it at start: without it torch refuses matrix products in deterministic mode. Always set: another
+    # value would choose other kernels.
     os.putenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with _settings:
         before = (
@@ -104,11 +104,7 @@ def repeatable() -> Iterator[None]:
 
 
 def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
-    """Return (result of the work, most bytes that it held beyond those held before).
-
-    A GPU's bytes are by torch's own account. A CPU's are by the kernel's high-water mark of resident memory, 0 where
-    the kernel keeps none that can be reset.
-    """
+    """Return (result of the work, peak bytes that it added; 0 if not measurable)."""
     import torch
 
     if place.startswith("cuda"):
@@ -116,7 +112,7 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
         before = torch.cuda.memory_allocated(place)
         value = work()
         return value, torch.cuda.max_memory_allocated(place) - before
-    _trim()
+    _trim()  # reused free memory would hide what the work takes
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -127,10 +123,6 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
 
 
 def _trim() -> None:
-    """Give garbage, and freed memory that the allocator keeps, back to the kernel.
-
-    Used again, or freed in the midst of the work, it would hide the bytes that the work takes.
-    """
     gc.collect()
     with suppress(AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
@@ -142,7 +134,7 @@ def _resident_bytes(line: str) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a device, or the allocator of the CPU, had no more."""
+    """Return whether a device, or the CPU's allocator, ran out of memory."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -151,7 +143,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(place: str) -> None:
-    """Give cached blocks back to the device."""
+    """Return cached blocks to the device."""
     import torch
 
     if place.startswith("cuda"):
@@ -159,7 +151,7 @@ def free_memory(place: str) -> None:
 
 
 def budget_bytes(place: str) -> int:
-    """Return the bytes for batches where none are stated: 0.8 of the free ones of a GPU; 1 GiB of a CPU, per worker."""
+    """Return the default bytes for batches: 0.8 of a GPU's free memory, 1 GiB per worker on a CPU."""
     import torch
 
     if place.startswith("cuda"):

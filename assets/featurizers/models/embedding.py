@@ -1,4 +1,4 @@
-"""An embedding of pictures and texts in one space, as CLIP makes it: for search, near-duplicates and classes."""
+"""Embeddings of images and texts in one space, as by CLIP: for search, near-duplicates and classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..decoding import decoded, field_of, three_of
+from ..decoding import cropped, decoded, field_of, images_of, three_of
 from ..featurizer import Column, Features
 from .batching import Array, Row
-from .model import ModelFeaturizer
-from .networks import EMBEDDERS, check_network, network_loader
-from .pictures import cropped, pictures_of
+from .model import EMBEDDERS, ModelFeaturizer, check_network, network_loader
 
 if TYPE_CHECKING:
     import torch
@@ -21,44 +19,44 @@ STORED = ("float32", "float16")
 
 
 class Embedder(Protocol):
-    """A model that embeds pictures and texts, loaded by the function that `network` names."""
+    """Model that embeds images and texts, loaded by the function that `network` names."""
 
     size_px: int
-    """Side of the pictures that it takes, in px."""
+    """Side of its input images in px."""
 
     def images(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """Return [N, d] of uint8 [N, size_px, size_px, 3] sRGB."""
+        """Return [N, d] from uint8 [N, size_px, size_px, 3] sRGB."""
 
     def texts(self, **tokens: "torch.Tensor") -> "torch.Tensor":
-        """Return [N, d] of stacked results of `tokens`."""
+        """Return [N, d] from stacked results of `tokens`."""
 
     def tokens(self, text: str) -> Mapping[str, Array]:
-        """Return a text as arrays of the same shapes for every text. Raises: InvalidWeights without a text tower."""
+        """Return a text as arrays of fixed shapes. Raises: InvalidWeights without a text tower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding(ModelFeaturizer):
-    """Field `embedding.npy`: float32 or float16 [d] of length 1; the dot product of two is their cosine.
+    """Field `embedding.npy`: float32 or float16 [d] of length 1; a dot product of two is their cosine.
 
-    The embedding of a clip adds up those of its first, middle and last frame.
+    A clip's embedding is the sum over its first, middle and last frame.
 
-    Columns, with a caption: caption_cosine, from -1 to 1: of picture and caption; None where there is none.
+    Columns, if `caption` is set: caption_cosine, from -1 to 1, between image and caption; None without a caption.
     """
 
     network: str
     """A name of `EMBEDDERS`, or "module:function" that loads an `Embedder`."""
     image: str | None = "jpg"
-    """Field to read of photos; None to leave photos out."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None to leave clips out."""
+    """Field of clips; None skips them."""
     text: str | None = None
-    """Field to read of texts; None to leave texts out."""
+    """Field of texts; None skips them."""
     caption: str | None = None
-    """txt field beside a photo or clip that its embedding is compared with; None for none."""
+    """txt field of a photo or clip to compare its embedding with; None for none."""
     field: str = "embedding.npy"
-    """Name of the field that is made."""
+    """Name of the output field."""
     stored: str = "float32"
-    """dtype of the field that is made."""
+    """dtype of the output field."""
     name: str = "embedding"
     """Name of the featurizer."""
 
@@ -70,10 +68,10 @@ class Embedding(ModelFeaturizer):
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        beside = (self.caption,) if self.caption else ()
+        caption = (self.caption,) if self.caption else ()
         read = {"image": self.image, "video": self.video, "text": self.text}
         return {
-            kind: (field, *(beside if kind != "text" else ()))
+            kind: (field, *(caption if kind != "text" else ()))
             for kind, field in read.items()
             if field is not None
         }
@@ -102,8 +100,7 @@ class Embedding(ModelFeaturizer):
         if kind == "text":
             return [model.tokens(decoded(sample, field))]
         rows: list[Row] = [
-            {"pixels": cropped(picture, model.size_px)}
-            for picture in pictures_of(kind, sample, field, three_of)
+            {"pixels": cropped(image, model.size_px)} for image in images_of(kind, sample, field, three_of)
         ]
         if self.caption and sample.get(self.caption):
             rows.append(model.tokens(decoded(sample, self.caption)))
@@ -126,7 +123,7 @@ class Embedding(ModelFeaturizer):
 
 
 def _direction(vectors: Sequence[Array]) -> Array:
-    """Return float64 [d] of length 1: the direction of the sum of float32 [d], each of length 1 first; 0 stays 0."""
+    """Return float64 [d] of length 1: the direction of the sum of unit vectors."""
     total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
     return _unit(total)
 
@@ -137,6 +134,5 @@ def _unit(vector: Array) -> Array:
     return unit
 
 
-def _cosine(one: Array, other: Array) -> float:
-    """Return the cosine with six digits behind the point, as other columns have."""
-    return round(float(one @ other), 6)
+def _cosine(first: Array, second: Array) -> float:
+    return round(float(first @ second), 6)

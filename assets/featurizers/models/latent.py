@@ -1,4 +1,4 @@
-"""Latents of a variational autoencoder, as latent diffusion trains on them: computed once and not in every epoch."""
+"""Latents of a variational autoencoder, computed once instead of in every epoch of latent diffusion."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from ...media.unit import rejected
-from ..decoding import STAGE, field_of
+from ..decoding import STAGE, cropped, field_of, images_of, spread, whole_blocks
 from ..featurizer import Features
 from .batching import Array, Row
-from .model import ModelFeaturizer
-from .networks import CODERS, check_network, network_loader
-from .pictures import cropped, pictures_of, spread, whole_blocks
+from .model import CODERS, ModelFeaturizer, check_network, network_loader
 
 if TYPE_CHECKING:
     import torch
@@ -22,20 +20,20 @@ STORED = ("float16", "float32")
 
 
 class Coder(Protocol):
-    """A model that encodes pictures as latents, loaded by the function that `network` names."""
+    """Model that encodes images as latents, loaded by the function that `network` names."""
 
     block_px: int
-    """Side of the square of px that one place of a latent stands for."""
+    """Side in px of the square behind one position of a latent."""
 
     def encode(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """Return [N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] sRGB: the mode of the posterior, scaled."""
+        """Return [N, C, H / block_px, W / block_px] from uint8 [N, H, W, 3] sRGB: posterior mode, scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent(ModelFeaturizer):
     """Field `latent.npy`: float16 or float32 [C, h, w] of a photo, [T, C, h, w] of a clip.
 
-    The network's scaling factor is in it: a denoiser is trained on it as it is.
+    It includes the network's scaling factor: train a denoiser on it directly.
 
     Columns: latent_mean, latent_std, over the whole latent.
     """
@@ -43,20 +41,19 @@ class Latent(ModelFeaturizer):
     network: str
     """A name of `CODERS`, or "module:function" that loads a `Coder`."""
     image: str | None = "jpg"
-    """Field to read of photos; None to leave photos out."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None to leave clips out."""
+    """Field of clips; None skips them."""
     size_px: int = 256
-    """Side of the square that pictures are scaled and cut to; 0 keeps their size, cut to whole blocks around the
-    centre."""
+    """Side of the square that images are scaled and cropped to; 0 keeps their size, cropped to whole blocks."""
     max_px: int = 1 << 22
-    """Most pixels of a picture that keeps its size; larger pictures are refused."""
+    """Most pixels of an image that keeps its size; larger ones are rejected."""
     frames: int = 8
     """Frames of a clip, evenly spaced from the first to the last."""
     field: str = "latent.npy"
-    """Name of the field that is made."""
+    """Name of the output field."""
     stored: str = "float16"
-    """dtype of the field that is made."""
+    """dtype of the output field."""
     name: str = "latent"
     """Name of the featurizer."""
     output_columns: ClassVar[tuple[str, ...]] = ("latent_mean", "latent_std")
@@ -92,20 +89,20 @@ class Latent(ModelFeaturizer):
         return model
 
     def prepare(self, model: Coder, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        pictures = pictures_of(
+        images = images_of(
             kind, sample, field_of(self.inputs, kind), lambda n_frames: spread(n_frames, self.frames)
         )
-        return [{"pixels": self._pixels(picture, model.block_px)} for picture in pictures]
+        return [{"pixels": self._pixels(image, model.block_px)} for image in images]
 
-    def _pixels(self, picture: Array, block_px: int) -> Array:
+    def _pixels(self, image: Array, block_px: int) -> Array:
         if self.size_px:
-            return cropped(picture, self.size_px)
-        height, width = picture.shape[:2]
+            return cropped(image, self.size_px)
+        height, width = image.shape[:2]
         if min(height, width) < block_px:
             raise rejected(STAGE, "too_small", f"{width} x {height} px; at least {block_px} x {block_px} px")
         if height * width > self.max_px:
             raise rejected(STAGE, "too_large", f"{width} x {height} px; at most {self.max_px} px in all")
-        return whole_blocks(picture, block_px)
+        return whole_blocks(image, block_px)
 
     def run(self, model: Coder, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
         return {"latent": model.encode(batch["pixels"])}

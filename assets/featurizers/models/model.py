@@ -1,20 +1,20 @@
-"""Model featurizers: their work is done in batches, by a network with weights of its own."""
+"""Model featurizers: a network with weights of its own computes their features in batches."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.compute.pool.gpus import place_here
+from penstock.compute.pool.environment import place_here
 
 from ...media.unit import Unusable
 from ..decoding import field_of
 from ..featurizer import Features, Featurizer, version_of
-from .batching import Batches, Row
+from .batching import ModelBatches, Row, gathered
 from .devices import DTYPES, budget_bytes, check_device, check_device_name, device_at, repeatable
-from .gathering import gathered
 from .weights import local_weights, weights_sha256
 
 if TYPE_CHECKING:
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="ModelFeaturizer")
 
 SMALLEST = {"cpu": 1, "cuda": 8}
-"""Rows of the smallest batch. On one thread of a CPU larger ones were no faster (ViT-S: 121 ms an image in batches of
-1, 121 in batches of 8), and rows that only fill up are lost."""
+"""Rows of the smallest batch. On one CPU thread larger ones are no faster (ViT-S: 121 ms an image for 1 and 8)."""
 
 LARGEST = {"cpu": 1, "cuda": 256}
-"""Rows of the largest batch that is tried."""
+"""Rows of the largest batch to try."""
 
+# Parameters that do not change the features; of the weights only the content does.
 _ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", "readers"})
-"""Parameters that the features do not depend on; of the weights they depend on the content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFeaturizer(Featurizer):
-    """A `Featurizer` that runs a model: in place of `__call__` it has `load`, `prepare`, `run`, `finish`.
+    """A `Featurizer` that runs a model: override `load`, `prepare`, `run` and `finish`, not `__call__`.
 
     The same bytes give the same features on the same kind of processor with the same release of torch, in any
-    batch, process and order. Another kind of CPU or GPU may differ in the last bits.
+    batch, process and order. Another CPU or GPU may differ in the last bits.
 
     Raises: ValueError.
     """
@@ -46,22 +45,19 @@ class ModelFeaturizer(Featurizer):
     weights: str
     """Path or URL of a .safetensors file, or of a folder with one (see `weights`)."""
     sha256: str = ""
-    """Result of `weights_sha256` for the weights; "" takes the file that lies there now. With a hash, nothing is
-    read to know the version."""
+    """Result of `weights_sha256`; "" uses the current file. With a hash, the version needs no read."""
     device: str = "auto"
-    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where samples are computed: "cuda" where a worker has a
-    GPU that torch was built for."""
+    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto": "cuda" if a worker's torch can use its GPU."""
     dtype: str = "float32"
     """dtype of the weights and of floats in batches: "float32", "bfloat16", "float16"."""
     batch_size: int = 0
-    """Rows of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. Batch size, device and dtype
-    are part of the version: they decide the bits. Of "auto" the record says which device it was."""
+    """Rows of the smallest batch; 0 is 1 on a CPU and 8 on a GPU. Part of the version, like device and dtype."""
     max_batch_size: int = 0
-    """Rows of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU."""
+    """Rows of larger batches with the same bits; 0 is none on a CPU, 256 on a GPU."""
     memory_bytes: int = 0
-    """Bytes that larger batches may take; 0 is 1 GiB on a CPU and 0.8 of the free bytes on a GPU."""
+    """Most bytes of larger batches; 0 is 1 GiB on a CPU, 0.8 of a GPU's free bytes."""
     readers: int = 0
-    """Threads that decode samples; 0 is 1 on a CPU and 8 on a GPU."""
+    """Threads that decode samples; 0 is 1 on a CPU, 8 on a GPU."""
 
     def __post_init__(self) -> None:
         check_device_name(self.device)
@@ -81,17 +77,17 @@ class ModelFeaturizer(Featurizer):
 
     @property
     def version(self) -> str:
-        """See `Featurizer`. Without a stated sha256 the weights are read. Raises: InvalidWeights; StoreError."""
+        """See `Featurizer`. Reads the weights if no sha256 is stated. Raises: InvalidWeights; StoreError."""
         return version_of(self.code, self._stated(), self.sha256 or weights_sha256(self.weights))
 
     @property
     def declared_version(self) -> str:
-        """The version as far as it is known without reading anything; where it differs, the features are stale."""
+        """The version without reading the weights; features of a different one are stale."""
         return version_of(self.code, self._stated(), self.sha256 or "not stated")
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """See `Featurizer`: of each field the weights, once their hash is stated or `pinned`, and its dimensions."""
+        """See `Featurizer`: each field's dimensions, and the weights' hash once stated or `pinned`."""
         weights = {"weights_sha256": self.sha256} if self.sha256 else {}
         dims = {"dims": list(self.dims)} if self.dims else {}
         fields = sorted({field for fields in self.outputs.values() for field in fields})
@@ -99,92 +95,95 @@ class ModelFeaturizer(Featurizer):
 
     @property
     def dims(self) -> Sequence[str]:
-        """Names of the dimensions of its fields; none where they differ between fields or kinds."""
+        """Dimension names of its fields; () if they differ between fields or kinds."""
         return ()
 
     @abstractmethod
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Any:
-        """Return the model in eval mode on that device, of the verified file or folder at `path`.
-
-        Raises: InvalidWeights when the weights are not this model's.
-        """
+        """Load the verified file or folder at `path`, in eval mode on that device. Raises: InvalidWeights."""
 
     @abstractmethod
     def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        """Return the rows that one sample brings into a batch: one for a photo, several for a clip.
+        """Return the rows of one sample as NumPy arrays: one for a photo, several for a clip.
 
-        NumPy, no torch: floats arrive in the model's dtype, integers as they are. Called from several threads.
-
-        Raises: Unusable for bytes that it cannot take.
+        Floats arrive in the model's dtype. Runs in several threads. Raises: Unusable.
         """
 
     @abstractmethod
     def run(self, model: Any, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
-        """Return the results of a batch, name -> [rows, ...]; rows neither see one another nor anything random."""
+        """Return a batch's results, name -> [rows, ...], independent between rows and without randomness."""
 
     @abstractmethod
     def finish(self, model: Any, kind: str, rows: Sequence[Row]) -> Features:
-        """Return the features of one sample of its rows' results, floats as float32. Raises: Unusable."""
+        """Return one sample's features from its rows' results, floats as float32. Raises: Unusable."""
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """See `Featurizer`."""
-        (made,) = self.features(kind, [sample])
-        if isinstance(made, Unusable):
-            raise made
-        return made
+        (result,) = self.features(kind, [sample])
+        if isinstance(result, Unusable):
+            raise result
+        return result
 
     def features(
         self, kind: str, samples: Iterable[Mapping[str, bytes]], place: str = ""
     ) -> list[Features | Unusable]:
-        """Return the features or refusal of each sample: bit for bit the same as for the sample alone.
+        """Return each sample's features or refusal, bit for bit as if computed on its own.
 
         place: see `device_at`. Raises: InvalidWeights; ModelFailed; StoreError.
         """
         field_of(self.inputs, kind)  # a kind that is not its own
-        one = settled_at(pinned(self), place)
+        settled = at_place(pinned(self), place)
         with repeatable():
-            model, batches = _loaded(one)
-            readers = self.readers or (1 if one.device == "cpu" else 8)
-            return gathered(self, model, batches, kind, samples, readers)
+            model, batches = _loaded(settled)
+            readers = self.readers or (1 if settled.device == "cpu" else 8)
+            prepare, finish = partial(self.prepare, model, kind), partial(self.finish, model, kind)
+            return gathered(samples, prepare, batches, finish, readers)
 
     def _stated(self) -> dict[str, Any]:
-        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _ONLY_SPEED}
-        return {**told, "device": self.device.partition(":")[0]}
+        parameters = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name not in _ONLY_SPEED
+        }
+        return {**parameters, "device": self.device.partition(":")[0]}
 
 
 def pinned(featurizer: M) -> M:
-    """Return the featurizer with the sha256 of the weights that lie there now, so that a stage computes with one set.
-
-    Nothing is read when it is stated. Raises: InvalidWeights when there are none; StoreError.
-    """
+    """Return the featurizer with the sha256 of its weights as they are now. Raises: InvalidWeights; StoreError."""
     if featurizer.sha256:
         return featurizer
     return replace(featurizer, sha256=weights_sha256(featurizer.weights))
 
 
-def settled_at(featurizer: M, place: str) -> M:
-    """Return the featurizer with the device, and its batch size, of a worker's place. Raises: ModelFailed."""
+def at_place(featurizer: M, place: str) -> M:
+    """Return the featurizer for a worker's place. Raises: ModelFailed."""
     return replace(featurizer, device=device_at(featurizer.device, place))
 
 
-def tried_out(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
-    """Load the model, before any sample is touched, and return the facts of its machine that decide the bits.
+def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
+    """Load the model, and return the facts of its machine that decide the bits.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """
     import torch
 
-    one = settled_at(featurizer, place or place_here())
+    settled = at_place(featurizer, place or place_here())
     with repeatable():
-        _loaded(one)
-    kind = one.device.partition(":")[0]
-    on = torch.cuda.get_device_name(one.device) if kind == "cuda" else torch.backends.cpu.get_cpu_capability()
-    return {"device": kind, "batch_size": one.batch_size, "torch": str(torch.__version__), "processor": on}
+        _loaded(settled)
+    kind = settled.device.partition(":")[0]
+    processor = (
+        torch.cuda.get_device_name(settled.device)
+        if kind == "cuda"
+        else torch.backends.cpu.get_cpu_capability()
+    )
+    return {
+        "device": kind,
+        "batch_size": settled.batch_size,
+        "torch": str(torch.__version__),
+        "processor": processor,
+    }
 
 
 @lru_cache(maxsize=2)
-def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
-    """Return the model and its batches, once per process and device; the two used last stay in memory."""
+def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, ModelBatches]:
     import torch
 
     place = featurizer.device
@@ -192,7 +191,7 @@ def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
     dtype: torch.dtype = getattr(torch, featurizer.dtype)
     with local_weights(featurizer.weights, featurizer.sha256) as path:
         model = featurizer.load(path, dtype, place)
-    return model, Batches(
+    return model, ModelBatches(
         lambda batch: featurizer.run(model, batch),
         place=place,
         dtype=dtype,
@@ -201,3 +200,28 @@ def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
         or max(featurizer.batch_size, LARGEST[place.partition(":")[0]]),
         memory_bytes=featurizer.memory_bytes or budget_bytes(place),
     )
+
+
+_NETWORKS = "assets.featurizers.models.networks"  # imports torch
+
+EMBEDDERS = {
+    "transformers": f"{_NETWORKS}:load_clip",
+    "timm": f"{_NETWORKS}:load_timm",
+}
+CODERS = {"diffusers": f"{_NETWORKS}:load_diffusers"}
+CAPTIONERS = {"transformers": f"{_NETWORKS}:load_captioner"}
+
+
+def check_network(networks: Mapping[str, str], name: str) -> None:
+    """Check that a name is in the registry or is "module:function". Raises: ValueError."""
+    if name not in networks and ":" not in name:
+        raise ValueError(
+            f"network={name!r}; accepted: {', '.join(map(repr, networks))}, or 'module:function' of another one"
+        )
+
+
+def network_loader(networks: Mapping[str, str], name: str) -> Callable[..., Any]:
+    """Return the function that loads a network. Raises: ImportError, AttributeError."""
+    module, _, function = networks.get(name, name).partition(":")
+    loader: Callable[..., Any] = getattr(import_module(module), function)
+    return loader

@@ -1,6 +1,6 @@
-"""Weights of a model: one `.safetensors` file, or the folder that a model was saved to, local or behind a URL.
+"""Weights of a model: one `.safetensors` file, or the folder that a model was saved to; local or by URL.
 
-Only safetensors are read, and text beside them: a pickle runs whatever code its author put into it.
+Only safetensors and text files are read: a pickle runs whatever code its author put into it.
 """
 
 import hashlib
@@ -15,44 +15,41 @@ from loader.storage.disk.scratch import held_folder
 from loader.storage.files import download
 
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
-"""Files of a folder that are read, hashed and fetched: weights, configuration, vocabularies. Nothing else is."""
+"""Files of a folder that are read, hashed and fetched: weights, configuration, vocabularies."""
 
 _CHUNK_BYTES = 4 << 20
 
+# (store, file, size, change token) -> SHA-256: each file is hashed once per process.
 _known: dict[tuple[str, str, int, str], str] = {}
-"""(store, file, size, change token) -> SHA-256: a file is hashed once per process while it stays the same."""
 
 
 def weights_sha256(url: str) -> str:
-    r"""Return SHA-256 in hex: of a file; of a folder over the lines of `sha256sum` of its files, sorted by name.
+    r"""Return SHA-256 in hex: of a file; of a folder over `sha256sum` lines of its files, by name.
 
         ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
 
-    Hashed once per process, and again when a size or change token (ETag; of a disk mtime and inode) is another.
-    Raises: InvalidWeights; StoreError.
+    Cached per process by size and change token. Raises: InvalidWeights; StoreError.
     """
-    store, files, single = _found(url)
+    store, files, single = _files(url)
     sums = {file.key: _file_sha256(store, file) for file in files}
     return _joined(sums, single)
 
 
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
-    """Yield the weights as a verified path on this machine: in their place, or a temporary copy of a URL's.
+    """Yield the weights as a verified local path, a temporary copy for a URL.
 
-    Local ones are looked at again at the end: the bytes read in between are the verified ones.
-
-    Raises: InvalidWeights (also: these are other weights than `sha256`); StoreError.
+    Local ones are verified again at the end. Raises: InvalidWeights; StoreError.
     """
     if "://" not in url or url.startswith("file://"):
-        store, files, single = _found(url)
+        store, files, single = _files(url)
         path = Path(store.url.removeprefix("file://"))
         _check_sum(url, sha256, weights_sha256(url))
         yield path / files[0].key if single else path
         _check_sum(url, sha256, weights_sha256(url))
         return
     with held_folder("weights") as folder:
-        store, files, single = _found(url)
+        store, files, single = _files(url)
         sums = {}
         for file in files:
             digest = hashlib.sha256()
@@ -63,14 +60,14 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
 
 
 def weights_store(url: str) -> Store | None:
-    """Return the store of weights behind a URL; None for a path of this machine."""
+    """Return the store of weights behind a URL; None for a local path."""
     if "://" not in url or url.startswith("file://"):
         return None
     return open_store(url.rpartition("/")[0] if url.endswith(".safetensors") else url)
 
 
-def _found(url: str) -> tuple[Store, list[ObjectInfo], bool]:
-    """Return (store, files sorted by name, whether the URL names one file). Raises: InvalidWeights; StoreError."""
+def _files(url: str) -> tuple[Store, list[ObjectInfo], bool]:
+    """Return (store, files sorted by name, whether the URL names one file)."""
     if not url:
         raise InvalidWeights(
             "weights='': give the path or URL of a .safetensors file, or of a folder with one"
@@ -115,14 +112,14 @@ def _joined(sums: Mapping[str, str], single: bool) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _check_sum(url: str, stated: str, found: str) -> None:
-    if found != stated:
+def _check_sum(url: str, stated: str, actual: str) -> None:
+    if actual != stated:
         raise InvalidWeights(
-            f"{url} holds other weights than stated: their sha256 is {found}, not {stated}. Put the right ones "
-            "there, or state the new sha256 (everything computed with the old ones is then made again)"
+            f"{url} holds other weights: their sha256 is {actual}, not {stated}. Restore the right ones, "
+            "or state the new sha256 (features of the old ones are then computed again)"
         )
 
 
-def said(error: Exception) -> str:
-    """Return an error on one line, at most 300 letters: torch names every tensor that is missing."""
+def error_text(error: Exception) -> str:
+    """Return an error on one line of at most 300 characters: torch lists every missing tensor."""
     return " ".join(str(error).split())[:300]

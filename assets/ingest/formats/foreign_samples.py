@@ -1,8 +1,4 @@
-"""Samples of a batch whose raw objects are of another format: they are walked, not cut.
-
-With `keep="copy"` their bytes are copied into parts, by workers. With `keep="in place"` a part is an index of them, and
-the table of the objects goes with it to publication.
-"""
+"""Samples of a batch in walked formats: workers copy them, or they stay in place and a part is an index of them."""
 
 import secrets
 from collections import Counter
@@ -16,24 +12,21 @@ from loader.dataset.tables import columns
 from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_place
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.storage import Store
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
-from penstock.formats.registration.groups import groups_of
 from penstock.formats.registration.parts import objects_of, put_parts
-from penstock.formats.registration.shard_rows import Rows, Shard, agree, shards_of
+from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, groups_of, shards_of
 
 from ...spec import DatasetSpec
 from ...stages import written_part
+from .admission import Admission, EarlierSamples, newest_version
 from .copy_work import COPY, CopiedPart, CopyTask
-from .earlier_samples import newest_version
-from .known_samples import Beside, EarlierSamples
-from .sample_facts import Row, Taken, Taking, unit_row
-from .sample_jobs import not_written, outcomes_of, units_job
+from .sample_facts import BatchSamples, Row, TakingRules, not_written, outcomes_of, unit_row, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 
 _AT_ONCE = 8
-"""Objects that are walked together."""
+"""Objects walked at the same time."""
 
 
 def write_walked(
@@ -46,88 +39,90 @@ def write_walked(
     raws: Mapping[str, Row],
     published: Mapping[str, str],
     provenance: Mapping[str, str],
-) -> Taken:
-    """Write the parts of the admitted objects. published: sha256 -> where these bytes are in the dataset.
+) -> BatchSamples:
+    """Write the parts of the admitted objects. published: sha256 -> where the dataset has these bytes.
 
-    Raises: FieldMismatch for samples without a field that all of the dataset have; as the format; StoreError.
+    Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
     if not infos:
-        return Taken(refusals=refusals)
+        return BatchSamples(refusals=refusals)
     newest = newest_version(root, spec, [raws[info.key] for info in infos])
     earlier = newest.earlier
     raws = {**raws, **{key: {**raws[key], "first_sha256": had.first_sha256} for key, had in earlier.items()}}
     place = WalkedPlace(landing, spec.format, spec.sources[0].choices)
     shards = shards_of(infos, place.objects_per_shard)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
-        done = list(pool.map(place.rows, shards))
-    walked = [(shard, rows) for shard, some in zip(shards, done, strict=True) for rows in some]
+        runs = list(pool.map(place.rows, shards))
+    walked = [(shard, rows) for shard, run in zip(shards, runs, strict=True) for rows in run]
     group_of = groups_of([rows for _, rows in walked], newest.groups)
-    told: dict[str, Any] = {}
+    json_facts: dict[str, Any] = {}
     if place.has_members:
         types = agree([rows for _, rows in walked], place.members, newest.columns)
-        told = {"columns": types, "notes": place.members.lines()}
-    taking = Taking.of(spec, provenance)
+        json_facts = {"columns": types, "notes": place.members.lines()}
+    rules = TakingRules.of(spec, provenance)
     if not spec.in_place:
         whole = [raws[one.key]["sha256"] for one in infos]
         decides: tuple[Any, ...] = txn, sorted(group_of.items()), whole, newest.id if earlier else ""
-        of_json = told.get("columns", {})
+        of_json = json_facts.get("columns", {})
         decides += (sorted(of_json.items()),) if of_json else ()
         job = units_job(COPY, root, landing, spec, provenance["partition"], *decides)
         tasks = [
             replace(task, columns=of_json)
-            for task in _tasks(job, txn, walked, group_of, raws, taking, spec, earlier)
+            for task in _tasks(job, txn, walked, group_of, raws, rules, spec, earlier)
         ]
-        parts, rows, beside = _copied(compute, job, tasks)
-        return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, jobs=[job], **told), raws)
-    walked, samples, beside = _beside(walked, raws, taking, earlier)
+        parts, rows, admission = _copied(compute, job, tasks)
+        return admission.apply_to(
+            BatchSamples(parts=parts, rows=rows, refusals=refusals, jobs=[job], **json_facts), raws
+        )
+    walked, samples, admission = _admit_in_place(walked, raws, rules, earlier)
     parts, foreign = (
         _put_in_place(root, landing, txn, walked, samples, group_of, raws) if walked else ([], None)
     )
     rows = [
-        unit_row(one.key, kind, part.id, one.source)
-        for (kind, part), some in zip(parts, samples, strict=True)
-        for one in some
+        unit_row(sample.key, kind, part.id, sample.source)
+        for (kind, part), members in zip(parts, samples, strict=True)
+        for sample in members
     ]
-    return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, foreign=foreign, **told), raws)
+    return admission.apply_to(
+        BatchSamples(parts=parts, rows=rows, refusals=refusals, foreign=foreign, **json_facts), raws
+    )
 
 
-def _beside(
-    walked: Sequence[tuple[Shard, Rows]],
+def _admit_in_place(
+    walked: Sequence[tuple[ForeignShard, Rows]],
     raws: Mapping[str, Row],
-    taking: Taking,
+    rules: TakingRules,
     earlier: Mapping[str, EarlierSamples],
-) -> tuple[list[tuple[Shard, Rows]], list[list[KnownSample]], Beside]:
-    """Return the rows that come in, their samples, and what these are beside earlier ones."""
-    stay, samples, beside = list[tuple[Shard, Rows]](), list[list[KnownSample]](), Beside()
+) -> tuple[list[tuple[ForeignShard, Rows]], list[list[KnownSample]], Admission]:
+    stay, samples, admission = list[tuple[ForeignShard, Rows]](), list[list[KnownSample]](), Admission()
     for shard, rows in walked:
-        known = list(samples_of(taking, shard, rows, raws))
+        known = list(samples_of(rules, shard, rows, raws))
         kept = [
             number
             for number, one in enumerate(known)
-            if beside.taken_in_place(
+            if admission.admit_in_place(
                 one.key, one.source, earlier.get(one.source["raw_key"], EarlierSamples())
             )
         ]
         if kept:
             stay.append((shard, rows.take(kept) if len(kept) < len(known) else rows))
             samples.append([known[number] for number in kept])
-    last_first = (one for some in reversed(samples) for one in reversed(some))
-    beside.replace_lost({one.source["raw_key"]: one.key for one in last_first}, earlier)
-    return stay, samples, beside
+    last_first = (one for members in reversed(samples) for one in reversed(members))
+    admission.replace_lost({one.source["raw_key"]: one.key for one in last_first}, earlier)
+    return stay, samples, admission
 
 
 def _tasks(
     job: Job[CopyTask, CopiedPart],
     txn: str,
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     group_of: Mapping[str, str],
     raws: Mapping[str, Row],
-    taking: Taking,
+    rules: TakingRules,
     spec: DatasetSpec,
     earlier: Mapping[str, EarlierSamples],
 ) -> Iterator[CopyTask]:
-    """Yield the copies of all runs."""
     runs = Counter[str]()
     landing, root = map(store_url, job.stores)
     for number, (shard, rows) in enumerate(walked):
@@ -139,7 +134,7 @@ def _tasks(
             raws=[raws[info.key] for info in shard.infos],
             run=runs[shard.name],
             groups={name: group_of[name] for name in rows.fields},
-            taking=taking,
+            rules=rules,
             limit_s=spec.max_work_timeout_s,
             earlier={info.key: earlier[info.key] for info in shard.infos if info.key in earlier},
         )
@@ -148,41 +143,39 @@ def _tasks(
 
 def _copied(
     compute: Compute, job: Job[CopyTask, CopiedPart], tasks: Sequence[CopyTask]
-) -> tuple[list[tuple[str, loader.Part]], list[Row], Beside]:
-    """Return kinds and parts, rows, and samples beside earlier ones, of runs that were copied. Raises: StoreError."""
-    parts, rows, found = list[tuple[str, loader.Part]](), list[Row](), list[Beside]()
+) -> tuple[list[tuple[str, loader.Part]], list[Row], Admission]:
+    parts, rows, admissions = list[tuple[str, loader.Part]](), list[Row](), list[Admission]()
     for task, outcome in outcomes_of(compute, job, tasks):
         if outcome.value is None:
             raise not_written(compute, [job], task.raws[0]["key"], outcome)
-        found.append(outcome.value.beside)
+        admissions.append(outcome.value.admission)
         if outcome.value.part is not None:
             part = written_part(outcome.value.part, task.txn)
             parts.append((outcome.value.rows[0]["kind"], part))
             rows += outcome.value.rows
-    return parts, rows, Beside.of_all(found)
+    return parts, rows, Admission.of_all(admissions)
 
 
 def _put_in_place(
     root: loader.Root,
     landing: Store,
     txn: str,
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     samples: Sequence[Sequence[KnownSample]],
     group_of: Mapping[str, str],
     raws: Mapping[str, Row],
 ) -> tuple[list[tuple[str, loader.Part]], dict[str, Any]]:
-    """Write an index for each run, the samples tables, and the table of the objects. Raises: StoreError."""
     store, prefix = root.store, f"data/{txn}/{secrets.token_hex(8)}"
     shards = list(dict.fromkeys(shard for shard, _ in walked))
     place = place_id(landing, [info for shard in shards for info in shard.infos])
     put_place(store, place, landing.url)
-    keys = [[one.key for one in some] for some in samples]
-    # No other transaction has these indexes: they hold the checksums themselves.
+    keys = [[one.key for one in members] for members in samples]
+    # Only this transaction has these indexes, so they hold the checksums themselves.
     bare = put_parts(store, txn, prefix, place, walked, keys, group_of, seals=False)
     parts = list[tuple[str, loader.Part]]()
-    for (_, rows), part, own, some in zip(walked, bare, keys, samples, strict=True):
-        table = columns.keys_table(own, [one.source for one in some], part.id)
-        more = columns.metadata_table([one.metadata for one in some], part.id, own)
+    for (_, rows), part, own, members in zip(walked, bare, keys, samples, strict=True):
+        table = columns.keys_table(own, [one.source for one in members], part.id)
+        more = columns.metadata_table([one.metadata for one in members], part.id, own)
         for name in more.column_names[2:]:
             table = table.append_column(name, more[name])
         path = f"{prefix}/{part.id.removeprefix(f'{txn}-')}.samples.parquet"

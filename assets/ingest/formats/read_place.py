@@ -1,7 +1,7 @@
-"""Raw objects of read formats where they landed, and the samples that an importer makes of them."""
+"""A source of raw objects that an importer reads; and the audit of objects that hold samples."""
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from loader.dataset.columnar.choices import Options
 from loader.dataset.columnar.column_names import duplicate_key
@@ -10,26 +10,28 @@ from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 from penstock.formats import FORMATS, importer_named
 from penstock.formats.importing.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, UnitReader
-from penstock.formats.registration.live_files import live_files
+from penstock.formats.registration.selection import live_files
 
 from ...joined_objects import JoinedObjects
-from ...source_formats import JOINED, companions
-from .sample_facts import OWN_COLUMNS
-from .walked_objects import not_of, once_a_batch
+from ...media.media_table import media_row
+from ...media.unit import dropped
+from ...source_formats import JOINED, companions, read_formats
+from .sample_facts import OWN_COLUMNS, Row
+from .walked_objects import landed_info, not_of, once_a_batch, refused_where_unreadable, walked_place
 
 
 class ReadPlace:
-    """Raw objects of one format where they landed."""
+    """Raw objects of a read format, in their source."""
 
     def __init__(self, files: Store, format: str, options: Options) -> None:
-        """Costs a listing where others of the place tell of an object. files: their store. Raises: StoreError."""
-        found = importer_named(format)
-        assert found is not None, format
-        self._importer: Importer = found
+        """Open the source. Costs a listing if other files describe an object."""
+        importer = importer_named(format)
+        assert importer is not None, format
+        self._importer: Importer = importer
         joined = JoinedObjects(files, format, options) if format in JOINED else None
         self.landing = cast(Store, joined or files)
         self._files, self._format, self._options = files, format, options
@@ -37,9 +39,9 @@ class ReadPlace:
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
         self.has_members = False
-        """True where an object was read whose JSON documents become columns."""
+        """True once an object was read whose JSON documents become columns."""
         self.members = JsonMembers()
-        """Notes on values of JSON documents that became no column, of all objects that were read."""
+        """Values of JSON documents that became no column, over all objects read."""
         if companions(format):
             try:
                 self._all = (
@@ -56,25 +58,25 @@ class ReadPlace:
                 self._all = error
 
     def readable(self, info: ObjectInfo) -> Readable:
-        """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
+        """Return the reader of an object. Raises: Unusable if it is not of the format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        found = self._all or self._importer.find_objects(self._files, [info], self._options)
-        if not (info.key in self._keys if self._all else found.infos):
+        readable = self._all or self._importer.find_objects(self._files, [info], self._options)
+        if not (info.key in self._keys if self._all else readable.infos):
             raise not_of(self._format)
-        if found.members is not None:
+        if readable.members is not None:
             self.has_members = True
-            found.members.leave_out(self._options.without, OWN_COLUMNS, self.members)
-        return found
+            readable.members.leave_out(self._options.without, OWN_COLUMNS, self.members)
+        return readable
 
     def has_samples(self, info: ObjectInfo) -> bool:
-        """Read an object to its end; return whether it holds a sample. Raises: as `samples`."""
+        """Read an object to its end; return whether it holds a sample."""
         return sum(1 for _ in self.samples(info)) > 0
 
     def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
-        """Yield the samples of an object, checked. readable: its reader, where the caller has it.
+        """Yield an object's samples, checked. readable: its reader, if the caller has it.
 
-        Raises: as the format; Unusable; DuplicateKey.
+        Raises: Unusable; DuplicateKey; errors of the format.
         """
         readable, seen = readable or self.readable(info), set[bytes]()
         reader = UnitReader(self._files, readable, self._options, (), [])
@@ -86,3 +88,20 @@ class ReadPlace:
 
 
 read_place = once_a_batch(ReadPlace)
+
+
+def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, Any], batch: str) -> Row:
+    """Return an object's row of `media`, once its samples have been walked or read to the end.
+
+    choices: of the format's reader, as `Options.to_json`. batch: differs between two audits, which each list a source
+    once.
+
+    Raises: Unusable; Fault; Throttled; Transient.
+    """
+    with refused_where_unreadable("probe"):
+        place_of = read_place if format in read_formats() else walked_place
+        source = place_of(batch, landing, format, Options.from_json(dict(choices)))
+        if not source.has_samples(landed_info(source.landing, raw)):
+            raise dropped("probe", "no_samples", "it holds no sample")
+    facts = {"mime": raw["mime"], "kind": format, "nbytes": raw["nbytes"], "container": format}
+    return media_row(facts) | {"key": raw["key"], "sha256": raw["sha256"]}

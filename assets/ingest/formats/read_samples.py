@@ -1,7 +1,7 @@
-"""Samples of a batch whose raw objects an importer reads: tables, records, logs of robots. Workers copy them.
+"""Samples of a batch in read formats (tables, records, robot logs): workers read them into parts.
 
-A unit is neighbouring objects, of about a shard's bytes. Its worker knows neither the class names of other units nor
-which fields all samples have: units that do not fit are read again, under other names.
+A unit is neighbouring objects of about a shard's bytes. Its worker sees neither the class names of other units nor the
+fields that all samples have in common: units that do not fit are read again, under other names.
 """
 
 import secrets
@@ -11,40 +11,46 @@ from typing import Any
 
 import loader
 from loader.dataset.columnar.column_agreement import why_other
+from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.shards.part import Part, part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.parquet import put_table
 from loader.dataset.writing.run_tables import part_tables
 from loader.errors import FieldMismatch
 from loader.storage import Store
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
-from penstock.formats.registration.groups import groups_of
-from penstock.formats.registration.shard_rows import Rows
+from penstock.formats.registration.shard_rows import Rows, groups_of
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
 from ...stages import written_part
-from .earlier_samples import newest_version
-from .known_samples import Beside, EarlierSamples
+from .admission import Admission, EarlierSamples, newest_version
 from .read_work import READ, ReadParts, ReadTask
-from .sample_facts import OWN_COLUMNS, Row, Taken, Taking, unit_row
-from .sample_jobs import not_written, outcomes_of, units_job
+from .sample_facts import (
+    OWN_COLUMNS,
+    BatchSamples,
+    Row,
+    TakingRules,
+    not_written,
+    outcomes_of,
+    unit_row,
+    units_job,
+)
 from .walked_objects import fresh_objects
 
 _LEAST_BYTES = DEFAULT_SHARD_BYTES // 4096
-"""Bytes that an object counts at least: a unit has 4,096 of them at most."""
+"""Least bytes that an object counts, so that a unit has at most 4,096 objects."""
 _OF_THE_OBJECT = ("crashed", "memory", "timeout")
-"""Codes of failures that leave no word of the object that is to blame."""
+"""Failures that do not name the object at fault."""
 
-Made = tuple[ReadTask, ReadParts]
-"""Unit, with those of its objects that were read, and its samples."""
+ReadUnits = tuple[ReadTask, ReadParts]
+"""(unit with only its readable objects, its samples)."""
 
 
 def write_read(
@@ -58,13 +64,12 @@ def write_read(
     published: Mapping[str, str],
     provenance: Mapping[str, str],
     labels: Sequence[str],
-) -> Taken:
+) -> BatchSamples:
     """Write the parts of the admitted objects.
 
-    published: sha256 -> where these bytes are in the dataset. labels: class names of the dataset, in the order of their
-    numbers; empty for none.
+    published: sha256 -> where the dataset has these bytes. labels: the dataset's class names, by number.
 
-    Raises: FieldMismatch for samples without a field that all of the dataset have; as the format; StoreError.
+    Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
     files = landing.place if isinstance(landing, JoinedObjects) else landing  # a worker joins them again
@@ -75,53 +80,55 @@ def write_read(
         root=store_url(root.store),
         txn=txn,
         groups={group: sorted(body["field_nbytes"]) for group, body in newest.groups.items()},
-        taking=Taking.of(spec, provenance),
+        rules=TakingRules.of(spec, provenance),
         limit_s=spec.max_work_timeout_s,
         texts=sorted(Partitions((raw["key"] for raw in fresh), texts=text_columns(newest.columns)).texts),
     )
     batch = _Batch(compute, root, files, spec, provenance["partition"], refusals, newest.id)
     units = enumerate(_units(fresh, newest.earlier))
-    made = batch.read([replace(task, name=f"{n:05d}", raws=some, earlier=had) for n, (some, had) in units])
-    names, made = batch.that_agree(made, labels, newest.groups)
-    made = batch.in_groups(made, newest.groups)
-    beside = Beside.of_all(found.beside for _, found in made)
+    units_read = batch.read(
+        [replace(task, name=f"{n:05d}", raws=members, earlier=had) for n, (members, had) in units]
+    )
+    names, units_read = batch.agreeing(units_read, labels, newest.groups)
+    units_read = batch.in_groups(units_read, newest.groups)
+    admission = Admission.of_all(result.admission for _, result in units_read)
     parts, rows = list[tuple[str, Part]](), list[Row]()
-    for part in (written_part(one, txn) for _, found in made for one in found.parts):
+    for part in (written_part(one, txn) for _, result in units_read for one in result.parts):
         kind = modality_of({name for shard in part.shards for name in shard.field_nbytes})
         parts.append((kind, part))
         for row in part_rows(root.store, part):
-            rows.append(unit_row(row["key"], kind, part.id, row, beside.contents[row["key"]]))
-    facts = {name: told for _, found in made for name, told in found.facts.items()}
-    told: dict[str, Any] = {}
-    if any(one.of_json for _, one in made):
-        parts, told = _agreed(root.store, parts, made, newest.columns)
-    taken = Taken(
-        parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs, **told
+            rows.append(unit_row(row["key"], kind, part.id, row, admission.contents[row["key"]]))
+    facts = {name: fact for _, result in units_read for name, fact in result.facts.items()}
+    json_facts: dict[str, Any] = {}
+    if any(one.of_json for _, one in units_read):
+        parts, json_facts = _agreed(root.store, parts, units_read, newest.columns)
+    samples = BatchSamples(
+        parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs, **json_facts
     )
-    return beside.told_in(taken, raws)
+    return admission.apply_to(samples, raws)
 
 
 def _agreed(
     store: Store,
     parts: Sequence[tuple[str, Part]],
-    made: Sequence[Made],
+    units_read: Sequence[ReadUnits],
     known: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[tuple[str, Part]], dict[str, Any]]:
-    """Return parts whose columns of JSON documents have the types of the whole batch; these types, and notes.
+    """Return parts whose JSON columns have the types of the whole batch, and these types and notes.
 
-    Costs the samples tables of the parts; those that change are written again.
+    Costs the parts' samples tables; changed ones are written again.
     """
     members = JsonMembers()
-    for what, (n, example) in (one for _, found in made for one in found.notes.items()):
+    for what, (n, example) in (one for _, result in units_read for one in result.notes.items()):
         members.count(what, example, n)
     tables = part_tables(store, [part for _, part in parts])
     own = [table.drop_columns(sorted(OWN_COLUMNS.intersection(table.column_names))) for table in tables]
     types, out = members.agreed(own, known), list[tuple[str, Part]]()
     for (kind, part), table in zip(parts, tables, strict=True):
-        mine = {
+        own_types = {
             name: str(table.schema.field(name).type) for name in OWN_COLUMNS.intersection(table.column_names)
         }
-        agreed = members.as_agreed(table, {**types, **mine})
+        agreed = members.as_agreed(table, {**types, **own_types})
         if agreed.schema != table.schema:
             assert part.samples is not None, part.id
             path = f"{part.samples.path.rpartition('/')[0]}/{secrets.token_hex(8)}.samples.parquet"
@@ -133,27 +140,23 @@ def _agreed(
 def _units(
     raws: Sequence[Row], earlier: Mapping[str, EarlierSamples]
 ) -> Iterator[tuple[list[Row], dict[str, EarlierSamples]]]:
-    """Yield neighbours of a shard's bytes at most, with what the dataset has of them; a larger object is alone."""
-
     def unit() -> tuple[list[Row], dict[str, EarlierSamples]]:
-        return some, {raw["key"]: earlier[raw["key"]] for raw in some if raw["key"] in earlier}
+        return members, {raw["key"]: earlier[raw["key"]] for raw in members if raw["key"] in earlier}
 
-    some, total = list[Row](), 0
+    members, total = list[Row](), 0
     for raw in raws:
         nbytes = max(raw["nbytes"], _LEAST_BYTES)
-        if some and total + nbytes > DEFAULT_SHARD_BYTES:
+        if members and total + nbytes > DEFAULT_SHARD_BYTES:
             yield unit()
-            some, total = [], 0
-        some.append(raw)
+            members, total = [], 0
+        members.append(raw)
         total += nbytes
-    if some:
+    if members:
         yield unit()
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that is read."""
-
     compute: Compute
     root: loader.Root
     files: Store
@@ -163,15 +166,13 @@ class _Batch:
     newest: str
     jobs: list[Job[Any, Any]] = field(default_factory=list)
 
-    def read(self, tasks: Sequence[ReadTask]) -> list[Made]:
-        """Return the samples of units, in their order.
+    def read(self, tasks: Sequence[ReadTask]) -> list[ReadUnits]:
+        """Return the samples of units, in order.
 
-        A unit that kills or holds its worker is read in halves, until its object is alone, which is refused.
-
-        Raises: StoreError.
+        A unit that kills or blocks its worker is read in halves, down to the object at fault, which is refused.
         """
-        made, left = list[Made](), list(tasks)
-        while left:
+        units_read, pending = list[ReadUnits](), list(tasks)
+        while pending:
             decides = [
                 [
                     one.name,
@@ -179,17 +180,17 @@ class _Batch:
                     [raw["sha256"] for raw in one.raws],
                     self.newest if one.earlier else "",
                 ]
-                for one in left
+                for one in pending
             ]
-            job = units_job(READ, self.root, self.files, self.spec, self.partition, left[0].txn, decides)
+            job = units_job(READ, self.root, self.files, self.spec, self.partition, pending[0].txn, decides)
             self.jobs.append(job)
             halves = list[ReadTask]()
-            for task, outcome in outcomes_of(self.compute, job, left):
+            for task, outcome in outcomes_of(self.compute, job, pending):
                 if outcome.value is not None:
                     self.refusals.extend(outcome.value.refusals)
                     lost = {row["key"] for row in outcome.value.refusals}
-                    sound = [raw for raw in task.raws if raw["key"] not in lost]
-                    made.append((replace(task, raws=sound), outcome.value))
+                    intact = [raw for raw in task.raws if raw["key"] not in lost]
+                    units_read.append((replace(task, raws=intact), outcome.value))
                 elif outcome.error is None or outcome.error.code not in _OF_THE_OBJECT:
                     raise not_written(self.compute, self.jobs, task.raws[0]["key"], outcome)
                 elif len(task.raws) == 1:
@@ -198,48 +199,46 @@ class _Batch:
                     half = len(task.raws) // 2
                     halves.append(replace(task, name=f"{task.name}a", raws=task.raws[:half]))
                     halves.append(replace(task, name=f"{task.name}b", raws=task.raws[half:]))
-            left = halves
-        return _in_order(made)
+            pending = halves
+        return _in_order(units_read)
 
-    def that_agree(
-        self, made: Sequence[Made], labels: Sequence[str], known: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[list[str], list[Made]]:
-        """Return the class names of the dataset, and the samples of objects that have these, and columns as others.
-
-        Raises: StoreError.
-        """
-        names, fits, again = list(labels), list[Made](), list[ReadTask]()
+    def agreeing(
+        self, units_read: Sequence[ReadUnits], labels: Sequence[str], known: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[list[str], list[ReadUnits]]:
+        """Return the class names, and the samples of objects with these names and the others' columns."""
+        names, fits, again = list(labels), list[ReadUnits](), list[ReadTask]()
         columns, fields = (
             dict[str, tuple[str, str]](),
             {name for one in known.values() for name in one["field_nbytes"]},
         )
-        for task, found in made:
-            sound = list[Row]()
+        for task, result in units_read:
+            fitting = list[Row]()
             for raw in task.raws:
-                own, becomes = found.labels.get(raw["key"], []), found.columns.get(raw["key"], {})
+                own, becomes = result.labels.get(raw["key"], []), result.columns.get(raw["key"], {})
                 if own[: len(names)] != names[: len(own)]:
-                    why = f"its class names are {own}, the dataset's {names}: make another dataset of it"
+                    why = f"its class names are {own}, the dataset's {names}: put it into another dataset"
                     self._refuse(raw, "other_classes", why)
                 elif why := why_other(becomes, raw["key"], columns, fields, self.spec.name):
                     self._refuse(raw, "other_columns", why)
                 else:
                     names = max(names, own, key=len)
                     columns = {column: (what, raw["key"]) for column, what in becomes.items()} | columns
-                    sound.append(raw)
-            if len(sound) == len(task.raws):
-                fits.append((task, found))
-            elif sound:
-                again.append(replace(task, name=f"{task.name}l", raws=sound))
+                    fitting.append(raw)
+            if len(fitting) == len(task.raws):
+                fits.append((task, result))
+            elif fitting:
+                again.append(replace(task, name=f"{task.name}l", raws=fitting))
         return names, _in_order([*fits, *self.read(again)])
 
-    def in_groups(self, made: Sequence[Made], known: Mapping[str, Mapping[str, Any]]) -> list[Made]:
-        """Return the samples, all fields in the groups of the whole batch. Raises: FieldMismatch; StoreError."""
+    def in_groups(
+        self, units_read: Sequence[ReadUnits], known: Mapping[str, Mapping[str, Any]]
+    ) -> list[ReadUnits]:
         kinds = dict[tuple[str, ...], Rows]()
-        for _, found in made:
-            for names, key, of in found.kinds:
+        for _, result in units_read:
+            for names, key, of in result.kinds:
                 kinds.setdefault(tuple(names), Rows(tuple(names), [key], [of]))
         if not kinds:
-            return [*made]
+            return [*units_read]
         try:
             group_of = groups_of([kinds[kind] for kind in sorted(kinds)], known)
         except FieldMismatch:
@@ -249,10 +248,10 @@ class _Batch:
         groups = dict[str, list[str]]()
         for name, group in sorted(group_of.items()):
             groups.setdefault(group, []).append(name)
-        fits, again = list[Made](), list[ReadTask]()
-        for task, found in made:
-            if _lies_in(group_of, found):
-                fits.append((task, found))
+        fits, again = list[ReadUnits](), list[ReadTask]()
+        for task, result in units_read:
+            if _lies_in(group_of, result):
+                fits.append((task, result))
             else:
                 again.append(replace(task, name=f"{task.name}s", groups=groups))
         return _in_order([*fits, *self.read(again)])
@@ -261,10 +260,10 @@ class _Batch:
         self.refusals.append(refusal_row(raw["key"], raw["sha256"], rejected("cut", code, why)))
 
 
-def _lies_in(group_of: Mapping[str, str], found: ReadParts) -> bool:
-    shards = [shard for one in found.parts for shard in Part.from_json(one).shards]
+def _lies_in(group_of: Mapping[str, str], result: ReadParts) -> bool:
+    shards = [shard for one in result.parts for shard in Part.from_json(one).shards]
     return all(group_of[name] == shard.group for shard in shards for name in shard.field_nbytes)
 
 
-def _in_order(made: Sequence[Made]) -> list[Made]:
-    return sorted(made, key=lambda one: one[0].name)
+def _in_order(units_read: Sequence[ReadUnits]) -> list[ReadUnits]:
+    return sorted(units_read, key=lambda unit: unit[0].name)

@@ -1,79 +1,85 @@
-"""Key, metadata and provenance of a sample that an object of another format holds.
+"""Keys, metadata and provenance of samples from objects that hold several.
 
-Keys begin with the object's hash: batches are published one by one, and an object may land again with other samples of
-the same keys.
+Keys begin with the object's hash: an object may land again with other samples under the same keys.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import loader
 from loader.dataset.columnar.choices import Options
 from loader.dataset.splits import split_of
+from loader.errors import StoreError
+from loader.storage import Store
 from penstock.compute.job import Job
+from penstock.compute.local_blocks import blocks_of, discard
+from penstock.compute.pool import Compute, Outcome
+from penstock.compute.work import Work
 from penstock.formats.registration.parts import text_of
 from penstock.formats.registration.shard_rows import key_of
 from penstock.stages import fingerprint
+
+from ...spec import DatasetSpec
 
 if TYPE_CHECKING:
     from ...spec import DatasetSpec
 
 OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
-"""Columns of each sample, whatever its format tells."""
-_HASH_LETTERS = 12
-"""Number of letters of an object's SHA-256 in front of the keys of its samples."""
+"""Columns of each sample that no format sets."""
+_HASH_CHARS = 12
+"""Hex digits of an object's SHA-256 before its samples' keys."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """Samples of a batch whose objects are of a format."""
+class BatchSamples:
+    """Samples of a batch."""
 
     parts: Sequence[tuple[str, loader.Part]] = ()
-    """Kind and part of each."""
+    """(kind, part)."""
     rows: list[Row] = field(default_factory=list)
-    """Rows of samples."""
+    """Rows of `units`."""
     refusals: list[Row]
-    """Rows of refused objects."""
+    """Rows of `refusals`."""
     labels: Sequence[str] = ()
-    """Class names of the dataset, in the order of their numbers."""
+    """The dataset's class names, by number."""
     foreign: Mapping[str, Any] | None = None
-    """Table of objects that stay in place, plain JSON; None for none."""
+    """Table of objects that stay in place, as JSON."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Field -> facts of it that the format tells."""
+    """Field -> facts from the format."""
     replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Key of a sample -> keys of the published ones whose place it takes."""
+    """Key of a sample -> keys of the published ones that it replaces."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Column -> type, of those that values of JSON documents became."""
+    """Column from JSON documents -> type."""
     notes: Sequence[str] = ()
-    """Notes on values of JSON documents that became no column, in words."""
+    """Messages about JSON values that became no column."""
     n_known: int = 0
-    """Samples that were left out: the dataset has them, or had them."""
+    """Samples left out, because the dataset has or had them."""
     jobs: Sequence[Job[Any, Any]] = ()
-    """The jobs that wrote, whose folders may go once the batch is on record."""
+    """Their folders may go once the batch is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taking:
-    """Rules by which a dataset takes the samples of its raw objects; plain, so that nodes get them."""
+class TakingRules:
+    """Rules by which a dataset takes the samples of its raw objects. Part of tasks."""
 
     dataset: str
-    """Dataset whose splits it has."""
+    """Dataset that decides the splits."""
     splits: dict[str, float]
-    """Split -> its share."""
+    """Split -> share."""
     split_by: str
     """As `DatasetSpec.split_by`."""
     format: str
     """Format of the raw objects."""
     choices: dict[str, Any]
-    """Choices of its reader, as `Options.to_json`."""
+    """Reader options, as `Options.to_json`."""
     provenance: dict[str, str]
     """Provenance of all samples."""
 
     @classmethod
-    def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "Taking":
+    def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "TakingRules":
         """Return the rules of a dataset."""
         return cls(
             dataset=spec.rebuild_of or spec.name,
@@ -85,44 +91,43 @@ class Taking:
         )
 
     @property
-    def of_no_run(self) -> "Taking":
-        """The same rules without the id of a run."""
+    def of_no_run(self) -> "TakingRules":
+        """The same rules without a run id."""
         return replace(self, provenance={**self.provenance, "run_id": ""})
 
-    def own_split(self, told: Mapping[str, str]) -> str:
-        """Return the split that a format names for a sample, "" for none. told: what it tells of its provenance."""
-        return "" if "split" in self.choices["without"] else told.get("split", "")
+    def own_split(self, source: Mapping[str, str]) -> str:
+        """Return the split that the format names for a sample, or "". source: its provenance."""
+        return "" if "split" in self.choices["without"] else source.get("split", "")
 
     @property
     def options(self) -> Options:
-        """Choices of the format's reader."""
         return Options.from_json(self.choices)
 
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
-    """Return the key of a sample. raw: row of its object; longest: letters of the longest name of its fields."""
-    return key_of(f"{raw['sha256'][:_HASH_LETTERS]}/{source_key}", longest)
+    """Return the key of a sample. longest: characters of its longest field name."""
+    return key_of(f"{raw['sha256'][:_HASH_CHARS]}/{source_key}", longest)
 
 
-def metadata_of(raw: Row, told: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the metadata of a sample. told: columns that its format has."""
+def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the metadata of a sample. columns: from its format."""
     return {
         "label": raw["label"],
         "mime": raw["mime"],
-        **told,
+        **columns,
         "kind": kind,
         "licence": raw["licence"],
     }
 
 
-def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]) -> dict[str, str]:
-    """Return the provenance of a sample, without its place in the object.
+def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the provenance of a sample, without its position in the object.
 
-    raw: row of its object, with `first_sha256` where it was published before with other bytes: it keeps its split.
-    told: what its format tells. A split there is the sample's, unless the source leaves `split` out.
+    raw: its object's row; `first_sha256`, if it was published before with other bytes, keeps its split. own: provenance
+    from its format. A split there is the sample's, unless the source leaves `split` out.
     """
-    own = taking.own_split(told)
-    by_subject = taking.split_by == "subject"
+    own_split = rules.own_split(own)
+    by_subject = rules.split_by == "subject"
     identity = raw["label"] if by_subject else raw.get("first_sha256") or raw["sha256"]
     source = {
         "source_key": text_of(source_key),
@@ -131,8 +136,8 @@ def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
-        "split": own or split_of(identity, taking.splits, taking.dataset),
-        **taking.provenance,
+        "split": own_split or split_of(identity, rules.splits, rules.dataset),
+        **rules.provenance,
     }
     if by_subject and raw["label"]:
         source["subject"] = raw["label"]
@@ -140,7 +145,7 @@ def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]
 
 
 def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str], content: str = "") -> Row:
-    """Return a sample's row of the `units` table. content: its hash, "" where nobody knows."""
+    """Return a sample's row of `units`. content: its hash, "" for unknown."""
     return {
         "key": key,
         "unit_id": source["unit_id"],
@@ -152,3 +157,34 @@ def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str], conte
         "end": source.get("raw_end", ""),
         "content": content,
     }
+
+
+U = TypeVar("U")
+R = TypeVar("R")
+
+
+def units_job(
+    work: Work[U, R], root: loader.Root, landing: Store, spec: DatasetSpec, partition: str, *decides: object
+) -> Job[U, R]:
+    """Return a job of a batch. decides: plain values that decide the units and their results."""
+    return Job(
+        store=root.store,
+        work=work,
+        about=f"{spec.name}/units/{partition}",
+        fingerprint=fingerprint(*decides),
+        stores=[landing, root.store],
+    )
+
+
+def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterator[tuple[U, Outcome[R]]]:
+    """Yield each unit with its outcome, in order."""
+    for block in blocks_of(compute, job, lambda: units):
+        yield from zip(units[block.first :], block.outcomes, strict=False)
+
+
+def not_written(compute: Compute, jobs: Sequence[Job[U, R]], key: str, outcome: Outcome[R]) -> StoreError:
+    """Return the error of a unit without result, and discard its jobs. key: of its first object."""
+    for job in jobs:
+        discard(compute, job)  # or the next run would find the same failure
+    why = outcome.error.summary if outcome.error else "no result"
+    return StoreError(f"the samples of {key!r} could not be written: {why}")

@@ -1,4 +1,4 @@
-"""Raw objects of walked formats where they landed, and what is known of their samples."""
+"""A source of raw objects in walked formats, and the facts of their samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,24 +17,24 @@ from loader.errors import (
     Transient,
 )
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
-from penstock.card.counting.classes import modality_of
+from loader.storage.store import list_place
+from penstock.card.classes import modality_of
 from penstock.compute.work import Fault
 from penstock.formats import registered_named
 from penstock.formats.reading.sample import FoundObjects
-from penstock.formats.registration.shard_rows import Rows, Shard, rows_of, shards_of
+from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of, shards_of
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...source_formats import companions
-from .sample_facts import OWN_COLUMNS, Row, Taking, key_in_dataset, metadata_of, source_of
+from .sample_facts import OWN_COLUMNS, Row, TakingRules, key_in_dataset, metadata_of, source_of
 
 Place = TypeVar("Place")
 
 
 def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
-    """Return what the store says of a landed object. Raises: Unusable where it is another by now; StoreError."""
+    """Return the store's facts of a landed object. Raises: Unusable if it was replaced; StoreError."""
     try:
         info = landing.head(row["key"])
     except ObjectNotFound as error:
@@ -42,7 +42,7 @@ def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
         why = "the object is not the one that landed; it lands again"
         if isinstance(landing, JoinedObjects):
-            why += f"; of its files {landing.written_last(row['key'])} was written last"
+            why += f"; its newest file is {landing.written_last(row['key'])}"
         raise dropped("fetch", Changed.__name__, why)
     return info
 
@@ -50,9 +50,9 @@ def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
 def fresh_objects(
     landing: Store, audits: Sequence[Row], raws: Mapping[str, Row], published: Mapping[str, str]
 ) -> tuple[list[ObjectInfo], list[Row]]:
-    """Return the admitted objects that the dataset does not have, by key, and the refusals of the others.
+    """Return the admitted objects that are new to the dataset, by key, and refusals of the others.
 
-    published: sha256 -> where these bytes are in the dataset. Raises: StoreError.
+    published: sha256 -> where the dataset has these bytes.
     """
     infos, refusals = list[ObjectInfo](), list[Row]()
     for row in audits:
@@ -67,9 +67,9 @@ def fresh_objects(
 
 @contextmanager
 def refused_where_unreadable(stage: str) -> Iterator[None]:
-    """Raise the error of an object as its refusal: damaged, not supported, or replaced. stage: of the refusal.
+    """Turn the error of an object into its refusal by this stage: damaged, not supported, or replaced.
 
-    Raises: Unusable; Fault where scratch is full; Throttled; Transient.
+    Raises: Unusable; Fault if scratch is full; Throttled; Transient.
     """
     try:
         yield
@@ -80,29 +80,29 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
     except NotSupported as error:
         raise not_supported(stage, NotSupported.__name__, error) from error
     except PenstockError as error:
-        if type(error) is StoreError:  # of this machine: those of the object have classes of their own
+        if type(error) is StoreError:  # this machine's; errors of the object have subclasses
             raise Fault(str(error)) from error
         raise rejected(stage, type(error).__name__, error) from error
 
 
 def not_of(format: str) -> Unusable:
-    """Return the refusal of an object that is not of the format."""
+    """Return the refusal of an object of another format."""
     return dropped(
-        "probe", "type_not_taken", f"it is not of the format {format}, or nothing beside it tells of it"
+        "probe", "type_not_taken", f"it is not of the format {format}, or no file beside it describes it"
     )
 
 
 class WalkedPlace:
-    """Raw objects of one format where they landed."""
+    """Raw objects of a walked format, in their source."""
 
     def __init__(self, landing: Store, format: str, options: Options) -> None:
-        """Costs a listing where an index tells of all objects. Raises: StoreError."""
+        """Open the source. Costs a listing if an index describes all objects."""
         self.landing, self._options = landing, options
         self._name, self._format = format, registered_named(format)
         self._all: FoundObjects | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
-        """Notes on values of JSON documents that became no column, of all objects that were walked."""
+        """Values of JSON documents that became no column, over all objects walked."""
         if companions(format):
             try:
                 self._all = self._format.find_objects(landing, list(list_place(landing)))
@@ -113,46 +113,47 @@ class WalkedPlace:
 
     @property
     def objects_per_shard(self) -> int:
-        """Objects that one index describes, at most."""
+        """Most objects that one index describes."""
         return self._format.OBJECTS_PER_SHARD
 
     @property
     def has_members(self) -> bool:
-        """True where an object was walked whose JSON documents become columns."""
+        """True once an object was walked whose JSON documents become columns."""
         return self._has_members
 
-    def found(self, info: ObjectInfo) -> FoundObjects:
-        """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
+    def objects_of(self, info: ObjectInfo) -> FoundObjects:
+        """Return the reader of an object. Raises: Unusable if it is not of the format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        found = self._all or self._format.find_objects(self.landing, [info])
-        if info.key not in {one.key for one in found.infos}:
+        objects = self._all or self._format.find_objects(self.landing, [info])
+        if info.key not in {one.key for one in objects.infos}:
             raise not_of(self._name)
-        self._has_members = self._has_members or found.members is not None
-        return found.reading(self._options.without, OWN_COLUMNS, self.members)
+        self._has_members = self._has_members or objects.members is not None
+        return objects.reading(self._options.without, OWN_COLUMNS, self.members)
 
     def has_samples(self, info: ObjectInfo) -> bool:
-        """Walk an object to its end; return whether it holds a sample. Raises: as `found`."""
+        """Walk an object to its end; return whether it holds a sample."""
         (shard,) = shards_of([info], 1)
         return bool(self.rows(shard))
 
-    def rows(self, shard: Shard) -> Sequence[Rows]:
-        """Return the rows of a shard, in runs with the same fields. Raises: as `found`."""
-        return rows_of(shard, [self.found(one).samples(one) for one in shard.infos], self._options.without)
+    def rows(self, shard: ForeignShard) -> Sequence[Rows]:
+        """Return the rows of a shard, in runs with the same fields."""
+        return rows_of(
+            shard, [self.objects_of(one).samples(one) for one in shard.infos], self._options.without
+        )
 
 
-def once_a_batch(look: Callable[[Store, str, Options], Place]) -> Callable[[str, Store, str, Options], Place]:
-    """Return a function of a batch as well, text that no other batch has: a process looks once at the place of each.
-
-    look: (files, format, options) -> the place. One place is held.
-    """
-    held: dict[str, Place] = {}
+def once_a_batch(
+    open_source: Callable[[Store, str, Options], Place],
+) -> Callable[[str, Store, str, Options], Place]:
+    """Return `open_source` with a batch as first argument: a process opens each batch's source once, and keeps one."""
+    opened: dict[str, Place] = {}
 
     def place_of(batch: str, files: Store, format: str, options: Options) -> Place:
-        if batch not in held:
-            held.clear()
-            held[batch] = look(files, format, options)
-        return held[batch]
+        if batch not in opened:
+            opened.clear()
+            opened[batch] = open_source(files, format, options)
+        return opened[batch]
 
     return place_of
 
@@ -162,29 +163,31 @@ walked_place = once_a_batch(WalkedPlace)
 
 @dataclass(frozen=True, slots=True)
 class KnownSample:
-    """Key, metadata and provenance of a sample."""
+    """Facts of a sample before its bytes are read."""
 
     key: str
     """Key in the dataset."""
     metadata: Mapping[str, Any]
-    """Metadata column -> value."""
+    """Column -> value."""
     source: Mapping[str, str]
     """Provenance column -> value."""
     has_own_split: bool
-    """True where its format names the split."""
+    """True if its format names the split."""
 
 
-def samples_of(taking: Taking, shard: Shard, rows: Rows, raws: Mapping[str, Row]) -> Iterator[KnownSample]:
-    """Yield what is known of each row."""
+def samples_of(
+    rules: TakingRules, shard: ForeignShard, rows: Rows, raws: Mapping[str, Row]
+) -> Iterator[KnownSample]:
+    """Yield the facts of each row."""
     kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
     starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
-    for source_key, of, told, known, spans in zip(
+    for source_key, of, columns, own, spans in zip(
         rows.source_keys, rows.objects, rows.each_metadata(), rows.sources, rows.spans(), strict=True
     ):
         raw = raws[of]
-        source = source_of(taking, raw, source_key, known)
-        if taking.format != "files":  # one of many of its object
+        source = source_of(rules, raw, source_key, own)
+        if rules.format != "files":  # the object holds several
             source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
             source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
         key = key_in_dataset(raw, source_key, longest)
-        yield KnownSample(key, metadata_of(raw, told, kind), source, bool(taking.own_split(known)))
+        yield KnownSample(key, metadata_of(raw, columns, kind), source, bool(rules.own_split(own)))

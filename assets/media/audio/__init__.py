@@ -1,1 +1,1 @@
-"""Sound: measured, brought to a rate and channels, cut into segments."""
+"""Audio: measured, resampled, cut into segments."""

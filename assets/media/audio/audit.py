@@ -1,54 +1,54 @@
-"""Sound decoded once to its end: how long, how loud, how much of it clipped, how much of it silent."""
+"""Audit of audio: one decode to its end gives length, loudness, clipping and silence."""
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard, floats
+from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
+from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 
-from ..container import check_duration, container_facts, first_audio, opened, sound_facts
+from ..container import audio_facts, check_duration, check_machine, container_facts, opened, required_audio
 from ..media_table import Row
-from ..unit import rejected
-from .decode import UndecodableSound, check_gaps, check_length, check_overlaps, decoded, ends_in
-from .meter import Meter, MonoSum, Unmeasurable
+from ..unit import Unusable, rejected
+from .decode import UndecodableAudio, check_gaps, check_length, check_overlaps, decoded, ends_in, prepare
+from .meter import LoudnessMeter, MonoSum, Unmeasurable
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+    from av.packet import Packet
 
 FULL_SCALE = 0.9999
-"""A sample at or beyond this share of full scale counts as clipped: 32765 of 32768 in 16 bits."""
+"""Share of full scale from which a sample counts as clipped: 32765 of 32768 in 16 bits."""
 
 SILENCE_RMS = 0.001
-"""Root mean square below which sound is silent: -60 dBFS."""
+"""Root mean square below which audio is silent: -60 dBFS."""
 
 WINDOW_S = 0.02
 
 
-class Loudness:
-    """Measurement of decoded frames, in order. O(samples); holds a block of about 65,536.
+class AudioStatistics:
+    """Statistics of decoded frames, in order. O(samples); holds about 65,536 samples.
 
-    n_samples: decoded so far, per channel. ends: end of the sound as the file tells it (`decode.ends_in`).
+    n_samples: decoded so far, per channel. ends: the audio's end by its file (`decode.ends_in`).
     """
 
     def __init__(self, ends: Ends | None = None) -> None:
         self.heard = Heard(ends or Ends())
-        self._meter: Meter | None = None
+        self._meter: LoudnessMeter | None = None
         self._mono_sum = MonoSum()
         self._n_values = self._n_clipped = self._n_windows = self._n_silent = 0
-        self._left: Any = np.zeros((0,), np.float32)
+        self._rest: Any = np.zeros((0,), np.float32)
 
     @property
     def n_samples(self) -> int:
         return self.heard.n_source
 
     def add(self, frame: "AudioFrame") -> None:
-        """Add a frame.
-
-        Raises: Unusable when the rate or the number of channels changes in mid-stream, for timestamps that make no
-        sense, and for samples that are no numbers.
-        """
+        """Add a frame. Raises: Unusable for a changed format, impossible timestamps, samples not finite."""
         try:
             self._take(self.heard.add(frame))
         except BadSound as bad:
@@ -64,9 +64,9 @@ class Loudness:
             if len(block) == 2:
                 self._mono_sum.add(block)
 
-    def _meter_of(self) -> Meter | None:
+    def _meter_of(self) -> LoudnessMeter | None:
         try:
-            return Meter(self.heard.rate_hz, self.heard.channels, self.heard.layout)
+            return LoudnessMeter(self.heard.rate_hz, self.heard.channels, self.heard.layout)
         except Unmeasurable:
             return None
 
@@ -76,25 +76,22 @@ class Loudness:
         self._n_values += block.size
         self._n_clipped += int((np.abs(block) >= FULL_SCALE).sum())
         squares = np.square(block, dtype=np.float64)  # a sample may be huge
-        power = np.concatenate([self._left, squares.mean(axis=0)])
+        power = np.concatenate([self._rest, squares.mean(axis=0)])
         window = max(1, round(WINDOW_S * self.heard.rate_hz))
         n_windows = len(power) // window
         rms = np.sqrt(power[: n_windows * window].reshape(n_windows, window).mean(axis=1))
         self._n_windows += n_windows
         self._n_silent += int((rms < SILENCE_RMS).sum())
-        self._left = power[n_windows * window :]
+        self._rest = power[n_windows * window :]
 
-    def facts(self, picture_start_s: Fraction | None = None) -> Row:
-        """Return the columns, once, behind the last frame.
-
-        A rest shorter than a window counts for the clipped and not for the silent. Raises: Unusable as `add`.
-        """
+    def facts(self, video_start_s: Fraction | None = None) -> Row:
+        """Return the columns, once, after the last frame. Raises: Unusable."""
         heard = self.heard
         self._take(heard.finish())
         check_overlaps(heard)
         offset_s = None
-        if picture_start_s is not None and heard.start is not None:
-            offset_s = float(heard.start - picture_start_s)
+        if video_start_s is not None and heard.start is not None:
+            offset_s = float(heard.start - video_start_s)
         measured: Row = {}
         if self._meter is not None:
             self._meter.finish()
@@ -118,34 +115,83 @@ class Loudness:
         }
 
 
-def as_float(frame: "AudioFrame") -> Floats:
-    """Return float32 [channels, samples], full scale = 1."""
-    return floats(frame)
-
-
 def audit_audio(path: str) -> Row:
-    """Return the columns of the media table. Raises: Unusable for a file that cannot be decoded to its end."""
+    """Return the columns of the media table. Raises: Unusable."""
     with opened(path) as container:
-        stream = first_audio(container)
-        loudness = Loudness(ends_in(container, stream))
+        stream = required_audio(container)
+        statistics = AudioStatistics(ends_in(container, stream))
         try:
             for frame in decoded(container, stream):
-                loudness.add(frame)
-        except UndecodableSound as error:
-            raise rejected("decode", "undecodable", f"after {loudness.n_samples} samples: {error}") from error
-        if not loudness.n_samples:
+                statistics.add(frame)
+        except UndecodableAudio as error:
+            raise rejected(
+                "decode", "undecodable", f"after {statistics.n_samples} samples: {error}"
+            ) from error
+        if not statistics.n_samples:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
-        found = loudness.facts()
-        heard = loudness.heard
+        measured = statistics.facts()
+        heard = statistics.heard
         check_gaps(heard.n_source, heard.n_filled)
         check_length(container, stream, heard)
         end_s = (heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz)
         missing_s = check_duration(container, float(end_s))
         header = {"codec": stream.codec_context.name, "profile": stream.profile, "tail_missing_s": missing_s}
-        facts: Row = container_facts(container) | sound_facts(stream) | header | found
+        facts: Row = container_facts(container) | audio_facts(stream) | header | measured
         if stream.time_base is not None:
             facts |= {
                 "time_base_num": stream.time_base.numerator,
                 "time_base_den": stream.time_base.denominator,
             }
-    return facts | {"duration_s": found["audio_duration_s"]}
+    return facts | {"duration_s": measured["audio_duration_s"]}
+
+
+class TrackAudit:
+    """Audit of a video's audio track during the video's decode; its fault leaves the video usable."""
+
+    def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
+        self._container, self._stream = container, stream
+        self._statistics = AudioStatistics(ends_in(container, stream))
+        self._error = ""
+        prepare(stream)
+
+    def add(self, packet: "Packet[Any]") -> None:
+        """Add the next packet; decodes nothing after an error."""
+        import av
+
+        if self._error:
+            return
+        try:
+            for frame in cast("list[AudioFrame]", packet.decode()):
+                self._statistics.add(frame)
+        except av.error.FFmpegError as error:
+            check_machine(error, self._container.name)
+            self._error = f"undecodable: after {self._statistics.n_samples} samples: {error.strerror}"
+        except Unusable as unusable:
+            self._error = f"{unusable.code}: {unusable.reason}"
+
+    def facts(self, video_start_s: Fraction) -> Row:
+        """Return the columns: measurements, or the reason for none."""
+        header = audio_facts(self._stream)
+        measured: Row = {}
+        if not self._error:
+            try:
+                measured = self._measured(video_start_s)
+            except Unusable as unusable:
+                self._error = f"{unusable.code}: {unusable.reason}"
+        return {**header, "audio_error": self._error} if self._error else {**header, **measured}
+
+    def _measured(self, video_start_s: Fraction) -> Row:
+        if not self._statistics.n_samples:
+            raise rejected("decode", "no_samples", "the audio stream holds no samples")
+        measured = self._statistics.facts(video_start_s)
+        heard = self._statistics.heard
+        check_length(self._container, self._stream, heard)
+        if heard.n_channels > MAX_CHANNELS:
+            raise rejected(
+                "decode", "channels", f"{heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+            )
+        try:
+            mix_for(heard.channels, heard.layout, "mono")
+        except UnknownLayout as error:
+            raise rejected("decode", "unknown_layout", error) from error
+        return measured

@@ -1,5 +1,6 @@
-"""Speech and other sound: decoded whole, brought to the policy's channels and rate, cut into lossless segments."""
+"""Cut audio: decode it, convert channels and rate to the policy's, write lossless FLAC segments."""
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -9,16 +10,76 @@ import numpy as np
 
 from loader.modalities.audio.timeline import Floats
 
-from ..container import TAIL_S, check_duration, first_audio, opened
-from ..known_facts import NOTHING, Known
+from ..container import TAIL_S, check_duration, check_machine, opened, required_audio
+from ..cutters import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
-from ..segments.read import Segment
+from ..segments import Segment
 from ..unit import MetadataValue, Unit, at, dropped, rejected
-from .decode import Timeline, check_gaps
-from .energy_segments import Levels, Limits, Meter, Span, complement, heard_spans, joined
-from .flac import db_of, safe_gain, write_flac
+from .decode import AudioTimeline, check_gaps
+from .energy_segments import LevelMeter, Levels, SegmentLimits, Span, complement, heard_spans, union_of
 
-__all__ = ["cut_audio", "write_flac"]
+_AT_ONCE = 65_536
+
+# FLAC's layouts by number of channels (RFC 9639, section 9.1.3).
+_LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
+
+
+def write_flac(
+    path: Path, samples: np.ndarray[Any, Any], rate_hz: int, *, bits: int = 16, gain: float | None = None
+) -> float:
+    """Write FLAC, rounded without dither, and return the applied gain in dB, at most 0.
+
+    samples: float32 [channels, n], full scale = 1, or int16; [n] for one channel. gain: None lowers audio that
+    would exceed full scale. The same samples give the same bytes.
+
+    Raises: StoreError for a full disk; Unusable.
+    """
+    import av
+
+    if samples.ndim == 1:
+        samples = samples[None, :]
+    if samples.dtype == np.int16:
+        samples = samples.astype(np.float32) / np.float32(2**15)
+    if gain is None:
+        gain = safe_gain(float(np.abs(samples).max(initial=0)))
+    kind, layout = ("s16" if bits == 16 else "s32"), _LAYOUTS[len(samples)]
+    try:
+        with av.open(str(path), "w", format="flac") as output:
+            stream = output.add_stream("flac", rate=rate_hz, layout=layout, format=kind)
+            if bits == 24:
+                stream.codec_context.options = {"bits_per_raw_sample": "24"}
+            for start in range(0, samples.shape[1], _AT_ONCE):
+                whole = as_int(samples[:, start : start + _AT_ONCE], bits, gain)
+                # FFmpeg keeps 24 bits at the top.
+                packed = whole.T.astype(np.int16) if bits == 16 else whole.T << 8
+                frame = av.AudioFrame.from_ndarray(
+                    np.ascontiguousarray(packed).reshape(1, -1), format=kind, layout=layout
+                )
+                frame.sample_rate, frame.pts, frame.time_base = rate_hz, start, Fraction(1, rate_hz)
+                output.mux(stream.encode(frame))
+            output.mux(stream.encode(None))
+    except av.error.FFmpegError as error:
+        check_machine(error, str(path))
+        raise rejected("cut", "unwritable", error.strerror) from error
+    return db_of(gain)
+
+
+def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return int32 in `bits` bits: exact with a gain of 1 for samples of that depth."""
+    full = 2 ** (bits - 1)
+    wide = np.rint(samples.astype(np.float64) * (full * gain))
+    whole: np.ndarray[Any, np.dtype[np.int32]] = np.clip(wide, -full, full - 1).astype(np.int32)
+    return whole
+
+
+def safe_gain(peak: float) -> float:
+    """Return the factor, at most 1, that brings the largest sample `peak` to full scale."""
+    return min(1.0, 1 / max(peak, 1e-9))
+
+
+def db_of(gain: float) -> float:
+    return round(20 * math.log10(gain), 4)
+
 
 MIN_TAIL_S = 0.5
 """A shorter rest stays with the segment before it."""
@@ -27,21 +88,18 @@ CAPTION_FIELD = "caption.txt"
 
 
 def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Return units with the fields `flac` (a file in `scratch`) and `json`, and a given segment's `caption.txt`.
+    """Return units with `flac` (a file in `scratch`) and `json`, and a given segment's `caption.txt`.
 
-    Only given segments may overlap. No sample is lost without being told: a unit's `left_out` are the stretches that
-    are in no unit, in samples. They lie before it, and for the last unit behind it too; with fixed segments there are
-    none.
+    Only given segments may overlap. A unit's `left_out` lists the stretches in samples before it that are in no
+    unit, and after it for the last unit. Memory does not grow with the length: scratch holds the audio as float32.
 
-    The sound lies in `scratch` as float32 while it is cut: memory does not grow with its length.
-
-    Raises: Unusable for a file that cannot be opened or decoded to its end, holds no samples, whose channels cannot be
-    had as the policy wants them, or of which a given segment lies outside; StoreError.
+    Raises: Unusable for audio that cannot be decoded to its end, has no samples or not the policy's channels, or
+    does not contain a given segment; StoreError.
     """
     with opened(path) as container:
-        stream = first_audio(container)
+        stream = required_audio(container)
         raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
-        timeline = Timeline(container, stream, policy.audio.sample_rate_hz, policy.audio.channels)
+        timeline = AudioTimeline(container, stream, policy.audio.sample_rate_hz, policy.audio.channels)
         spooled = _Spooled(scratch / "sound.f32", timeline, policy.audio.sample_rate_hz)
         if not timeline.n_source or not spooled.n_samples:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
@@ -53,18 +111,18 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
         spooled.path.unlink()
 
 
-def _end_s(timeline: Timeline) -> float:
-    """Return the end on the container's clock, with the padding: durations in headers may count it."""
+def _end_s(timeline: AudioTimeline) -> float:
     heard = timeline.heard
+    # With the padding: headers may count it.
     return float((heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz))
 
 
 class _Spooled:
-    """A timeline's samples in a file, frame by frame. peak: the largest; levels: of every 20 ms."""
+    """Samples of a timeline in a file. peak: largest sample; levels: of every 20 ms."""
 
-    def __init__(self, path: Path, timeline: Timeline, rate_hz: int) -> None:
+    def __init__(self, path: Path, timeline: AudioTimeline, rate_hz: int) -> None:
         self.path, self.n_samples, self.n_channels, self.peak = path, 0, 0, 0.0
-        meter = Meter(rate_hz)
+        meter = LevelMeter(rate_hz)
         with open(path, "wb") as file:
             for piece in timeline:
                 if not piece.shape[1]:
@@ -77,12 +135,11 @@ class _Spooled:
         self.frame, self.levels = meter.frame, meter.finish()
 
     def samples(self) -> Floats:
-        """Return float32 [channels, samples], mapped."""
         return np.memmap(self.path, "<f4", mode="r", shape=(self.n_samples, self.n_channels)).T
 
 
 def _units(
-    spooled: _Spooled, timeline: Timeline, raw: Mapping[str, Any], policy: AudioPolicy, known: Known
+    spooled: _Spooled, timeline: AudioTimeline, raw: Mapping[str, Any], policy: AudioPolicy, known: Known
 ) -> list[Unit]:
     pieces = _pieces(spooled, policy, known)
     gain = safe_gain(spooled.peak)
@@ -108,34 +165,32 @@ def _units(
     }
     left_out = _left_out([piece.span for piece in pieces], spooled.n_samples)
     return [
-        _unit(spooled, piece, policy, gain, {**facts, "left_out": mine}, metadata)
-        for piece, mine in zip(pieces, left_out, strict=True)
+        _unit(spooled, piece, policy, gain, {**facts, "left_out": spans}, metadata)
+        for piece, spans in zip(pieces, left_out, strict=True)
     ]
 
 
-class _Piece(NamedTuple):
-    """[start, end) in samples; number: of its file; segment: the given one that it is."""
+class _SegmentPlan(NamedTuple):
+    """[start, end) in samples; number: of its file; segment: its given segment."""
 
     span: Span
     number: int
     segment: Segment | None
 
 
-def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Piece]:
-    """Return the pieces in order of their starts. Raises: Unusable."""
+def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_SegmentPlan]:
     if policy.segments == "given":
-        given = [(_given(segment, spooled, policy), segment) for segment in known.segments]
-        if not given:
+        placed = [(_span_of(segment, spooled, policy), segment) for segment in known.segments]
+        if not placed:
             raise dropped("cut", "no_segments", "no row of the _segments table names it")
-        return [_Piece(span, number, segment) for number, (span, segment) in enumerate(given)]
+        return [_SegmentPlan(span, number, segment) for number, (span, segment) in enumerate(placed)]
     spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
     if not spans:
         raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
-    return [_Piece(span, number, None) for number, span in enumerate(spans)]
+    return [_SegmentPlan(span, number, None) for number, span in enumerate(spans)]
 
 
-def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
-    """Return the span of a given segment. Raises: Unusable for a segment that lies outside of the sound."""
+def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
     start_s, end_s = segment.span_s()
     start, end = round(start_s * policy.sample_rate_hz), round(end_s * policy.sample_rate_hz)
     if start >= spooled.n_samples or end > spooled.n_samples + TAIL_S * policy.sample_rate_hz:
@@ -150,16 +205,18 @@ def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
-    """Return for each span the parts of [0, n_samples) before it that are in none; for the last, those behind too."""
-    told: list[list[Span]] = [[] for _ in spans]
-    for start, end in complement(joined(spans), n_samples):
-        told[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append((start, end))
-    return told
+    """Return for each span the uncovered parts before it, and after the last one."""
+    parts: list[list[Span]] = [[] for _ in spans]
+    for start, end in complement(union_of(spans), n_samples):
+        parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(
+            (start, end)
+        )
+    return parts
 
 
 def _unit(
     spooled: _Spooled,
-    piece: _Piece,
+    piece: _SegmentPlan,
     policy: AudioPolicy,
     gain: float,
     facts: Mapping[str, Any],
@@ -184,10 +241,10 @@ def _unit(
 
 
 def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
-    """Return [start, end) in samples of every segment, in order. levels: of frames of `frame` samples, dBFS."""
+    """Return [start, end) in samples of every segment. levels: dBFS of frames of `frame` samples."""
     if policy.segments == "fixed":
         return _fixed(n_samples, policy)
-    limits = Limits(
+    limits = SegmentLimits(
         longest=int(policy.segment_s * policy.sample_rate_hz / frame),
         pause=round(policy.pause_s * policy.sample_rate_hz / frame),
         padding=round(policy.padding_s * policy.sample_rate_hz / frame),

@@ -1,8 +1,7 @@
-"""Sound on the container's timeline: the channels and the rate that a policy asks for, every sample at its place.
+"""Audio on the container's timeline, in a policy's channels and rate, every sample at its time.
 
-The first audio stream's decoded frames are laid end to end by their timestamps (`loader.modalities.audio.timeline`).
-They are brought to the wanted channels and resampled, all in float32: sample n of the result is heard n / rate_hz s
-after the first.
+Frames are laid end to end by timestamps (`loader.modalities.audio.timeline`), mixed and resampled in float32:
+sample n plays n / rate_hz s after the first.
 """
 
 import mmap
@@ -15,9 +14,8 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
-from loader.modalities.audio.padding import announced, ends_of
+from loader.modalities.audio.padding import announced, check_lengths, ends_of
 from loader.modalities.audio.resample import Resampler, StrangeRate
-from loader.modalities.audio.stated_lengths import check_lengths
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from loader.modalities.video.mp4 import check_complete
 
@@ -31,15 +29,15 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 
-class Timeline:
-    """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once; then all is final.
+class AudioTimeline:
+    """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once.
 
-    heard: decoded sound in its places, with its counts.
-    start: seconds at which the first sample is heard, on the container's clock, None before the first piece.
-    mix: how the source's channels became the wanted ones.
-    mono_sum: level of a sum of two channels.
+    heard: audio as decoded, with its counts.
+    start: seconds of the first sample on the container's clock.
+    mix: how channels were mixed.
+    mono_sum: level of the sum of two channels.
 
-    O(samples); holds a block of about 65,536 samples.
+    O(samples); holds about 65,536 samples.
     """
 
     def __init__(
@@ -56,12 +54,12 @@ class Timeline:
 
     @property
     def n_source(self) -> int:
-        """Samples per channel that were decoded, at the source's rate."""
+        """Decoded samples per channel, at the source's rate."""
         return self.heard.n_source
 
     @property
     def n_filled(self) -> int:
-        """Silent samples put into gaps, at the source's rate."""
+        """Silent samples inserted into gaps, at the source's rate."""
         return self.heard.n_filled
 
     @property
@@ -70,12 +68,9 @@ class Timeline:
         return self.heard.n_overlapping + self.heard.n_padding
 
     def __iter__(self) -> Iterator[Floats]:
-        """Yield the sound in blocks.
-
-        Raises: Unusable for sound that cannot be decoded to its end, or whose channels cannot be had so.
-        """
+        """Yield the audio in blocks. Raises: Unusable."""
         resampler: Resampler | None = None
-        for piece in laid(self._container, self._stream, self.heard):
+        for piece in source_blocks(self._container, self._stream, self.heard):
             if resampler is None:
                 self.mix = self._mixed()
                 n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
@@ -104,22 +99,22 @@ class Timeline:
             raise dropped("cut", "unknown_layout", error) from error
 
 
-def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
-    """Yield the stream's sound as it is, in blocks. Raises: Unusable."""
+def source_blocks(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
+    """Yield the stream's audio unmixed, in blocks. Raises: Unusable."""
     try:
         for frame in decoded(container, stream):
             yield from _finite(heard.add(frame))
         yield from _finite(heard.finish())
     except BadSound as bad:
         raise rejected("decode", bad.code, bad.reason) from bad
-    except UndecodableSound as error:
+    except UndecodableAudio as error:
         raise rejected("decode", "undecodable", f"sound, after {heard.n_source} samples: {error}") from error
     check_length(container, stream, heard)
     check_overlaps(heard)
 
 
 def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
-    """Yield the decoded frames of a stream. Raises: UndecodableSound; Unusable without a decoder."""
+    """Yield the decoded frames of a stream. Raises: UndecodableAudio; Unusable without a decoder."""
     import av
 
     prepare(stream)
@@ -133,28 +128,28 @@ def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["Aud
         refusal = ffmpeg_refusal(error, container.name, "decode", "undecodable", error.strerror, n_frames)
         if refusal.outcome == "not_supported":
             raise refusal from error
-        raise UndecodableSound(error.strerror) from error
+        raise UndecodableAudio(error.strerror) from error
 
 
-class UndecodableSound(Exception):
-    """Sound that FFmpeg cannot decode, in its words."""
+class UndecodableAudio(Exception):
+    """Audio that FFmpeg cannot decode, with its message."""
 
 
 def prepare(stream: "AudioStream") -> None:
-    """Prepare a stream before its first packet: one thread, and FLAC's checksums, which FFmpeg leaves unchecked."""
+    """Prepare a stream: one thread, and FLAC's checksums, which FFmpeg skips by default."""
     stream.codec_context.thread_count = 1
     if stream.codec_context.name == "flac":
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
 
 
 def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
-    """Return the end of the sound as the file tells it."""
+    """Return the audio's end as the file states it."""
     with _mapped(container.name) as data:
         return ends_of(container, stream, data)
 
 
 def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
-    """Check that a FLAC, WAV, MP3 or MP4 has the samples that its header announces. Raises: Unusable."""
+    """Check that FLAC, WAV, MP3 or MP4 holds the samples its header announces. Raises: Unusable."""
     name = container.format.name
     with _mapped(container.name) as data:
         promise = announced(name, data)
@@ -186,7 +181,7 @@ def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
 
 
 def check_overlaps(heard: Heard) -> None:
-    """Check that timestamps make sense. Raises: Unusable when most decoded samples would be left out."""
+    """Check that most decoded samples do not overlap others. Raises: Unusable."""
     if 2 * heard.n_overlapping > heard.n_source:
         raise rejected(
             "decode",
@@ -196,7 +191,7 @@ def check_overlaps(heard: Heard) -> None:
 
 
 def check_gaps(n_source: int, n_filled: int) -> None:
-    """Check that a file of sound holds more sound than holes. Raises: Unusable: its timestamps or frames are wrong."""
+    """Check that the audio holds more samples than gaps. Raises: Unusable."""
     if n_filled > n_source:
         raise rejected(
             "decode", "gaps", f"{n_source} samples are decoded, and {n_filled} missing between them"
@@ -204,18 +199,14 @@ def check_gaps(n_source: int, n_filled: int) -> None:
 
 
 def pieces_at(
-    timeline: Timeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
+    timeline: AudioTimeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
 ) -> Iterator[tuple[Floats, int]]:
-    """Yield for each [start, end) in s of the container's clock its samples, and how many of them are real.
+    """Yield for each [start, end) in s of the container's clock its samples, and how many are real.
 
-    Samples are float32 [channels, n]. Where the stream has nothing there is silence. A span's first sample is the one
-    nearest to its start: at most half a sample off. Spans are in order of their starts and may overlap; a span without
-    any real sample is all silence. Each is given as soon as it is complete: only overlapping spans are held, and a
-    block.
-
-    Raises: Unusable.
+    Samples are float32 [channels, n], the first the nearest to the start, silent where the stream has none. Spans
+    are sorted by start and may overlap. Memory holds a block and overlapping spans. Raises: Unusable.
     """
-    waiting = [_Piece(start, round((end - start) * rate_hz)) for start, end in spans]
+    waiting = [_SpanSamples(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0
     n_channels = 1
     for block in timeline:
@@ -237,18 +228,17 @@ def pieces_at(
         yield piece.done(n_channels)
 
 
-class _Piece:
+class _SpanSamples:
     def __init__(self, start: Fraction, n_samples: int) -> None:
         self.start, self._n = start, n_samples
         self._samples: Floats | None = None
         self._n_real = 0
 
     def end(self, zero: Fraction, rate_hz: int) -> int:
-        """Return the number of the timeline's sample behind its last."""
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
-        """Add a block whose first sample is the piece's sample number `at`."""
+        """Add a block whose first sample is the piece's number `at`."""
         low, high = max(0, at), min(self._n, at + block.shape[1])
         if low >= high:
             return

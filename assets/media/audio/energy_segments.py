@@ -1,15 +1,12 @@
-"""Audible stretches of a sound: louder than its background, found by their energy.
+"""Audible stretches of audio, louder than their background, by energy.
 
-- The level is the mean square over 20 ms.
-- The background is the tenth percentile of the levels of 30 s around.
-- A stretch begins where the level rises 10 dB above the background and ends where it falls below 6 dB above it.
-- The loud parts are at the level reached for half a second in all. Levels within 12 dB of them are heard in any case,
-  so of a steady sound, noise or a tone, nothing is left out.
-- Pauses that are too short are bridged, stretches that are too short left out, the others padded. A stretch that is too
-  long is divided at its quietest place.
-- A background that grows louder of a sudden is taken for sound for some 13 s: rather too much is kept than too little.
+- Level: mean square over 20 ms. Background: tenth percentile of the levels within 30 s.
+- A stretch begins 10 dB above the background and ends 6 dB above it.
+- Levels within 12 dB of the loudest half second always count, so steady noise or a tone is kept whole.
+- Short pauses are bridged, short stretches dropped, long ones split at their quietest point.
+- A background that suddenly grows louder counts for about 13 s: rather too much than too little.
 
-Everything is O(frames), 50 per second: 1.4 MB for an hour.
+O(frames), 50 per second: 1.4 MB per hour.
 """
 
 from dataclasses import dataclass
@@ -27,32 +24,32 @@ AROUND_S = 30.0
 ON_DB, OFF_DB = 10.0, 6.0
 LOUD_DB = 12.0
 FLOOR_DBFS = -70.0
-"""Level in dBFS below which nothing is heard: the noise of 16 bits is 30 dB further down."""
+"""Level in dBFS below which nothing is audible: 16-bit noise is 30 dB lower."""
 
 _LOUD_FRAMES = 25
-_BLOCK = 50  # frames: percentiles are taken of seconds
+_BLOCK = 50  # frames: percentiles are per second
 
 
-class Meter:
-    """Levels of a sound that passes in blocks."""
+class LevelMeter:
+    """Levels of audio, block by block."""
 
     def __init__(self, rate_hz: int) -> None:
         self.frame = max(1, round(FRAME_S * rate_hz))
         self._levels: list[Levels] = []
-        self._left = np.zeros(0, np.float32)
+        self._rest = np.zeros(0, np.float32)
 
     def add(self, samples: Floats) -> None:
-        """Add float32 [channels, samples]: the mean over the channels of their squares counts."""
+        """Add float32 [channels, samples]; channels count by their mean square."""
         squares = np.square(samples, dtype=np.float64)  # a sample may be huge
-        power = np.concatenate([self._left, squares.mean(axis=0)])
+        power = np.concatenate([self._rest, squares.mean(axis=0)])
         n_whole = len(power) // self.frame
         self._levels.append(_db(power[: n_whole * self.frame].reshape(n_whole, self.frame).mean(axis=1)))
-        self._left = power[n_whole * self.frame :]
+        self._rest = power[n_whole * self.frame :]
 
     def finish(self) -> Levels:
-        """Return float32 [frames], dBFS; the last frame may be a shorter one."""
-        if len(self._left):
-            self._levels.append(_db(self._left.mean(keepdims=True)))
+        """Return float32 [frames], dBFS; the last frame may be shorter."""
+        if len(self._rest):
+            self._levels.append(_db(self._rest.mean(keepdims=True)))
         return np.concatenate(self._levels) if self._levels else np.zeros(0, np.float32)
 
 
@@ -62,34 +59,34 @@ def _db(power: np.ndarray[Any, Any]) -> Levels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of stretches, in frames."""
+class SegmentLimits:
+    """Limits of stretches in frames."""
 
     longest: int
     """Longest stretch."""
     pause: int
     """Shortest pause that ends a stretch."""
     padding: int
-    """Padding before and behind a stretch."""
+    """Padding before and after a stretch."""
     shortest: int
-    """Shortest stretch that counts, before padding."""
+    """Shortest stretch, before padding."""
     tail: int
-    """Shortest piece that a long stretch is divided into."""
+    """Shortest piece of a split stretch."""
 
 
-def heard_spans(levels: Levels, limits: Limits) -> list[Span]:
-    """Return [start, end) in frames, in order, apart from each other or touching where a stretch was divided."""
+def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
+    """Return [start, end) in frames, in order."""
     on, off = thresholds(levels)
     spans = _bridged(_stretches(levels, on, off), limits.pause)
     spans = [(start, end) for start, end in spans if end - start >= limits.shortest]
     padded = [
         (max(0, start - limits.padding), min(len(levels), end + limits.padding)) for start, end in spans
     ]
-    return [part for span in joined(padded) for part in divided(levels, span, limits)]
+    return [part for span in union_of(padded) for part in split_span(levels, span, limits)]
 
 
 def thresholds(levels: Levels) -> tuple[Levels, Levels]:
-    """Return float32 [frames] each: the levels at which a stretch begins, and at which it ends."""
+    """Return float32 [frames] each: levels at which a stretch begins, and ends."""
     if not len(levels):
         return levels, levels
     n_blocks = -(-len(levels) // _BLOCK)
@@ -108,7 +105,6 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
 
 
 def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
-    """Return stretches from the crossing of `off` before the first frame above `on` to the next crossing of `off`."""
     above = np.concatenate([[False], levels > off, [False]])
     edges = np.flatnonzero(above[1:] != above[:-1])
     starts, ends = edges[::2], edges[1::2]
@@ -129,13 +125,13 @@ def _bridged(spans: list[Span], pause: int) -> list[Span]:
     return bridged
 
 
-def joined(spans: list[Span]) -> list[Span]:
-    """Return the union of the spans, which are in order of their starts."""
+def union_of(spans: list[Span]) -> list[Span]:
+    """Return the union of the spans, which are sorted by start."""
     return _bridged(spans, 0)
 
 
-def divided(levels: Levels, span: Span, limits: Limits) -> list[Span]:
-    """Return the span in pieces of at most `longest` frames: each ends at its quietest place behind its middle."""
+def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
+    """Return the span in pieces of at most `longest` frames, split at their quietest points."""
     start, end = span
     pieces = []
     while end - start > limits.longest:
@@ -149,6 +145,6 @@ def divided(levels: Levels, span: Span, limits: Limits) -> list[Span]:
 
 
 def complement(spans: list[Span], n: int) -> list[Span]:
-    """Return the parts of [0, n) that are in no span."""
+    """Return the parts of [0, n) outside all spans."""
     edges = [0, *(edge for span in spans for edge in span), n]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]

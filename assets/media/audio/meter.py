@@ -1,7 +1,4 @@
-"""Loudness and true peak of a sound while it passes, and the level of a stereo sound whose channels are added.
-
-ITU-R BS.1770-4 and EBU R128, by FFmpeg.
-"""
+"""Loudness and true peak (ITU-R BS.1770-4, EBU R128, by FFmpeg), and the level of a mono sum, block by block."""
 
 import math
 from collections.abc import Iterator
@@ -14,57 +11,56 @@ from loader.modalities.audio.resample import Resampler
 from loader.modalities.audio.timeline import Floats
 
 CANCELS_DB = -10.0
-"""Level in dB below which a sum cancels: the channels' correlation is then below -0.8."""
+"""Level in dB below which a sum cancels: a channel correlation below -0.8."""
 
 
 class MonoSum:
-    """The sum of a stereo sound's channels, block by block. O(samples)."""
+    """Sum of two channels, block by block. O(samples)."""
 
     def __init__(self) -> None:
         self._sum = self._mean = 0.0
 
     def add(self, samples: Floats) -> None:
         """Add float32 [2, samples]."""
-        left, right = samples.astype(np.float64)
-        self._sum += float(np.square((left + right) / 2).sum())
-        self._mean += float((np.square(left).sum() + np.square(right).sum()) / 2)
+        first, second = samples.astype(np.float64)
+        self._sum += float(np.square((first + second) / 2).sum())
+        self._mean += float((np.square(first).sum() + np.square(second).sum()) / 2)
 
     def db(self) -> float | None:
-        """Return the power of (left + right) / 2 against the mean power of both, in dB.
+        """Return the power of (left + right) / 2 relative to the channels' mean power, in dB.
 
-        0 for two equal channels, -3.01 for unlike ones, -infinity (as -200) for inverted ones. None for silence, or
-        where there were not two channels.
+        0 for equal channels, -3.01 for unrelated, -200 for inverted ones. None for silence or other than two
+        channels.
         """
         if not self._mean:
             return None
         return max(-200.0, 10 * math.log10(max(self._sum / self._mean, 1e-20)))
 
     def cancels(self) -> bool | None:
-        """Return whether the sum cancels; None where `db` is."""
+        """Return whether the sum cancels; None if `db` is."""
         db = self.db()
         return None if db is None else db < CANCELS_DB
 
 
 MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
-"""The K-weighting's filters lie at 38 Hz and 1682 Hz."""
+"""The K-weighting's filters are at 38 Hz and 1682 Hz."""
 
-_GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. The filter says -70 when none did.
+_GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. The filter returns -70 without any other.
 
 
 class Unmeasurable(ValueError):
-    """A rate, or channels, that the standard has no weights for."""
+    """Rate or channels without weights in the standard."""
 
 
-class Meter:
-    """Meter of blocks float32 [channels, samples], full scale = 1: add them, then finish() once, and read.
+class LoudnessMeter:
+    """Meter of blocks float32 [channels, samples], full scale = 1: add them, finish() once, then read.
 
-    loudness_lufs: integrated, gated; one channel is measured as one (3 LU less than the same on two). None when no
-    block of 400 ms is louder than -70 LUFS.
-    range_lu: loudness range of EBU Tech 3342, which says little of less than a minute; None with loudness_lufs.
-    true_peak_dbtp: of the signal oversampled four times, never below the largest sample; None for digital silence.
-    Twice above 48 kHz, as it is above 96 kHz: BS.1770-4, annex 2, asks for 192 kHz.
+    loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None if no 400 ms block is
+    louder than -70 LUFS.
+    range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is.
+    true_peak_dbtp: oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
 
-    About 300 times as fast as a stereo sound at 48 kHz plays. Raises: Unmeasurable.
+    About 300 times real time for stereo at 48 kHz. Raises: Unmeasurable.
     """
 
     def __init__(self, rate_hz: int, channels: tuple[str, ...], layout: str) -> None:
@@ -76,7 +72,7 @@ class Meter:
         if set(channels) == {"NONE"} and len(channels) <= 2:
             layout = ("mono", "stereo")[len(channels) - 1]
         self._rate_hz, self._layout, self._n_seen, self._peak = rate_hz, layout, 0, 0.0
-        self._ebur128 = self._made()
+        self._ebur128 = self._graph_of()
         factor = 4 if rate_hz <= 48_000 else 2 if rate_hz <= 96_000 else 1
         self._oversampler = Resampler(rate_hz, rate_hz * factor, len(channels), short=True)
 
@@ -103,7 +99,7 @@ class Meter:
         if self.loudness_lufs is not None and self.loudness_lufs <= _GATE_LUFS:
             self.loudness_lufs = self.range_lu = None
 
-    def _made(self) -> Any:
+    def _graph_of(self) -> Any:
         import av
         import av.filter
 
@@ -120,7 +116,6 @@ class Meter:
         return graph
 
     def _read(self) -> None:
-        """Read the values in the last frame that the graph can give now."""
         import av
 
         last = None
@@ -129,10 +124,10 @@ class Meter:
                 last = self._ebur128.pull()
             except (av.error.BlockingIOError, av.error.EOFError):
                 break
-        said = {} if last is None else last.metadata
-        if "lavfi.r128.I" in said:
-            self.loudness_lufs = round(float(said["lavfi.r128.I"]), 2)
-            self.range_lu = round(float(said["lavfi.r128.LRA"]), 2)
+        metadata = {} if last is None else last.metadata
+        if "lavfi.r128.I" in metadata:
+            self.loudness_lufs = round(float(metadata["lavfi.r128.I"]), 2)
+            self.range_lu = round(float(metadata["lavfi.r128.LRA"]), 2)
 
 
 def _largest(pieces: Iterator[Floats]) -> float:

@@ -1,1 +1,1 @@
-"""Clips: canonical ones that are encoded, reference ones that keep the bytes."""
+"""Clips of videos: canonical (encoded anew) or reference (packets of the source)."""

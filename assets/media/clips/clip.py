@@ -1,37 +1,62 @@
-"""A clip in a scratch file, and its facts."""
+"""A clip in a scratch file, and its packet table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..unit import MetadataValue
-from ..video.spans import Span
+from loader.errors import DecodeFailed
+from loader.modalities.video.packet_table import StreamFacts, index_packets, read_packets
+
+from ..unit import MetadataValue, rejected
+from ..video.spans import ClipSpan
 
 Mode = Literal["canonical", "reference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """A clip in a scratch file."""
+    """Clip in a scratch file."""
 
     path: Path
     """File of the clip."""
     packets: Path
-    """File with its packet table."""
-    span: Span
-    """Stretch of the video that it was cut from."""
+    """File of its packet table."""
+    span: ClipSpan
+    """Span of the video that it was cut from."""
     pts: list[int]
-    """Source ticks of every frame that it shows."""
+    """Source ticks of every frame."""
     end: int
     """End of the last frame, in source ticks."""
     size_px: tuple[int, int]
     """(width, height), upright."""
-    wanted: tuple[int, int]
-    """(number of the first frame asked for, how many were); a reference clip may show more."""
+    requested: tuple[int, int]
+    """(number of the first requested frame, count); a reference clip may hold more."""
     mode: Mode
     """Mode of the clip."""
     mode_reason: str = ""
-    """Reason why it is not of the policy's mode; "" where it is."""
+    """Why it has not the policy's mode; "" if it has."""
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     """Columns of its own."""
+
+
+PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
+
+
+class PacketTables:
+    """Writes packet tables of clips that were encoded alike: test decodes run only for new decoder settings."""
+
+    def __init__(self) -> None:
+        self._tried: StreamFacts | None = None
+
+    def write(self, mp4: Path) -> Path:
+        """Write a clip's packet table next to it, and return its path. Raises: Unusable; OSError."""
+        target = mp4.with_suffix(".packets")
+        try:
+            table = index_packets(mp4.read_bytes(), self._tried)
+        except DecodeFailed as error:
+            raise rejected("cut", "unreadable_clip", error) from error
+        target.write_bytes(table)
+        if self._tried is None:
+            self._tried = read_packets(table).facts
+        return target

@@ -1,8 +1,7 @@
-"""Videos: the choice of stretches, the clips of them, and the fields that belong to each.
+"""Cut videos: choose spans, make their clips, and collect each unit's fields.
 
-Beside every clip lies its packet table, with which a reader fetches single frames. A clip whose span has sound carries
-it as `sound.flac`: its first sample at the clip's first frame, as long as the clip. See `spans` for the stretches,
-`canonical` and `reference` for the picture.
+Every clip has a packet table, by which readers fetch single frames. If its span has audio, `sound.flac` begins at its
+first frame and has its length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,39 +10,71 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ..container import PacketIndex, index_packets, moving_picture, opened
-from ..known_facts import NOTHING, Known
+from ..audio.cut import write_flac
+from ..audio.decode import AudioTimeline, pieces_at
+from ..container import PacketIndex, first_audio, first_video, index_packets, opened
+from ..cutters import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of
 from ..unit import MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
-from ..video.spans import Span, cuts_of, given, shots, windows
-from .audit_and_cut import get_clips
+from ..video.spans import ClipSpan, cuts_of, given_spans, shots, windows
 from .canonical import canonical_clips
-from .clip import Clip
-from .packet_field import PACKETS_FIELD, PACKETS_GROUP
+from .clip import PACKETS_FIELD, PACKETS_GROUP, Clip
+from .early_clips import get_clips
 from .reference import reference_clips
-from .sound import SOUND_FIELD, SOUND_GROUP, Columns, write_sounds
+
+SOUND_FIELD, SOUND_GROUP = "sound.flac", "sound"
+
+Columns = Mapping[str, MetadataValue]
+
+
+def write_clip_audio(
+    path: str, spans: Sequence[tuple[Fraction, Fraction]], targets: Sequence[Path], rate_hz: int
+) -> list[Columns]:
+    """Write each span's mono audio, if there is any, and return each span's columns.
+
+    spans: [start, end) in s of the container's clock. sound_missing_s: seconds without audio in the source.
+
+    Raises: Unusable; StoreError for a full disk.
+    """
+    rows: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
+    with opened(path) as container:
+        stream = first_audio(container)
+        if stream is None:
+            return rows
+        order = sorted(range(len(spans)), key=lambda place: spans[place][0])
+        timeline = AudioTimeline(container, stream, rate_hz)
+        pieces = pieces_at(timeline, [spans[place] for place in order], rate_hz)
+        for place, (samples, n_real) in zip(order, pieces, strict=True):
+            if n_real:
+                gain_db = write_flac(targets[place], samples, rate_hz)
+                missing_s = (samples.shape[1] - n_real) / rate_hz
+                rows[place] = {"has_sound": True, "sound_missing_s": missing_s, "sound_gain_db": gain_db}
+        if timeline.mix is None:
+            return rows
+        whole: Columns = {"sound_downmix": timeline.mix.name, "mono_cancels": timeline.mono_sum.cancels()}
+    return [{**columns, **whole} if columns["has_sound"] else columns for columns in rows]
+
 
 CAPTION_FIELD = "caption.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Video:
-    """The source of clips. facts: part of each clip's `json` about it."""
+    """Source of clips. facts: part of each clip's `json`."""
 
     index: PacketIndex
-    spans: list[Span]
+    spans: list[ClipSpan]
     facts: Mapping[str, Any]
 
 
 def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Return units with the fields `mp4`, `mp4.packets` and `json` (source pts of every frame).
+    """Return units with `mp4`, `mp4.packets` and `json` (source pts of every frame).
 
-    Where there is sound they have `sound.flac`, and for a given segment with a caption `caption.txt`.
+    Units with audio also have `sound.flac`, given segments with a caption `caption.txt`. Without an audit the video
+    is decoded to its end.
 
-    known: without an audit the video is decoded to its end (for shots, audited first).
-
-    Raises: Unusable for a file that cannot be opened or decoded, has no usable timestamps, or is not taken by the
+    Raises: Unusable for a video that cannot be opened or decoded, has no usable timestamps, or is outside the
     policy; StoreError.
     """
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
@@ -56,11 +87,7 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 
 def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
-    """Return the packet index as the audit found it, or else as the packets say. Raises: Unusable.
-
-    Not every packet of a broken start gives a frame.
-    """
-    if audit.get("end_pts") is not None:
+    if audit.get("end_pts") is not None:  # more precise: at a broken start not every packet gives a frame
         return PacketIndex(
             n_packets=audit["n_packets"],
             start_pts=audit["start_pts"],
@@ -69,7 +96,7 @@ def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
             max_gop_frames=audit["max_gop_frames"],
         )
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         if stream is None:
             raise rejected("probe", "no_streams", "the container has no video stream")
         return index_packets(container, stream)
@@ -78,13 +105,12 @@ def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
 def _sounds(
     path: str, clips: Sequence[Clip], index: PacketIndex, policy: VideoPolicy, known: Known
 ) -> list[Columns]:
-    """Return the columns of each clip's sound, which lies beside the clip. Raises: Unusable; StoreError."""
     if known.audit.get("audio_error"):
         return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
     base = Fraction(*index.time_base)
     spans = [(clip.pts[0] * base, clip.end * base) for clip in clips]
     targets = [clip.path.with_suffix(".flac") for clip in clips]
-    return write_sounds(path, spans, targets, policy.sound_rate_hz)
+    return write_clip_audio(path, spans, targets, policy.sound_rate_hz)
 
 
 def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
@@ -92,14 +118,14 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
     if policy.units == "windows":
         return _Video(index=index, spans=windows(index, policy), facts={**facts, "clip_s": policy.clip_s})
     if policy.units == "segments":
-        return _Video(index=index, spans=given(index, known.segments), facts=facts)
-    found = shots(index, policy, cuts_of(known.audit))
-    counts = {"clip_s": policy.clip_s, "n_shots": found.n_shots, "n_short_shots": found.n_short}
-    return _Video(index=index, spans=found.spans, facts={**facts, **counts})
+        return _Video(index=index, spans=given_spans(index, known.segments), facts=facts)
+    by_shot = shots(index, policy, cuts_of(known.audit))
+    counts = {"clip_s": policy.clip_s, "n_shots": by_shot.n_shots, "n_short_shots": by_shot.n_short}
+    return _Video(index=index, spans=by_shot.spans, facts={**facts, **counts})
 
 
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
-    """Return a clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
+    """Return a clip per span; None for a window or shot without a frame."""
     index, audit = video.index, known.audit
     if known.staging is not None:
         waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)
@@ -108,18 +134,18 @@ def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: 
     reasons: list[Clip | str] = [""] * len(video.spans)
     if policy.mode == "reference":
         reasons = reference_clips(path, video.spans, index, scratch, policy, audit)
-    places = [place for place, found in enumerate(reasons) if isinstance(found, str)]
-    clips: list[Clip | None] = [None if isinstance(found, str) else found for found in reasons]
+    places = [place for place, result in enumerate(reasons) if isinstance(result, str)]
+    clips: list[Clip | None] = [None if isinstance(result, str) else result for result in reasons]
     if places:
         spans = [video.spans[place] for place in places]
-        made = canonical_clips(path, spans, index, scratch, policy, audit)
-        for place, clip in zip(places, made, strict=True):
+        encoded = canonical_clips(path, spans, index, scratch, policy, audit)
+        for place, clip in zip(places, encoded, strict=True):
             reason = reasons[place]
             clips[place] = clip and replace(clip, mode_reason=reason if isinstance(reason, str) else "")
     for clip, span in zip(clips, video.spans, strict=True):
         if clip is None and span.segment is not None:
-            told = f"{span.segment.start_s} to {span.segment.end_s} s"
-            raise rejected("cut", "segment", f"no frame begins in the segment from {told}")
+            times = f"{span.segment.start_s} to {span.segment.end_s} s"
+            raise rejected("cut", "segment", f"no frame begins in the segment from {times}")
     if not any(clips):
         raise rejected("decode", "no_frames", "no frame has a place in the stretches that are wanted")
     return clips
@@ -133,7 +159,7 @@ def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Uni
         "pts": clip.pts,
         "end": clip.end,
         "policy": clip.mode,
-        "wanted": list(clip.wanted),
+        "wanted": list(clip.requested),
     }
     fields: dict[str, Any] = {"mp4": clip.path, PACKETS_FIELD: clip.packets}
     groups = {PACKETS_FIELD: PACKETS_GROUP}
@@ -144,7 +170,7 @@ def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Uni
         "width_px": clip.size_px[0],
         "height_px": clip.size_px[1],
         "aspect_ratio": round(clip.size_px[0] / clip.size_px[1], 6),
-        "bucket": bucket_of(policy.buckets, *clip.size_px, clip.wanted[1]),
+        "bucket": bucket_of(policy.buckets, *clip.size_px, clip.requested[1]),
         "n_frames": len(clip.pts),
         "start_s": float(start * base),
         "duration_s": float((clip.end - start) * base),

@@ -1,15 +1,9 @@
-"""Reference clips: whole GOPs of the source, packet for packet, in a plain mp4 whose index is in front.
+"""Reference clips: whole GOPs of the source, packet for packet, in an mp4 with its index in front.
 
-A clip holds the GOPs that its span touches (those inside, for a clip of a shot), at the source's times; `Clip.wanted`
-tells the frames that were asked for. The frames are bit for bit those of the source: source and clip are decoded and
-compared, frame by frame, before a clip is given out. Containers that cannot seek become mp4 on the way.
-
-Refused, with a reason:
-
-- Frames that a reader would have to change: pixels that are not square, fields, more than 8 bits, HDR, wide primaries.
-- Packets without display times.
-- Codecs that mp4 does not take.
-- GOPs that are open or long.
+A clip holds the GOPs that its span touches (for a shot: the ones inside). Source and clip are both decoded and
+compared, so frames are bit for bit the source's. Refused: frames that a reader would have to convert (non-square
+pixels, fields, more than 8 bits, HDR, wide primaries), packets without display times, codecs outside mp4, open or
+long GOPs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,20 +12,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..container import PacketIndex, moving_picture, opened
+from ..container import PacketIndex, first_video, opened
 from ..policy import VideoPolicy
 from ..unit import Unusable, rejected
-from ..video.gops import Cut, Gops, Packets, packets_of
+from ..video.colour import display_matrix, rendering_of
+from ..video.frame_filter import turns_of
 from ..video.seek_audit import frame_crc
 from ..video.span_frames import CannotSeek, frames_of
-from ..video.spans import Span
+from ..video.spans import ClipSpan
 from ..video.timestamps import has_display_times
-from ..video_colour.colour import rendering_of
-from ..video_colour.picture_filter import turns_of
-from ..video_colour.side_data import display_matrix
-from .clip import Clip
-from .packet_field import PacketTables
-from .remux import NotForMp4, copy_packets
+from .clip import Clip, PacketTables
+from .remux import GopCut, Gops, NotForMp4, Packets, copy_packets, stream_packets
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -40,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """size_px: upright; assumed: colours that are not tagged."""
+    """size_px: upright; assumed: some colour tags are missing."""
 
     size_px: tuple[int, int]
     assumed: bool
@@ -48,57 +39,56 @@ class _Shape:
 
 def reference_clips(
     path: str,
-    spans: Sequence[Span],
+    spans: Sequence[ClipSpan],
     index: PacketIndex,
     scratch: Path,
     policy: VideoPolicy,
     audit: Mapping[str, Any],
 ) -> list[Clip | str]:
-    """Return a clip per span, in their order, or in a word why there is none.
+    """Return a clip per span, in order, or the reason for none.
 
-    Two demuxes of the file, a decode of the stretches, and one of the clips.
-
-    Raises: Unusable for a file that cannot be decoded; StoreError when the disk is full.
+    Two demuxes of the file, a decode of the spans, and one of the clips. Raises: Unusable; StoreError for a full
+    disk.
     """
     with opened(path) as container:
         stream = _stream(container)
-        packets = packets_of(container, stream) if has_display_times(container) else None
+        packets = stream_packets(container, stream) if has_display_times(container) else None
     shape = _shape(path, policy, audit) if packets is not None else "no_timestamps"
     if packets is None or isinstance(shape, str):
         return [str(shape)] * len(spans)
     gops = Gops(packets, shortest=round(policy.min_clip_s / Fraction(*index.time_base)))
     cuts = [gops.cut(span, policy) for span in spans]
-    clips = {place: cut for place, cut in enumerate(cuts) if isinstance(cut, Cut)}
+    clips = {place: cut for place, cut in enumerate(cuts) if isinstance(cut, GopCut)}
     targets = {place: scratch / f"clip-{place:04d}.mp4" for place in clips}
     try:
         copy_packets(path, packets, [(clips[place], targets[place]) for place in clips])
     except NotForMp4 as reason:
-        return [str(reason) if isinstance(cut, Cut) else cut for cut in cuts]
+        return [str(reason) if isinstance(cut, GopCut) else cut for cut in cuts]
     expected = _source_crcs(path, [_extent(cut, packets) for cut in clips.values()], audit)
-    found: list[Clip | str] = []
+    results: list[Clip | str] = []
     for place, cut in enumerate(cuts):
         if isinstance(cut, str):
-            found.append(cut)
+            results.append(cut)
             continue
         pts = sorted(packets.pts[cut.first : cut.stop])
         if _same(targets[place], pts, Fraction(*index.time_base), expected):
             clip = _clip(spans[place], targets[place], pts, _extent(cut, packets).end, shape)
-            found.append(clip)
+            results.append(clip)
         else:
             targets[place].unlink()
-            found.append("not_identical")
-    return found
+            results.append("not_identical")
+    return results
 
 
 def _stream(container: "InputContainer") -> "VideoStream":
-    stream = moving_picture(container)
+    stream = first_video(container)
     assert stream is not None  # it was there when the packets were indexed
     stream.thread_count = 1
     return stream
 
 
 def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
-    """Return the shape that the first frame tells, or why its packets cannot be shown as they are. Raises: Unusable."""
+    """Return the first frame's shape, or why packets cannot be copied."""
     import av
 
     with opened(path) as container:
@@ -121,16 +111,14 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
         return _Shape(size_px=size_px, assumed=rendering.assumed)
 
 
-def _extent(cut: Cut, packets: Packets) -> Span:
-    """Return the span from the first frame of a cut to the end of its last."""
+def _extent(cut: GopCut, packets: Packets) -> ClipSpan:
     if cut.stop < len(packets.pts):
-        return Span(start=packets.pts[cut.first], end=packets.pts[cut.stop])
+        return ClipSpan(start=packets.pts[cut.first], end=packets.pts[cut.stop])
     last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
-    return Span(start=packets.pts[cut.first], end=packets.pts[last] + max(1, packets.duration[last]))
+    return ClipSpan(start=packets.pts[cut.first], end=packets.pts[last] + max(1, packets.duration[last]))
 
 
-def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> Mapping[int, int]:
-    """Return CRC-32 by pts of the source's frames within the spans. Raises: Unusable."""
+def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any]) -> Mapping[int, int]:
     if not spans:
         return {}
     try:
@@ -140,29 +128,28 @@ def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> 
 
 
 def _decoded_crcs(
-    path: str, spans: Sequence[Span], audit: Mapping[str, Any], *, seeks: bool
+    path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
-    """Decode the spans once, and return CRC-32 by pts. Raises: Unusable; CannotSeek."""
+    """Decode the spans once, and return CRC-32 by pts."""
     import av
 
     with opened(path) as container:
         stream = _stream(container)
-        found: dict[int, int] = {}
+        crcs: dict[int, int] = {}
         try:
-            for one in frames_of(container, stream, spans, audit, seeks=seeks):
-                found[one.pts] = frame_crc(one.frame)
+            for timed in frames_of(container, stream, spans, audit, seeks=seeks):
+                crcs[timed.pts] = frame_crc(timed.frame)
         except av.error.FFmpegError as error:
             if seeks:  # a container that fails to seek may decode in order
                 raise CannotSeek(str(error.strerror)) from error
-            raise rejected("decode", "undecodable", f"after {len(found)} frames: {error.strerror}") from error
-    return found
+            raise rejected("decode", "undecodable", f"after {len(crcs)} frames: {error.strerror}") from error
+    return crcs
 
 
 def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[int, int]) -> bool:
-    """Return whether the clip shows exactly the source's frames, at their times."""
     import av
 
-    wanted = [((at - pts[0]) * base, expected.get(at)) for at in pts]
+    source = [((at - pts[0]) * base, expected.get(at)) for at in pts]
     try:
         with opened(str(target)) as container:
             stream = _stream(container)
@@ -170,10 +157,10 @@ def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[in
             shown = [((frame.pts or 0) * ticks, frame_crc(frame)) for frame in container.decode(stream)]
     except (Unusable, av.error.FFmpegError):
         return False
-    return shown == wanted
+    return shown == source
 
 
-def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
+def _clip(span: ClipSpan, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
     inside = [number for number, at in enumerate(pts) if span.start <= at < span.end]
     return Clip(
         path=target,
@@ -182,7 +169,7 @@ def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> 
         pts=pts,
         end=end,
         size_px=shape.size_px,
-        wanted=(inside[0], len(inside)),
+        requested=(inside[0], len(inside)),
         mode="reference",
         metadata={
             "psnr_db": None,

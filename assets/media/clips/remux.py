@@ -1,37 +1,139 @@
-"""Packets of a video put into mp4 files as they are."""
+"""Whole GOPs of a video, found by its packets and copied into mp4 files unchanged."""
 
 import contextlib
 import io
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..container import moving_picture, opened
-from ..scratch import check_scratch
-from ..video.gops import Cut, Packets
+from ..container import check_scratch, first_video, opened
+from ..policy import VideoPolicy
+from ..video.spans import ClipSpan
 
 if TYPE_CHECKING:
-    from av.container import OutputContainer
+    from av.container import InputContainer, OutputContainer
     from av.video.stream import VideoStream
+
+Reason = Literal["no_timestamps", "edit_list", "long_gop", "open_gop", "no_gop_inside"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packets:
+    """Packets of one stream, in decode order."""
+
+    pts: Sequence[int]
+    """Times in ticks."""
+    duration: Sequence[int]
+    """Durations in ticks."""
+    key: Sequence[bool]
+    """True for a keyframe, by the container."""
+    hidden: Sequence[bool]
+    """True for a frame that an edit list hides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GopCut:
+    """Packets in decode order with the frames of whole GOPs and no others."""
+
+    first: int
+    """Number of the first packet."""
+    stop: int
+    """Number one past the last packet."""
+
+
+def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packets | None:
+    """Return the packets by one demux; None if one has no display time."""
+    rows = [
+        (packet.pts, packet.duration or 0, packet.is_keyframe, packet.is_discard)
+        for packet in container.demux(stream)
+        if packet.size
+    ]
+    if not rows or any(row[0] is None for row in rows):
+        return None
+    pts, duration, key, hidden = zip(*rows, strict=True)
+    return Packets(pts=pts, duration=duration, key=key, hidden=hidden)
+
+
+class Gops:
+    """Cut points: keyframes with all earlier packets shown before, and all later ones after.
+
+    Not an open GOP's: frames stored after its keyframe and shown before it refer to the GOP before.
+    """
+
+    def __init__(self, packets: Packets, shortest: int) -> None:
+        self._packets, self._shortest = packets, shortest
+        pts, n = packets.pts, len(packets.pts)
+        latest = [pts[0] - 1, *accumulate(pts, max)]  # of the packets before
+        earliest = [*accumulate(reversed(pts), min)][::-1]  # of this packet and all after it
+        keys = [number for number in range(n) if packets.key[number]]
+        self._all = _Points(keys, pts)
+        self._clean = _Points([at for at in keys if earliest[at] == pts[at] > latest[at]], pts)
+        self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
+
+    def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
+        """Return the whole GOPs around a span, within `max_overhead_ratio`; for a shot, the ones inside it."""
+        low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
+        if low == high:
+            return "no_gop_inside"
+        gops = self._inside(span) if span.shot is not None else self._around(self._clean, low, high)
+        if gops is None:
+            return "open_gop" if len(self._all.numbers) > len(self._clean.numbers) else "no_gop_inside"
+        if any(self._packets.hidden[gops.first : gops.stop]):
+            return "edit_list"
+        most = policy.max_overhead_ratio * (high - low)
+        if span.shot is None and gops.stop - gops.first > most:
+            least = self._around(self._all, low, high)
+            return "open_gop" if least is not None and least.stop - least.first <= most else "long_gop"
+        return gops
+
+    def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
+        """Return the cut around frames [low, high), numbered in display order."""
+        first = bisect_right(points.pts, self._shown[low]) - 1
+        stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
+        if first < 0:
+            return None
+        end = points.numbers[stop] if stop < len(points.numbers) else len(self._packets.pts)
+        return GopCut(first=points.numbers[first], stop=end)
+
+    def _inside(self, span: ClipSpan) -> GopCut | None:
+        points = self._clean
+        first, stop = bisect_left(points.pts, span.start), bisect_right(points.pts, span.end) - 1
+        if span.end > self._shown[-1]:  # the span ends after the last frame
+            last, end = len(self._packets.pts), span.end
+        else:
+            last, end = (points.numbers[stop], points.pts[stop]) if stop >= 0 else (0, 0)
+        if first >= len(points.numbers) or end - points.pts[first] < self._shortest:
+            return None
+        return GopCut(first=points.numbers[first], stop=last)
+
+
+class _Points:
+    """Keyframes: numbers in decode order, and pts."""
+
+    def __init__(self, numbers: Sequence[int], pts: Sequence[int]) -> None:
+        self.numbers, self.pts = numbers, [pts[number] for number in numbers]
 
 
 class NotForMp4(Exception):
-    """Packets that cannot be put into an mp4, with the reason in a word."""
+    """Packets that mp4 cannot hold, with the reason in one word."""
 
 
-def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) -> None:
-    """Write each cut into a file of its own, its first frame at 0; cuts may overlap. One pass over the source.
+def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]]) -> None:
+    """Write each cut into its file, its first frame at 0; cuts may overlap. One pass.
 
-    Raises: NotForMp4; Unusable; StoreError when the disk is full.
+    Raises: NotForMp4; Unusable; StoreError for a full disk.
     """
     import av
 
     waiting = sorted(cuts, key=lambda cut: -cut[0].first)
-    writing: list[_Copy] = []
+    writing: list[_Mp4Writer] = []
     if any(len(set(packets.pts[cut.first : cut.stop])) < cut.stop - cut.first for cut, _ in cuts):
-        raise NotForMp4("no_timestamps")  # two frames at one moment
+        raise NotForMp4("no_timestamps")  # two frames at one time
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # it was there when the packets were indexed
         try:
             _try_header(stream)
@@ -40,7 +142,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
                     copy.close()
                     writing.remove(copy)
                 while waiting and waiting[-1][0].first == number:
-                    writing.append(_Copy(*waiting.pop(), stream, packets))
+                    writing.append(_Mp4Writer(*waiting.pop(), stream, packets))
                 if writing and (packet.has_sidedata("new_extradata") or packet.has_sidedata("palette")):
                     raise NotForMp4("codec_change")
                 for copy in writing:
@@ -49,7 +151,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
                     return
             for copy in writing:
                 copy.close()
-        except (av.error.FFmpegError, ValueError) as error:  # ValueError: a codec that mp4 does not know
+        except (av.error.FFmpegError, ValueError) as error:  # ValueError: a codec outside mp4
             for _, target in cuts:
                 check_scratch(error, target.parent)
             raise NotForMp4("codec") from error
@@ -59,22 +161,17 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
 
 
 def _try_header(stream: "VideoStream") -> None:
-    """Raise the error that an mp4 file of this stream would raise at its beginning.
-
-    PyAV 18 leaves such a file open for good. Raises: av.error.FFmpegError; ValueError.
-    """
     import av
 
+    # Fail here and not in a file, which PyAV 18 would leave open for good.
     with av.open(io.BytesIO(), "w", format="mp4") as output:
         copied = output.add_stream_from_template(stream, opaque=True)
         copied.time_base = stream.time_base
         output.start_encoding()
 
 
-class _Copy:
-    """One file being written."""
-
-    def __init__(self, cut: Cut, target: Path, stream: "VideoStream", packets: Packets) -> None:
+class _Mp4Writer:
+    def __init__(self, cut: GopCut, target: Path, stream: "VideoStream", packets: Packets) -> None:
         import av
 
         base = stream.time_base
@@ -84,20 +181,19 @@ class _Copy:
         inside = packets.pts[cut.first : cut.stop]
         shown = sorted(inside)
         self._zero = shown[0]
-        # A decoder takes packets at ever later times, none later than its frame is shown: the times of the frames in
-        # order, moved back as far as reordering needs. Not every container stores times of decoding.
+        # Decode times must ascend and not exceed display times: sorted display times, shifted back as far as
+        # reordering needs. Not every container stores decode times.
         back = max(at - pts for at, pts in zip(shown, inside, strict=True))
         self._dts = [at - back for at in shown]
         last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
         self._end = packets.pts[last] + max(1, packets.duration[last])
         options = {"movflags": "+faststart+write_colr", "video_track_timescale": str(base.denominator)}
         self._output: OutputContainer | None = av.open(str(target), "w", format="mp4", options=options)
-        # opaque: PyAV would look for an encoder by the decoder's name, and there is no encoder libdav1d
+        # opaque: else PyAV looks for an encoder of the decoder's name, and libdav1d has none
         self._stream = self._output.add_stream_from_template(stream, opaque=True)
         self._stream.time_base = self._base = base
 
     def add(self, data: bytes, number: int) -> None:
-        """Write a packet. Raises: av.error.FFmpegError; ValueError."""
         import av
 
         assert self._output is not None  # until it is closed
@@ -107,19 +203,17 @@ class _Copy:
         packet.is_keyframe = self._packets.key[number]
         packet.time_base = self._base
         packet.duration = max(1, self._packets.duration[number])
-        if number + 1 == self.stop:  # so that the whole lasts as long as its frames are shown
+        if number + 1 == self.stop:  # the file lasts as long as its frames
             packet.duration = max(1, self._end - self._zero + self._dts[0] - self._dts[-1])
         packet.stream = self._stream
         self._output.mux(packet)
 
     def close(self) -> None:
-        """Write the packets that the muxer still holds; the second time do nothing. Raises: av.error.FFmpegError."""
         output, self._output = self._output, None
         if output is not None:
             output.close()
 
     def abandon(self) -> None:
-        """Close a file that is not wanted any more, whatever goes wrong."""
         import av
 
         with contextlib.suppress(av.error.FFmpegError, ValueError):

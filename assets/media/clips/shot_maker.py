@@ -1,7 +1,7 @@
-"""Canonical clips of shots, made while the shots are being found: pictures wait until their place is certain.
+"""Canonical clips of shots during shot detection: frames wait until their shot is certain.
 
-The detector settles cuts some dozen frames late, and in pieces of some hundred frames; that many small pictures are
-held. Given the same cuts, the clips are those of `spans.shots` over the whole video.
+The detector settles cuts some dozens of frames late, in blocks of some hundred, so memory holds as many small
+frames. Given equal cuts, cutting makes the same clips.
 """
 
 from collections import deque
@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..container import PacketIndex
 from ..policy import VideoPolicy
-from ..video.deinterlace import Deinterlacer
-from ..video.spans import Span
-from ..video.timestamps import Shown
-from ..video.watcher import Settled
-from ..video_colour.colour import Rendering
-from ..video_colour.picture_filter import PictureFilter
-from .clip import Clip
+from ..video.audit import SettledCuts
+from ..video.colour import Rendering
+from ..video.frame_filter import FrameFilter
+from ..video.spans import ClipSpan
+from ..video.timestamps import TimedFrame
+from .canonical import Deinterlacer, finish_clip
+from .clip import Clip, PacketTables
 from .encoder import ClipEncoder
-from .maker import finished
-from .packet_field import PacketTables
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -31,19 +29,19 @@ MAX_HELD_BYTES = 256 * 2**20
 _ASK_EVERY = 32  # frames
 
 
-class TooMuchToHold(Exception):
-    """Pictures of this size cannot wait in memory."""
+class TooLargeToBuffer(Exception):
+    """Frames of this size cannot wait in memory."""
 
 
-class _Picture(NamedTuple):
-    picture: "VideoFrame"
+class _WaitingFrame(NamedTuple):
+    frame: "VideoFrame"
     pts: int
     rendering: Rendering
     was_interlaced: bool
 
 
 class ShotMaker:
-    """Takes every frame of a video in the order shown."""
+    """Makes the clips of all shots from a video's frames in display order."""
 
     def __init__(
         self,
@@ -52,41 +50,41 @@ class ShotMaker:
         policy: VideoPolicy,
         stream: "VideoStream",
         quality: Mapping[str, str],
-        settled: Settled,
+        settled: SettledCuts,
     ) -> None:
         base = Fraction(*index.time_base)
         self._index, self._scratch, self._stream, self._quality = index, scratch, stream, quality
         self._settled = settled
         self._longest = max(1, round(policy.clip_s / base))
         self._shortest = max(1, round(policy.min_clip_s / base))
-        self._whole, self._shrink = Deinterlacer(stream), PictureFilter(stream, policy)
+        self._whole, self._shrink = Deinterlacer(stream), FrameFilter(stream, policy)
         self._tables = PacketTables()
         self._last_pts: int | None = None
         self._n = 0
-        self._held: deque[_Picture] = deque()
+        self._held: deque[_WaitingFrame] = deque()
         self._shot, self._begin = 0, index.start_pts
         self._is_decided = False  # whether the stretch from `_begin` on is long enough for a clip
         self._encoder: ClipEncoder | None = None
         self._n_deinterlaced = 0
-        self._clips: dict[Span, Clip] = {}
+        self._clips: dict[ClipSpan, Clip] = {}
 
-    def add(self, shown: Shown) -> None:
-        """Add the next frame. Raises: Unusable; TooMuchToHold; av.error.FFmpegError, also for a full disk."""
+    def add(self, timed: TimedFrame) -> None:
+        """Add the next frame. Raises: Unusable; TooLargeToBuffer; av.error.FFmpegError, also for a full disk."""
         if not self._n:
-            self._shrink.begin(shown.frame)
+            self._shrink.begin(timed.frame)
         self._n += 1
-        if self._last_pts is None or shown.pts > self._last_pts:
-            self._last_pts = shown.pts
-            self._hold(self._whole.take(shown))
+        if self._last_pts is None or timed.pts > self._last_pts:
+            self._last_pts = timed.pts
+            self._hold(self._whole.take(timed))
         if self._n % _ASK_EVERY == 0:
             cuts, front = self._settled()
             if front is not None:
                 self._encode_until(front - self._shortest, cuts, None)
 
-    def finish(self, cuts: Sequence[int], spans: Sequence[Span]) -> list[Clip | None] | None:
-        """Return a clip per span, None for one in which no frame begins.
+    def finish(self, cuts: Sequence[int], spans: Sequence[ClipSpan]) -> list[Clip | None] | None:
+        """Return a clip per span, None for one without a frame; None at all if the clips do not match the spans.
 
-        None at all where the clips are not those of the spans. cuts, spans: those of the whole video. Raises: as `add`.
+        cuts, spans: of the whole video.
         """
         self._hold(self._whole.rest())
         end = self._index.end_pts
@@ -97,42 +95,40 @@ class ShotMaker:
         return [self._clips.get(span) for span in spans]
 
     def abandon(self) -> None:
-        """Close the open clips, whatever goes wrong."""
+        """Close the open clip."""
         if self._encoder is not None:
             self._encoder.abandon()
 
-    def _hold(self, ready: Iterable[tuple[Shown, bool]]) -> None:
-        for shown, was_interlaced in ready:
-            shown.frame.pts = shown.pts
-            picture = self._shrink.apply(shown.frame)
+    def _hold(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
+        for timed, was_interlaced in ready:
+            timed.frame.pts = timed.pts
+            small = self._shrink.apply(timed.frame)
             assert self._shrink.rendering is not None  # set by `apply`
-            self._held.append(_Picture(picture, shown.pts, self._shrink.rendering, was_interlaced))
-            if len(self._held) * picture.width * picture.height * 3 // 2 > MAX_HELD_BYTES:
-                raise TooMuchToHold
+            self._held.append(_WaitingFrame(small, timed.pts, self._shrink.rendering, was_interlaced))
+            if len(self._held) * small.width * small.height * 3 // 2 > MAX_HELD_BYTES:
+                raise TooLargeToBuffer
 
     def _encode_until(self, limit: int | None, cuts: Sequence[int], end: int | None) -> None:
-        """Encode the pictures before `limit`, None for all; end: of the video, where it is known."""
+        """Encode the frames before `limit` (None: all); end: of the video, if known."""
         inside = [cut for cut in cuts if self._index.start_pts < cut < self._index.end_pts]
         while self._held and (limit is None or self._held[0].pts < limit):
-            one = self._held.popleft()
-            self._turn_to(one.pts, inside, end)
+            waiting = self._held.popleft()
+            self._turn_to(waiting.pts, inside, end)
             if self._begin == end:
                 break
             if self._encoder is not None:
-                self._encoder.add(one.picture, one.pts, one.rendering)
-                self._n_deinterlaced += one.was_interlaced
+                self._encoder.add(waiting.frame, waiting.pts, waiting.rendering)
+                self._n_deinterlaced += waiting.was_interlaced
 
     def _turn_to(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
-        """Close and open clips so that the picture at `pts` goes where it belongs.
-
-        Where the end of its stretch is not known yet, it is at least `min_clip_s` away: `add` waits for that.
-        """
+        """Close and open clips for the frame at `pts`."""
+        # An unknown end is at least `min_clip_s` away: `add` waits for that.
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
             self._shot += self._shot < len(cuts) and stop == cuts[self._shot]
             self._begin, self._is_decided = stop, False
             if stop == end:
-                return  # nothing behind the end belongs to a clip
+                return  # nothing after the end belongs to a clip
         if not self._is_decided:
             self._is_decided = True
             if stop - self._begin >= self._shortest:
@@ -141,12 +137,12 @@ class ShotMaker:
                 self._n_deinterlaced = 0
 
     def _stop(self, cuts: Sequence[int], end: int | None) -> int:
-        """Return the latest end of the stretch from `_begin` on."""
+        """Return the latest end of the span from `_begin` on."""
         known = [self._begin + self._longest, *cuts[self._shot : self._shot + 1]]
         return min(known if end is None else [*known, end])
 
     def _close(self, stop: int) -> None:
         encoder, self._encoder = self._encoder, None
         if encoder is not None:
-            span = Span(start=self._begin, end=stop, shot=self._shot)
-            self._clips[span] = finished(encoder, span, self._index, self._n_deinterlaced, self._tables)
+            span = ClipSpan(start=self._begin, end=stop, shot=self._shot)
+            self._clips[span] = finish_clip(encoder, span, self._index, self._n_deinterlaced, self._tables)

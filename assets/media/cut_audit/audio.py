@@ -1,23 +1,24 @@
-"""Stored sound against its source: when it is heard, how long, how loud, with all of its channels.
+"""Stored audio against its source: its time, length, loudness and channels, of one unit per object.
 
-The source is decoded again from its start and laid out by its own timestamps in floating point, every channel for
-itself. The stored sound is compared with it by correlation, at the stored rate. One unit of an object is compared.
+The source is decoded again from its start, laid out by timestamps in floating point, and correlated per channel. If
+timestamps jitter, frames are laid end to end, and pieces must match near their times.
 """
 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..audio.audit import FULL_SCALE, as_float
-from ..container import first_sound, opened
+from loader.modalities.audio.timeline import floats
+
+from ..audio.audit import FULL_SCALE
+from ..container import first_audio, opened
 from ..unit import Unit, Unusable
 from . import findings
 from .findings import finding
-from .uneven_audio import Stretch, is_heard_in_place, laid_end_to_end
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
@@ -25,33 +26,31 @@ if TYPE_CHECKING:
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 MARGIN_S = Fraction(3, 2)
-"""Seconds around its place in which a sound is looked for."""
+"""Seconds around its place in which audio is searched."""
 
 MAX_OFFSET_S = 0.001
 JUMP_S = Fraction(2, 1000)
-"""Seconds. Timestamps that are further off than this move the sound; nearer ones are rounded."""
+"""Seconds from which a timestamp moves the audio; smaller offsets are rounding."""
 
 RESTART_S = Fraction(1, 4)
-"""Seconds. A clock that goes back by more, in an Ogg, is that of the next link of a chain: it is heard behind the one
-before. FFmpeg gives the first packets of a link times of the old clock still."""
+"""Seconds. In an Ogg, a clock that goes back by more begins the next link of a chain."""
 
 QUIET_RMS = 0.001  # -60 dBFS: nothing to compare
 SILENT_SHARE = 0.05
-"""Share of the loudest channel's level: a weaker mix holds nothing of it. Unlike channels weaken one another in a mix,
-and a mix of six has a sixth of each. So a sound hardly above `QUIET_RMS` in its source may lie below in the mix."""
+"""Share of the loudest channel's level below which a mix is silent: unrelated channels weaken one another."""
 
 SAME_CORRELATION = 0.8
-"""Lowest correlation of a stored mono sound and its source; coders, resamplers and weights of channels cost less."""
+"""Lowest correlation of stored mono audio with its source; codecs, resamplers and mixing cost less."""
 
-LOUD_SHARE = 0.25  # of the loudest channel's level: a channel that must be heard
+LOUD_SHARE = 0.25  # of the loudest channel's level: a channel that must be audible
 HEARD_SHARE = 0.15
-"""Share of the largest weight of a channel: ITU-R BS.775 gives surrounds 0.7 of the front's."""
+"""Share of a channel's largest weight: ITU-R BS.775 gives surrounds 0.7 of the front's."""
 
 MORE_CLIPPED = 0.001  # share of samples
 
 
 def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
-    """Audit the stored sound of one unit. field: of the stored sound. Raises: Unusable, under the name of the fault."""
+    """Audit the stored audio in `field` of one unit. Raises: Unusable, named after the fault."""
     for unit in units:
         _check_length(unit, field)
     if units:
@@ -61,18 +60,18 @@ def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
 def _check_length(unit: Unit, field: str) -> None:
     samples, rate_hz = decoded(unit.fields[field])
     start, end = span_of(unit)
-    wanted = round((end - start) * rate_hz)
-    if abs(samples.shape[1] - wanted) > 1:
+    expected = round((end - start) * rate_hz)
+    if abs(samples.shape[1] - expected) > 1:
         raise finding(
             findings.SOUND_LENGTH,
-            f"{samples.shape[1]} samples at {rate_hz} Hz stored of a span of {wanted} ({float(end - start):.4f} s)",
+            f"{samples.shape[1]} samples at {rate_hz} Hz stored of a span of {expected} ({float(end - start):.4f} s)",
         )
 
 
 def _check_sound(path: str, unit: Unit, field: str) -> None:
     stored, rate_hz = decoded(unit.fields[field])
     start, end = span_of(unit)
-    source = Source(path, start, end - start, from_first="mp4" not in unit.fields)
+    source = SourceAudio(path, start, end - start, from_first="mp4" not in unit.fields)
     if not source.rate_hz:
         return
     clipped, own_clipped = source.clipped_share(), float((np.abs(stored) >= FULL_SCALE).mean())
@@ -86,7 +85,7 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
     try:
         check_alignment(mixed, channels, rate_hz, cancels=bool(unit.metadata.get("mono_cancels")))
     except Unusable as unusable:
-        # Timestamps that jitter put pieces over one another here, where players, and the cutter, let them follow.
+        # Jittering timestamps overlap pieces here; players and the cutter lay them end to end.
         if unusable.code == findings.CHANNEL_LOST or not source.is_uneven:
             raise
         stretches = laid_end_to_end(source.stretches, source.rate_hz, rate_hz, source.is_heard)
@@ -95,7 +94,7 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
 
 
 def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels: bool = False) -> None:
-    """Check that a mix is heard at its place, and holds the channels it must hold.
+    """Check that a mix is at its place, and has all channels that it must have.
 
     mixed [n]; channels [c, margin + n + margin], both at `rate_hz`. Raises: Unusable.
     """
@@ -108,10 +107,10 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
     level = float(np.sqrt(np.square(mixed).mean()))
     if level < QUIET_RMS and level < SILENT_SHARE * levels.max():
         if float(np.sqrt(np.square(inside[loud].mean(axis=0)).mean())) < SILENT_SHARE * levels.max():
-            return  # here its channels cancel one another, which for the whole sound `cancels` tells
+            return  # its channels cancel one another here; `cancels` covers the whole audio
         raise finding(findings.SOUND_DIFFERS, "what is stored is silent, its source is not")
     candidates = [channels[loud].sum(axis=0), *channels[loud]]
-    best = max((_lagged(mixed, one) for one in candidates), key=lambda found: found[1])
+    best = max((_lagged(mixed, channel) for channel in candidates), key=lambda fit: fit[1])
     lag, at_best, in_place = best
     slack = max(1, round(MAX_OFFSET_S * rate_hz))
     if abs(lag - margin) > slack and at_best >= SAME_CORRELATION and in_place < 0.95 * at_best:
@@ -132,28 +131,28 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
 
 
 def _weights(mixed: Samples, channels: Samples) -> Samples:
-    """Return float64 [c]: how much of each channel is in the mix, by least squares; equal channels share equally."""
-    # Without BLAS, whose threads wait in a loop for the next long product.
+    """Return float64 [c]: each channel's share of the mix, by least squares."""
+    # No BLAS: its threads busy-wait.
     gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
-    found: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
-    return found
+    weights: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
+    return weights
 
 
 def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
-    """Return (place in `source` where `mixed` fits best, its normalised correlation there, and that in the middle)."""
+    """Return (best position in `source`, its normalised correlation, the middle's)."""
     size = 1 << (len(source) + len(mixed) - 1).bit_length()
     products = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size)), size)
     n_places = len(source) - len(mixed) + 1
     energy = np.concatenate([[0.0], np.cumsum(np.square(source))])
     windows = energy[len(mixed) :] - energy[:n_places]
     norm = np.sqrt(np.maximum(windows, 1e-12) * max(float(np.square(mixed).sum()), 1e-12))
-    found = products[:n_places] / norm
-    lag = int(found.argmax())
-    return lag, float(found[lag]), float(found[n_places // 2])
+    correlation = products[:n_places] / norm
+    lag = int(correlation.argmax())
+    return lag, float(correlation[lag]), float(correlation[n_places // 2])
 
 
 def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
-    """Return the unit's start and end in s on the source's clock (of a sound alone: after its first sample)."""
+    """Return the unit's start and end in s on the source's clock."""
     start, end = (_seconds(place) for place in (unit.start, unit.end))
     return start, end
 
@@ -164,15 +163,15 @@ def _seconds(place: str) -> Fraction:
 
 
 def decoded(file: Path) -> tuple[Samples, int]:
-    """Return float64 [channels, samples] of a stored sound, and its rate in Hz."""
+    """Return float64 [channels, samples] of stored audio, and its rate in Hz."""
     with opened(str(file)) as container:
         stream = container.streams.audio[0]
-        pieces = [as_float(frame) for frame in container.decode(stream)]
+        pieces = [floats(frame) for frame in container.decode(stream)]
         return np.concatenate(pieces, axis=1).astype(np.float64), stream.rate
 
 
-class _Clock:
-    """The time at which the next frame is heard. restarts: its timestamps may begin anew in the middle."""
+class _AudioClock:
+    """Time of the next frame. restarts: its timestamps may restart in mid-stream."""
 
     def __init__(self, start_s: Fraction, *, restarts: bool) -> None:
         self.position_s = start_s
@@ -181,11 +180,11 @@ class _Clock:
         self._jumped_to_s = start_s
 
     def jumps_to(self, tagged_s: Fraction) -> bool:
-        """Go where this timestamp says; return whether that is another place than behind the sound heard last."""
+        """Move to a timestamp, and return whether it leaves the end of the previous frame."""
         at_s = tagged_s + self._shift_s
         if self._restarts and self.position_s - at_s > RESTART_S:
             if self.position_s - self._jumped_to_s < RESTART_S:
-                self.position_s -= self._jump_s  # of the old clock, in the new link
+                self.position_s -= self._jump_s  # an old clock's jump, in the new link
             self._shift_s += self.position_s - at_s
             return False
         if abs(at_s - self.position_s) <= JUMP_S:
@@ -194,14 +193,14 @@ class _Clock:
         return True
 
 
-class Source:
-    """The source's own samples around [start_s, start_s + length_s), laid out by its timestamps.
+class SourceAudio:
+    """The source's samples around [start_s, start_s + length_s), laid out by its timestamps.
 
     start_s: on the container's clock, or after the first sample.
-    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent where there is nothing.
-    is_heard: channels that a mix must hold (a bass effects channel may be left out: ITU-R BS.775).
-    stretches: decoded frames, one by one.
-    is_uneven: some of them do not follow the frame before, by their timestamps.
+    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent without a source.
+    is_heard: channels that a mix must hold (bass effects may be left out: ITU-R BS.775).
+    stretches: decoded frames.
+    is_uneven: whether timestamps leave the end of a frame before.
     """
 
     def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:
@@ -209,7 +208,7 @@ class Source:
         self.first_s = start_s - MARGIN_S
         self.channels: Samples = np.zeros((0, 0))
         self.is_heard: list[bool] = []
-        self.stretches: list[Stretch] = []
+        self.stretches: list[PlacedFrame] = []
         self.is_uneven = False
         self._stop_s = start_s + length_s + MARGIN_S
         self._from_first = from_first
@@ -217,7 +216,7 @@ class Source:
 
     def _read(self, path: str) -> None:
         with opened(path) as container:
-            stream = first_sound(container)
+            stream = first_audio(container)
             assert stream is not None  # it was cut
             zero, clock = Fraction(0), None
             for frame in container.decode(stream):
@@ -225,14 +224,14 @@ class Source:
                     continue
                 tagged = None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
                 if clock is None:
-                    clock = _Clock(tagged or Fraction(0), restarts=container.format.name == "ogg")
+                    clock = _AudioClock(tagged or Fraction(0), restarts=container.format.name == "ogg")
                     zero = clock.position_s if self._from_first else zero
                     self._open(frame)
                 elif tagged is not None and clock.jumps_to(tagged):
                     self.is_uneven = True
                 if clock.position_s - zero >= self._stop_s:
                     break
-                self._put(as_float(frame), clock.position_s - zero)
+                self._put(floats(frame), clock.position_s - zero)
                 clock.position_s += Fraction(frame.samples, frame.sample_rate)
 
     def _open(self, frame: "AudioFrame") -> None:
@@ -244,17 +243,13 @@ class Source:
     def _put(self, values: np.ndarray[Any, Any], at_s: Fraction) -> None:
         begin = round((at_s - self.first_s) * self.rate_hz)
         if begin + values.shape[1] > 0 and len(values) == len(self.channels):
-            self.stretches.append(Stretch(at_s, values))
+            self.stretches.append(PlacedFrame(at_s, values))
         low, high = max(0, begin), min(self.channels.shape[1], begin + values.shape[1])
         if low < high and len(values) == len(self.channels):
             self.channels[:, low:high] = values[:, low - begin : high - begin]
 
     def at_rate(self, rate_hz: int, n_samples: int) -> Samples:
-        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`.
-
-        Linear between the source's samples; where the source has more than there are to be, they are averaged over the
-        length of one first.
-        """
+        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`, averaged, then interpolated."""
         width = max(1, round(self.rate_hz / rate_hz))
         box = np.ones(width) / width
         smooth = [np.convolve(channel, box, mode="same") for channel in self.channels]
@@ -262,11 +257,112 @@ class Source:
         times = np.arange(n_samples + 2 * margin) / rate_hz
         own = np.arange(self.channels.shape[1]) / self.rate_hz
         if width % 2 == 0:
-            own = own - 0.5 / self.rate_hz  # an even box lies half a sample early
+            own = own - 0.5 / self.rate_hz  # an even box is half a sample early
         return np.stack([np.interp(times, own, channel) for channel in smooth])
 
     def clipped_share(self) -> float:
-        """Return the share of the span's samples that are at full scale."""
+        """Return the share of the span's samples at full scale."""
         margin = round(MARGIN_S * self.rate_hz)
         inside = self.channels[:, margin : self.channels.shape[1] - margin]
         return float((np.abs(inside) >= FULL_SCALE).mean()) if inside.size else 0.0
+
+
+PIECE_S = 0.02
+"""Seconds of a piece."""
+
+AROUND_S = 0.25
+"""Longest jitter in seconds; a longer shift is a gap, or audio left out."""
+
+ROUNDED_S = 0.004
+"""Seconds. Two roundings of a time to ms, or one and the exact time, differ by less."""
+
+PIECE_CORRELATION = 0.8
+MATCHED_SHARE = 0.7
+"""Share of pieces that must match; some hold a filled gap."""
+
+QUIET_SHARE = 0.1
+"""Share of the audio's level; quieter pieces are not compared."""
+
+
+class PlacedFrame(NamedTuple):
+    """Decoded audio frame."""
+
+    at_s: Fraction
+    """Seconds at which it is heard."""
+    samples: np.ndarray[Any, Any]
+    """float32 [channels, n]."""
+
+
+class FrameSequence(NamedTuple):
+    """Audio frames end to end."""
+
+    sound: list[Samples]
+    """float64 [n] each: the sum of the channels, and every channel."""
+    times_s: Samples
+    """float64 [frames]: seconds of each frame by its timestamp."""
+    edges: Any
+    """int [frames + 1]: positions of the frames in `sound`, in samples."""
+
+
+def laid_end_to_end(
+    stretches: Sequence[PlacedFrame], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
+) -> FrameSequence:
+    """Lay the frames' channels that a mix must hold end to end, at `rate_hz`."""
+    whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
+    width = max(1, round(source_rate_hz / rate_hz))
+    own = np.arange(whole.shape[1]) / source_rate_hz - (0.5 / source_rate_hz if width % 2 == 0 else 0)
+    times = np.arange(whole.shape[1] * rate_hz // source_rate_hz) / rate_hz
+    box = np.ones(width) / width
+    channels = [np.interp(times, own, np.convolve(one, box, mode="same")) for one in whole]
+    edges = np.cumsum([0, *(one.samples.shape[1] for one in stretches)]) * rate_hz // source_rate_hz
+    times_s = np.array([float(one.at_s) for one in stretches])
+    return FrameSequence([np.sum(channels, axis=0), *channels], times_s, edges)
+
+
+def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence: FrameSequence) -> bool:
+    """Return whether most pieces of `mixed` [n], from start_s on, match frames near their times."""
+    slack_s = ROUNDED_S + 2 * _jitter_s(sequence, rate_hz)
+    size = max(16, round(PIECE_S * rate_hz))
+    loud = QUIET_SHARE * float(np.sqrt(np.square(mixed).mean()))
+    n_pieces = 0
+    n_matched = np.zeros(len(sequence.sound))
+    for begin in range(0, len(mixed) - size + 1, size):
+        piece = mixed[begin : begin + size]
+        if float(np.sqrt(np.square(piece).mean())) < loud:
+            continue
+        n_pieces += 1
+        at_s = float(start_s) + begin / rate_hz
+        low, high = _around(sequence, rate_hz, at_s - slack_s, at_s + size / rate_hz + slack_s)
+        n_matched += [_best(piece, one[low:high]) >= PIECE_CORRELATION for one in sequence.sound]
+    return bool(n_pieces) and bool(n_matched.max() >= MATCHED_SHARE * n_pieces)
+
+
+def _jitter_s(sequence: FrameSequence, rate_hz: int) -> float:
+    """Return the most seconds by which a frame's time differs from its neighbours' median."""
+    late = sequence.times_s - sequence.edges[:-1] / rate_hz
+    reach = max(1, round(AROUND_S * rate_hz * len(late) / max(1, sequence.edges[-1])))
+    padded = np.pad(late, reach, mode="edge")
+    median = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
+    return min(AROUND_S, float(np.abs(late - median).max()))
+
+
+def _around(sequence: FrameSequence, rate_hz: int, at_s: float, until_s: float) -> tuple[int, int]:
+    lengths = np.diff(sequence.edges)
+    near = np.flatnonzero((sequence.times_s < until_s) & (sequence.times_s + lengths / rate_hz > at_s))
+    if not len(near):
+        return 0, 0
+    first, last = int(near[0]), int(near[-1])
+    low = sequence.edges[first] + max(0, int((at_s - sequence.times_s[first]) * rate_hz))
+    high = sequence.edges[last] + min(
+        int(lengths[last]), int((until_s - sequence.times_s[last]) * rate_hz) + 1
+    )
+    return int(low), int(high)
+
+
+def _best(piece: Samples, around: Samples) -> float:
+    if len(around) < len(piece):
+        return 0.0
+    products = np.correlate(around, piece, mode="valid")
+    energy = np.concatenate([[0.0], np.cumsum(np.square(around))])
+    windows = np.maximum(energy[len(piece) :] - energy[: len(products)], 1e-12)
+    return float((products / np.sqrt(windows * max(float(np.square(piece).sum()), 1e-12))).max())

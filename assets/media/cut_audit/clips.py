@@ -1,8 +1,7 @@
-"""Clips against their video: times of every frame exactly, and three frames of one clip by their looks.
+"""Clips against their video: the times of every frame exactly, and two frames of one clip by content.
 
-Times cost one demux of the source; frames a seek each. A frame that differs is looked at again in the clip's size, for
-colours that are clipped there. A frame that a seek does not find, or that differs still, is taken from a decode from
-the start before anything is said: not every container can seek.
+A frame that differs is compared again at the clip's size, for colours that clip there; then against a decode from
+the start, as not every container can seek.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,14 +18,13 @@ from google_crc32c import value as crc32c
 import loader
 from loader.modalities.video.packet_table import read_packets
 
-from ..clips.packet_field import PACKETS_FIELD
-from ..container import moving_picture, opened
+from ..clips.clip import PACKETS_FIELD
+from ..container import first_video, opened
 from ..unit import Unit, Unusable
-from ..video.timestamps import has_display_times, shown
-from ..video_colour.colour import is_hdr
-from ..video_colour.side_data import display_matrix
+from ..video.colour import display_matrix, is_hdr
+from ..video.timestamps import has_display_times, timed_frames
 from . import findings
-from .findings import Reading, compare, finding, turned
+from .findings import Misreading, compare, finding, turned
 from .grid import Grid, grid_of, planes_of
 
 if TYPE_CHECKING:
@@ -34,35 +32,30 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_BESIDE = 3
-"""Frames looked at before and after one: how far B-frames shift a time that is mistaken for another."""
+_N_NEIGHBOURS = 3  # frames compared before and after one: how far B-frames shift a mistaken time
 
-_MIN_CORRELATION = 0.7
-"""Lowest correlation of the lightness of two grids of one picture, one of them tone-mapped."""
+_MIN_CORRELATION = 0.7  # lowest correlation of lightness between an image's grids if one is tone-mapped
 
 
-class Seen(NamedTuple):
-    """A source frame, and the looks of those beside it."""
+class SourceFrame(NamedTuple):
+    """Source frame, with grids of its neighbours."""
 
     frame: "VideoFrame"
     """Decoded frame."""
     aspect: Fraction
     """Aspect ratio of its pixels."""
-    beside: list[Grid]
-    """Grids of the frames beside it."""
-    n_beside: int
-    """Number of frames beside it so far."""
+    neighbours: list[Grid]
+    """Grids of the frames around it."""
+    n_neighbours: int
+    """Number of neighbours to collect."""
     size_px: tuple[int, int] | None
     """(width, height) at which its colours are clipped; None: in cells."""
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
-    """Audit all clips of one video. n_frames_decoded: of the whole file, as its audit counted them.
-
-    Raises: Unusable, under the name of the fault.
-    """
+    """Audit all clips of one video. n_frames_decoded: by its audit. Raises: Unusable, named after the fault."""
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # it was cut
         timed = has_display_times(container)
         times = _packet_times(container, stream)
@@ -71,61 +64,58 @@ def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) 
         stored, base = clip_times(unit)
         check_times(unit, stored, base, times if timed else None, complete)
     if units:
-        _check_pictures(path, units[len(units) // 2])
+        _check_frames(path, units[len(units) // 2])
 
 
 def check_times(
     unit: Unit, stored: Sequence[int], base: Fraction, source: Sequence[int] | None, complete: bool
 ) -> None:
-    """Check that the clip's frames are at their source's times, and none is missing or new.
+    """Check that the clip has its source's frames at their times, none missing or added.
 
-    stored: ticks of `base` in the clip, ascending.
-    source: times of the source's packets that are shown, in its ticks, ascending; None where the container has none.
-    complete: every one of them gives a frame.
+    stored: ticks of `base` in the clip, ascending. source: times of shown packets, ascending; None without.
+    complete: whether each of these packets gives a frame.
 
     Raises: Unusable.
     """
     facts = unit.fields["json"]
-    told: list[int] = facts["pts"]
+    cut: list[int] = facts["pts"]
     source_base = Fraction(*facts["time_base"])
-    if len(stored) != len(told):
-        raise finding(findings.FRAMES_MISSING, f"{len(stored)} frames stored, {len(told)} cut")
-    # Both in ticks of which both bases are multiples: whole numbers.
+    if len(stored) != len(cut):
+        raise finding(findings.FRAMES_MISSING, f"{len(stored)} frames stored, {len(cut)} cut")
+    # Both in ticks that divide both bases: integers.
     second = source_base.denominator * base.denominator
-    wanted = [(pts - told[0]) * source_base.numerator * base.denominator for pts in told]
-    kept = [(ticks - stored[0]) * base.numerator * source_base.denominator for ticks in stored]
-    if wanted != kept:
-        name = findings.VFR if _is_even(kept) and not _is_even(wanted) else findings.TIMESTAMPS
-        first = next(
-            number for number, (one, other) in enumerate(zip(wanted, kept, strict=True)) if one != other
-        )
+    expected = [(pts - cut[0]) * source_base.numerator * base.denominator for pts in cut]
+    actual = [(ticks - stored[0]) * base.numerator * source_base.denominator for ticks in stored]
+    if expected != actual:
+        name = findings.VFR if _is_even(actual) and not _is_even(expected) else findings.TIMESTAMPS
+        pairs = enumerate(zip(expected, actual, strict=True))
+        first = next(number for number, (time, stored_time) in pairs if time != stored_time)
         raise finding(
             name,
-            f"frame {first} is stored {kept[first] / second:.6f} s after the first, the source has it "
-            f"{wanted[first] / second:.6f} s after",
+            f"frame {first} is stored {actual[first] / second:.6f} s after the first, the source has it "
+            f"{expected[first] / second:.6f} s after",
         )
-    if any(later <= earlier for earlier, later in pairwise(told)):
+    if any(later <= earlier for earlier, later in pairwise(cut)):
         raise finding(findings.TIMESTAMPS, "the times of the frames do not ascend")
     if source is None:
         return
-    inside = source[bisect_left(source, told[0]) : bisect_right(source, told[-1])]
-    strange = sorted(set(told) - set(inside))
+    inside = source[bisect_left(source, cut[0]) : bisect_right(source, cut[-1])]
+    strange = sorted(set(cut) - set(inside))
     if strange:
         raise finding(
             findings.TIMESTAMPS, f"the source shows nothing at {strange[0]} ({len(strange)} such times)"
         )
-    if complete and len(set(inside)) != len(told):
+    if complete and len(set(inside)) != len(cut):
         raise finding(
             findings.FRAMES_MISSING,
-            f"the source shows {len(set(inside))} frames there, the clip has {len(told)}",
+            f"the source shows {len(set(inside))} frames there, the clip has {len(cut)}",
         )
 
 
 def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
-    """Return the ticks of the frames that a stored clip shows, ascending, and the length of a tick in s.
+    """Return a stored clip's ticks, ascending, and the seconds of a tick.
 
-    They are those of the clip's packet table, which was made of the stored file and which loaders read by. Where the
-    table is one of other bytes, they are the clip's own.
+    From its packet table, by which loaders read; from the clip if the table is of other bytes.
     """
     mp4: Path = unit.fields["mp4"]
     table = read_packets(unit.fields[PACKETS_FIELD].read_bytes())
@@ -147,19 +137,18 @@ def _is_even(times: Sequence[int]) -> bool:
     return len({later - earlier for earlier, later in pairwise(times)}) <= 1
 
 
-def _check_pictures(path: str, unit: Unit) -> None:
-    """Compare the first and the middle frame with their source. Raises: Unusable."""
+def _check_frames(path: str, unit: Unit) -> None:
     mp4 = unit.fields["mp4"].read_bytes()
-    told: list[int] = unit.fields["json"]["pts"]
-    numbers = sorted({0, len(told) // 2})
-    stored = {told[number]: loader.video(frames=1, start=number)(mp4)[0] for number in numbers}
-    height, width = stored[told[0]].shape[:2]
+    times: list[int] = unit.fields["json"]["pts"]
+    numbers = sorted({0, len(times) // 2})
+    stored = {times[number]: loader.video(frames=1, start=number)(mp4)[0] for number in numbers}
+    height, width = stored[times[0]].shape[:2]
     looks = [(frames, size_px) for frames in (_sought, _decoded) for size_px in (None, (width, height))]
     for frames, size_px in looks:
-        seen = frames(path, sorted(stored), size_px)
+        source = frames(path, sorted(stored), size_px)
         try:
             for number, pts in zip(numbers, sorted(stored), strict=True):
-                _check_picture(stored[pts], seen.get(pts), f"frame {number}")
+                _check_frame(stored[pts], source.get(pts), f"frame {number}")
         except Unusable:
             if (frames, size_px) == looks[-1]:
                 raise
@@ -167,43 +156,42 @@ def _check_pictures(path: str, unit: Unit) -> None:
             return
 
 
-def _check_picture(pixels: "np.ndarray[Any, Any]", seen: Seen | None, where: str) -> None:
-    """Compare one frame with its source. Raises: Unusable."""
-    if seen is None:
+def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, where: str) -> None:
+    if source is None:
         raise finding(findings.WRONG_FRAME, f"{where}: the source shows no frame at its time")
-    frame, turn = seen.frame, display_matrix(seen.frame)
+    frame, turn = source.frame, display_matrix(source.frame)
     height, width = pixels.shape[:2]
-    shape = (float(frame.width * seen.aspect), float(frame.height))
+    shape = (float(frame.width * source.aspect), float(frame.height))
     check_aspect((width, height), shape[::-1] if is_sideways(turn) else shape, where)
-    found, stored = grid_of(pixels), _colours(frame, seen.size_px)
+    actual, stored = grid_of(pixels), _colours(frame, source.size_px)
     expected = upright(stored, turn)
     if is_hdr(frame):
-        check_structure(found, expected, where)
+        check_structure(actual, expected, where)
         return
-    readings = [Reading(findings.WRONG_FRAME, upright(grid, turn)) for grid in seen.beside]
+    readings = [Misreading(findings.WRONG_FRAME, upright(grid, turn)) for grid in source.neighbours]
     readings += [
-        Reading(findings.ROTATION, turned(expected, turns, mirrored))
+        Misreading(findings.ROTATION, turned(expected, turns, mirrored))
         for turns in range(4)
         for mirrored in (False, True)
         if turns or mirrored
     ]
-    planes = planes_of(frame, _own_size(frame, seen.size_px))
+    planes = planes_of(frame, _own_size(frame, source.size_px))
     if planes is not None:
         readings += [
-            Reading(findings.COLOUR_RANGE, upright(planes.with_other_range().rgb(), turn)),
-            Reading(findings.COLOUR_MATRIX, upright(planes.with_other_matrix().rgb(), turn)),
-            Reading(findings.COLOUR_RANGE, upright(_squeezed(planes.rgb()), turn)),
+            Misreading(findings.COLOUR_RANGE, upright(planes.with_other_range().rgb(), turn)),
+            Misreading(findings.COLOUR_MATRIX, upright(planes.with_other_matrix().rgb(), turn)),
+            Misreading(findings.COLOUR_RANGE, upright(_squeezed(planes.rgb()), turn)),
         ]
-    compare(found, expected, readings, where)
+    compare(actual, expected, readings, where)
 
 
 def _squeezed(grid: Grid) -> Grid:
-    """Return full-range code values as they look when read as limited, or stretched twice."""
+    """Return full-range values as they look if read as limited range."""
     return np.clip((grid - 16) * 255 / 219, 0, 255)
 
 
 def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: str) -> None:
-    """Compare the stored (width, height) with the shape of the source; each side may be rounded to an even number.
+    """Compare the stored (width, height) with the source's shape, allowing sides rounded to even numbers.
 
     Raises: Unusable.
     """
@@ -216,12 +204,12 @@ def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: st
         )
 
 
-def check_structure(found: Grid, expected: Grid, where: str) -> None:
-    """Check that light places stay light, in a picture whose tones are changed on purpose. Raises: Unusable."""
-    one, other = found.mean(axis=-1).ravel(), expected.mean(axis=-1).ravel()
-    if min(one.std(), other.std()) < findings.SAME_LEVELS:
+def check_structure(actual: Grid, expected: Grid, where: str) -> None:
+    """Check that light areas stay light, if tones change on purpose. Raises: Unusable."""
+    first, second = actual.mean(axis=-1).ravel(), expected.mean(axis=-1).ravel()
+    if min(first.std(), second.std()) < findings.SAME_LEVELS:
         return
-    correlation = float(np.corrcoef(one, other)[0, 1])
+    correlation = float(np.corrcoef(first, second)[0, 1])
     if correlation < -_MIN_CORRELATION:
         raise finding(findings.INVERTED, f"{where}: light and dark changed places")
     if correlation < _MIN_CORRELATION:
@@ -234,7 +222,6 @@ def _colours(frame: "VideoFrame", size_px: tuple[int, int] | None) -> Grid:
 
 
 def _own_size(frame: "VideoFrame", size_px: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return an upright (width, height), as the frame lies."""
     return size_px[::-1] if size_px is not None and is_sideways(display_matrix(frame)) else size_px
 
 
@@ -243,7 +230,7 @@ def is_sideways(matrix: tuple[int, ...] | None) -> bool:
 
 
 def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
-    """Put each cell where the display matrix sends it: (x, y) to (a x + c y, b x + d y), ISO/IEC 14496-12, 6.2.2."""
+    """Move each cell by the display matrix: (x, y) to (a x + c y, b x + d y), ISO/IEC 14496-12, 6.2.2."""
     if matrix is None:
         return grid
     (a, b), (c, d) = (np.sign(np.round(np.array(matrix[at : at + 2]) / 65536)) for at in (0, 3))
@@ -254,55 +241,57 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
     return out
 
 
-def _sought(path: str, wanted: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, Seen]:
-    """Return the wanted frames that are found after a seek to the keyframe before the first."""
+def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
+    """Return the frames that a seek to the keyframe before the first one finds."""
     import av
 
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         if stream is None or not has_display_times(container):
             return {}
         stream.thread_count = 1
         try:
-            container.seek(wanted[0], stream=stream, backward=True)
+            container.seek(times[0], stream=stream, backward=True)
             frames = ((frame, frame.pts) for frame in container.decode(stream))
-            return _find(frames, wanted, stream, size_px)
+            return _find(frames, times, stream, size_px)
         except av.error.FFmpegError:
-            return {}  # it cannot seek; the decode from the start will find them
+            return {}  # it cannot seek; a decode from the start follows
 
 
-def _decoded(path: str, wanted: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, Seen]:
+def _decoded(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # it was cut
         stream.thread_count = 1
-        frames = shown(container, container.decode(stream))
-        return _find(((one.frame, one.pts) for one in frames), wanted, stream, size_px)
+        frames = timed_frames(container, container.decode(stream))
+        return _find(((timed.frame, timed.pts) for timed in frames), times, stream, size_px)
 
 
 def _find(
     frames: "Iterator[tuple[VideoFrame, int | None]]",
-    wanted: Sequence[int],
+    times: Sequence[int],
     stream: "VideoStream",
     size_px: tuple[int, int] | None,
-) -> dict[int, Seen]:
-    """Return the first frame at each of these times, with those around it."""
+) -> dict[int, SourceFrame]:
+    """Return the first frame at each of these times, with its neighbours."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
-    waiting = list(reversed(wanted))
-    found: dict[int, Seen] = {}
-    before: deque[VideoFrame] = deque(maxlen=_BESIDE)
+    waiting = list(reversed(times))
+    frames_found: dict[int, SourceFrame] = {}
+    before: deque[VideoFrame] = deque(maxlen=_N_NEIGHBOURS)
     n_after = 0
     for frame, at in frames:
-        for seen in found.values():
-            if len(seen.beside) < seen.n_beside:
-                seen.beside.append(_colours(frame, size_px))
+        for source in frames_found.values():
+            if len(source.neighbours) < source.n_neighbours:
+                source.neighbours.append(_colours(frame, size_px))
                 n_after += 1
-        if not waiting and n_after == _BESIDE * len(found):
+        if not waiting and n_after == _N_NEIGHBOURS * len(frames_found):
             break
         if waiting and at == waiting[-1]:
-            earlier = [_colours(one, size_px) for one in before]
-            found[waiting.pop()] = Seen(frame, aspect, earlier, len(earlier) + _BESIDE, size_px)
+            earlier = [_colours(earlier_frame, size_px) for earlier_frame in before]
+            frames_found[waiting.pop()] = SourceFrame(
+                frame, aspect, earlier, len(earlier) + _N_NEIGHBOURS, size_px
+            )
         while waiting and at is not None and at > waiting[-1]:
             waiting.pop()
         before.append(frame)
-    return found
+    return frames_found

@@ -1,4 +1,4 @@
-"""Names of the faults of a unit, and the comparison of two pictures."""
+"""Names of a unit's faults, and comparison of images by grids."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -30,38 +30,37 @@ INVERTED = "colours_inverted"
 SATURATED = "depth_saturated"
 
 SAME_LEVELS = 2.0
-"""Mean difference of two grids of one picture, in levels of 255; a canonical clip is 0.3 to 1.2 off its source."""
+"""Mean difference of two grids of one image, in levels of 255; canonical clips: 0.3 to 1.2."""
 
 FAR_LEVELS = 6.0
-"""Above this two grids are of two pictures, whether or not another reading explains it."""
+"""Difference above which grids are of different images."""
 
 
-class Reading(NamedTuple):
-    """The looks of a picture if `name` had gone wrong."""
+class Misreading(NamedTuple):
+    """An image as it would look with the fault `name`."""
 
     name: str
     """Name of the fault."""
     grid: Grid
-    """Picture with the fault."""
+    """Image with the fault."""
 
 
-def finding(name: str, said: str) -> Unusable:
-    """Return a fault as the refusal of its object."""
-    return rejected(STAGE, name, said)
+def finding(name: str, reason: str) -> Unusable:
+    """Return a fault as its object's refusal."""
+    return rejected(STAGE, name, reason)
 
 
 def compare(
-    found: Grid, expected: Grid, wrong: Iterable[Reading], where: str, far_levels: float = FAR_LEVELS
+    actual: Grid, expected: Grid, wrong: Iterable[Misreading], where: str, far_levels: float = FAR_LEVELS
 ) -> None:
-    """Check that `found` is the expected picture.
+    """Check that `actual` is the expected image.
 
-    Raises: Unusable, under the name of the wrong reading that explains the difference, if there is one that is less
-    than half as far away.
+    Raises: Unusable, named after a misreading less than half as far away.
     """
-    error = distance(found, expected)
+    error = distance(actual, expected)
     if error <= SAME_LEVELS:
         return
-    distances = [(distance(found, reading.grid), reading.name) for reading in wrong]
+    distances = [(distance(actual, reading.grid), reading.name) for reading in wrong]
     nearest, name = min(distances, default=(error, PIXELS))
     if nearest < error / 2:
         raise finding(
@@ -71,11 +70,11 @@ def compare(
         raise finding(PIXELS, f"{where}: {error:.1f} levels off its source (at most {SAME_LEVELS})")
 
 
-def distance(one: Grid, other: Grid) -> float:
+def distance(first: Grid, second: Grid) -> float:
     """Return the mean absolute difference in levels of 255."""
-    return float(np.abs(one - other).mean())
+    return float(np.abs(first - second).mean())
 
 
 def turned(grid: Grid, quarter_turns: int, mirrored: bool) -> Grid:
-    """Return the grid mirrored left to right first, then turned clockwise."""
+    """Return the grid mirrored left to right, then turned clockwise."""
     return np.rot90(grid[:, ::-1] if mirrored else grid, -quarter_turns)

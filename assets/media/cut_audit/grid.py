@@ -1,9 +1,8 @@
-"""A picture as 16 x 16 mean colours: its content, without its resolution, its aspect ratio or its coding noise.
+"""An image as 16 x 16 mean colours: its content without resolution, aspect ratio or coding noise.
 
-Means commute with everything that is linear. So the planes are averaged first and only the 256 means are turned into
-colours: a 1080p frame costs three sums. Clipping is not linear. For a picture with code values beyond black and white,
-or colours that no screen shows, it counts at which size they were clipped. `planes_of` can average less, then. Rec.
-ITU-T H.273, equations 39 to 58, for the YCbCr matrices.
+Means commute with linear operations, so only 256 means become colours: a 1080p frame costs three sums. Clipping is
+not linear: where colours clip, the size matters, and `planes_of` averages less. Matrices: ITU-T H.273, equations 39
+to 58.
 """
 
 from collections.abc import Mapping
@@ -25,14 +24,14 @@ BT601, BT709 = (0.299, 0.114), (0.2126, 0.0722)
 MATRICES: Mapping[int, tuple[float, float]] = {
     1: BT709, 4: (0.30, 0.11), 5: BT601, 6: BT601, 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593),
 }  # fmt: skip
-"""(Kr, Kb) by the number of H.273."""
+"""(Kr, Kb) by number of H.273."""
 
 _FULL = 2  # AVCOL_RANGE_JPEG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planes:
-    """Mean Y, Cb, Cr of each cell, or of each pixel of a smaller picture, and the way to read them."""
+    """Mean Y, Cb, Cr of each cell, or of each pixel of a smaller image, and how to read them."""
 
     means: Grid
     """float64 [rows, columns, 3]: stored code values."""
@@ -44,7 +43,7 @@ class Planes:
     """True for full range, False for limited."""
 
     def rgb(self) -> Grid:
-        """Return the colours that these code values mean, clipped, and averaged to cells."""
+        """Return the colours of these code values, clipped, and averaged to cells."""
         scale = 2 ** (self.bits - 8)
         luma, blue, red = np.moveaxis(self.means / scale, -1, 0)
         if not self.full_range:
@@ -65,11 +64,9 @@ class Planes:
 
 
 def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
-    """Return the means of a decoded frame; None where its format is not planar YCbCr, or its matrix no linear one.
+    """Return the means of a decoded frame; None unless it is planar YCbCr with a linear matrix.
 
-    size_px: (width, height) of the picture with chroma of half the size whose pixels are to be had, None: cells.
-
-    An untagged frame is limited BT.601, as every common decoder reads it.
+    size_px: (width, height) of the averaged image, None: cells. Untagged frames are limited BT.601.
     """
     pixels = frame.format
     if not pixels.name.startswith(("yuv4", "yuvj4")) or pixels.name.startswith("yuva"):
@@ -100,14 +97,14 @@ def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
 
 
 def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CELLS) -> Plane:
-    """Return float64 [rows, columns]: area means of a plane [H, W], exact where a cell's border cuts a pixel in two."""
+    """Return float64 [rows, columns]: area means of a plane [H, W], exact across split pixels."""
     sums = _cell_sums(_cell_sums(plane, rows).T, columns).T
     means: Plane = sums * (rows * columns / plane.size)
     return means
 
 
 def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
-    """Return float64 [n_cells, m]: sums of the lines [n, m] of each cell, with its share of a line cut by a border."""
+    """Return float64 [n_cells, m]: sums of each cell's lines [n, m], split lines shared."""
     edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
     sums: Plane = np.empty((n_cells, lines.shape[1]))

@@ -1,28 +1,23 @@
-"""Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's own reader of EXIF and XMP.
+"""Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's EXIF and XMP reader.
 
-Three kinds of photos are compared in their shape only:
-
-- FFmpeg does not read them: L*a*b*, a HEIC or AVIF of several tiles.
-- FFmpeg reads them wrong: RGB in a TIFF of JPEG strips, a TIFF whose predictor has nothing to predict.
-- FFmpeg turns them by itself.
-
-A picture with a colour profile, or CMYK, is compared in light and dark only, because another converter may round other
-colours.
+Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF) or turns it. The same applies
+if it reads it wrong: TIFF of RGB JPEG strips, or with an unused predictor. With a profile, or CMYK, only light and
+dark are compared.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from loader.modalities.image.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
+from loader.modalities.image.crop import EXIF_TURNS, UPRIGHT, Turn, turn_of
 
 from ..container import opened
 from ..image.open import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
-from ..video_colour.colour import bit_depth
+from ..video.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
-from .findings import Reading, compare, distance, finding
+from .findings import Misreading, compare, distance, finding
 from .findings import turned as turned_grid
 from .grid import CELLS, Grid, grid_of, planes_of
 
@@ -49,26 +44,26 @@ _WITH_ALPHA = (
 _AS_THEY_STAND = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 _PREDICTOR = 317  # TIFF
 FAR_LEVELS = 16.0
-"""Stripes of pure colours at half the chroma resolution, which a JPEG has, are 8 off."""
+"""Stripes of pure colours at a JPEG's half chroma resolution are 8 off."""
 
 WHITE, BLACK = 255.0, 0.0
 
 
 class Original(NamedTuple):
-    """A photo as its file has it."""
+    """A photo as in its file."""
 
     size_px: tuple[int, int]
     """(width, height) as stored."""
     turn: Turn
     """Turn that makes it upright."""
     is_plain: bool
-    """True where its numbers are sRGB as they stand."""
+    """True if its values are sRGB as stored."""
     is_readable: bool
-    """True where FFmpeg reads it right, and turns nothing."""
+    """True if FFmpeg reads it right, without turning it."""
 
 
 def audit_photo(path: str, unit: Unit) -> None:
-    """Compare a stored photo with its file. Raises: Unusable, under the name of the fault."""
+    """Compare a stored photo with its file. Raises: Unusable, named after the fault."""
     ground = _ground(unit)
     stored = _stored(unit, ground)
     original = _original(path)
@@ -77,32 +72,29 @@ def audit_photo(path: str, unit: Unit) -> None:
         width, height = height, width
     check_aspect((stored.shape[1], stored.shape[0]), (width, height), "the photo")
     if min(stored.shape[:2]) < 2 * CELLS:
-        return  # cells of a pixel: what JPEG does to their colours is no bug
+        return  # cells of one pixel: JPEG changes their colours
     frame = _by_ffmpeg(path) if original.is_readable else None
     if frame is None or (frame.width, frame.height) != original.size_px:
         return
-    found = grid_of(stored)
+    actual = grid_of(stored)
     expected = _upright(_colours(frame, ground), original.turn)
     try:
-        _check_colours(found, expected, frame, original, ground)
+        _check_colours(actual, expected, frame, original, ground)
     except Unusable:
-        _check_decoders(path, found, expected, original, ground)
+        _check_decoders(path, actual, expected, original, ground)
         raise
 
 
 def _check_decoders(
-    path: str, found: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
+    path: str, actual: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
 ) -> None:
-    """Check that a photo that is not as FFmpeg reads it is not as Pillow reads it either, without our code between.
-
-    Raises: Unusable, where the two decoders read two pictures: neither is known to be right.
-    """
+    """Check that Pillow and FFmpeg agree. Raises: Unusable if the photo is as only Pillow reads it."""
     pillow = _by_pillow(path, ground)
     if pillow is None:
         return
     read = _upright(pillow, original.turn)
     apart = distance(read, expected)
-    if apart > findings.SAME_LEVELS and distance(found, read) <= min(FAR_LEVELS, apart / 2):
+    if apart > findings.SAME_LEVELS and distance(actual, read) <= min(FAR_LEVELS, apart / 2):
         raise finding(
             findings.DECODERS,
             f"decoders disagree about this file: Pillow and FFmpeg read it {apart:.1f} levels apart, and the photo is "
@@ -111,59 +103,58 @@ def _check_decoders(
 
 
 def _by_pillow(path: str, ground: tuple[float, float, float]) -> Grid | None:
-    """Return the file's grid, not turned; None of kinds that Pillow brings to 8 bits of RGB in another way than we."""
+    """Return the file's grid, not turned; None for modes that Pillow converts differently."""
     from PIL import Image
 
     with photo(path) as opened_photo:
         kind = opened_photo.kind
-    with Image.open(path, formats=(kind,)) as picture:
-        if picture.mode not in _AS_THEY_STAND or (kind == "TIFF" and _tiff_turn(path) != UPRIGHT):
+    with Image.open(path, formats=(kind,)) as image:
+        if image.mode not in _AS_THEY_STAND or (kind == "TIFF" and _tiff_turn(path) != UPRIGHT):
             return None
-        pixels = np.asarray(picture.convert("RGBA")).astype(np.float64)
+        pixels = np.asarray(image.convert("RGBA")).astype(np.float64)
     share = pixels[..., 3:] / 255
     return grid_of(pixels[..., :3] * share + np.array(ground) * (1 - share))
 
 
 def _check_colours(
-    found: Grid,
+    actual: Grid,
     expected: Grid,
     frame: "VideoFrame",
     original: Original,
     ground: tuple[float, float, float],
 ) -> None:
-    """Compare the colours of two grids. Raises: Unusable, under the name of the fault."""
     if not original.is_plain:
-        check_structure(found, expected, "the photo")
+        check_structure(actual, expected, "the photo")
         return
     readings = [
-        Reading(findings.ROTATION, turned_grid(expected, turns, mirrored))
+        Misreading(findings.ROTATION, turned_grid(expected, turns, mirrored))
         for turns in range(4)
         for mirrored in (False, True)
         if turns or mirrored
     ]
-    readings.append(Reading(findings.INVERTED, 255 - expected))
+    readings.append(Misreading(findings.INVERTED, 255 - expected))
     if frame.format.name in _WITH_ALPHA:
         readings.append(
-            Reading(findings.ALPHA, _upright(_colours(frame, (BLACK, BLACK, BLACK)), original.turn))
+            Misreading(findings.ALPHA, _upright(_colours(frame, (BLACK, BLACK, BLACK)), original.turn))
         )
     if bit_depth(frame) > 8:
-        readings.append(Reading(findings.SATURATED, np.minimum(expected * 257, 255)))
+        readings.append(Misreading(findings.SATURATED, np.minimum(expected * 257, 255)))
     planes = planes_of(frame)
     if planes is not None:
         readings.append(
-            Reading(findings.COLOUR_RANGE, _upright(planes.with_other_range().rgb(), original.turn))
+            Misreading(findings.COLOUR_RANGE, _upright(planes.with_other_range().rgb(), original.turn))
         )
-    compare(found, expected, readings, "the photo", FAR_LEVELS)
+    compare(actual, expected, readings, "the photo", FAR_LEVELS)
 
 
 def _ground(unit: Unit) -> tuple[float, float, float]:
-    """Return the RGB that transparency was laid on; where it was kept, the RGB that it is laid on here."""
+    """Return the RGB behind transparency."""
     red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
     return red, green, blue
 
 
 def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    """Return the photo that a training job will see; a photo whose alpha was kept is laid on `ground`."""
+    """Return the photo as a training job decodes it, flattened on `ground`."""
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -176,31 +167,27 @@ def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, 
 
 def _original(path: str) -> Original:
     with photo(path) as opened_photo:
-        picture = opened_photo.picture
-        exif, xmp = picture.info.get("exif"), picture.info.get("xmp")
+        image = opened_photo.image
+        exif, xmp = image.info.get("exif"), image.info.get("xmp")
         turn = turn_of(exif, xmp.encode() if isinstance(xmp, str) else xmp)
-        size_px = picture.size
-        if picture.format == "TIFF":  # Pillow has turned it already, its size too
+        size_px = image.size
+        if image.format == "TIFF":  # Pillow has already turned it
             turn = _tiff_turn(path)
             size_px = size_px[::-1] if turn.transpose else size_px
         return Original(
             size_px=size_px,
             turn=turn,
-            is_plain=opened_photo.colour.profile is None
-            and picture.mode not in ("CMYK", "LAB", "YCbCr", "F"),
-            is_readable=picture.format not in _TURNED_BY_DECODER
-            and picture.info.get("compression") not in _COMPRESSED_OTHERWISE
-            and not _has_idle_predictor(picture),
+            is_plain=opened_photo.colour.profile is None and image.mode not in ("CMYK", "LAB", "YCbCr", "F"),
+            is_readable=image.format not in _TURNED_BY_DECODER
+            and image.info.get("compression") not in _COMPRESSED_OTHERWISE
+            and not _has_unused_predictor(image),
         )
 
 
-def _has_idle_predictor(picture: "Image") -> bool:
-    """Return whether a TIFF names a predictor for samples that are not compressed.
-
-    It means nothing there (TIFF 6.0, section 14, has it for LZW), and FFmpeg adds up all the same.
-    """
-    tags: Any = getattr(picture, "tag_v2", {})
-    return picture.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
+def _has_unused_predictor(image: "Image") -> bool:
+    """Return whether a TIFF names a predictor without compression, which FFmpeg wrongly applies."""
+    tags: Any = getattr(image, "tag_v2", {})
+    return image.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
 
 def _tiff_turn(path: str) -> Turn:
@@ -218,18 +205,17 @@ def _by_ffmpeg(path: str) -> "VideoFrame | None":
         with opened(path) as container:
             return next(container.decode(video=0), None)
     except (Unusable, av.error.FFmpegError, IndexError):
-        return None  # a format of Pillow's only
+        return None  # a format that only Pillow reads
 
 
 def _upright(grid: Grid, turn: Turn) -> Grid:
-    """Return a grid turned as its picture: rows and columns of cells are rows and columns of pixels."""
     out = np.swapaxes(grid, 0, 1) if turn.transpose else grid
     out = out[::-1] if turn.flip_y else out
     return out[:, ::-1] if turn.flip_x else out
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
-    """Return RGB means, laid on `ground` where the picture is transparent, 16 bits brought to 255."""
+    """Return RGB means, flattened on `ground`, 16 bits scaled to 255."""
     planes = planes_of(frame)
     if planes is not None:
         return planes.rgb()

@@ -1,4 +1,4 @@
-"""The choice of the audit for a unit, by its kind."""
+"""Audit of a unit by its kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +10,9 @@ from .image import audit_photo
 
 
 def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
-    """Audit all units of one raw object at `path`, whose row in the media table is `row`.
+    """Audit all units of the raw object at `path`; `row`: its row of the media table.
 
-    Texts are stored as they are read and have nothing to compare.
-
-    Raises: Unusable, stage `cut_audit`, its code one of the names in `findings`.
+    Raises: Unusable, stage `cut_audit`, with a code of `findings`.
     """
     if kind == "image":
         for unit in units:

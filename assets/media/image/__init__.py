@@ -1,1 +1,1 @@
-"""Photos: opened, audited, shown upright in sRGB, stored."""
+"""Photos: opened, audited, cut."""

@@ -1,4 +1,4 @@
-"""Opening a photo: decoded whole, or refused with the reason."""
+"""Photos opened and fully decoded, or refused with the reason."""
 
 import struct
 import warnings
@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING
 
 from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
 
-from ..colour.code_points import code_points_of
-from ..colour.file_parts import check_jpeg, png_parts
-from ..colour.to_srgb import Colour, colour_of
 from ..container import check_machine
 from ..unit import dropped, not_supported, rejected
-from .orientation import SIDEWAYS, Orientation, orientation_of
+from .file_parts import check_jpeg, png_parts
+from .metadata import SIDEWAYS, Orientation, orientation_of
+from .to_srgb import Colour, code_points_of, colour_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 PHOTO_WORDS = ("jpg", "img")
-"""The field of a stored photo: of a dataset whose photos are all JPEGs, and of one that has other formats as well."""
+"""Fields of a stored photo: JPEGs only, and any format."""
 
+# Pillow's readers to try; some others run programs (EPS) or accept anything.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "AVIF", "HEIF")
-"""Pillow's readers that are asked; some of its others run programs (EPS), or take anything for their own."""
 
+# Formats in which phones store a preview, depth map or gain map after a photo.
 _STILL_WITH_MORE = ("MPO", "HEIF")
-"""Phones store a preview, a depth map or a gain map behind a photo."""
 
 # NewSubfileType (TIFF 6.0, tag 254): a smaller copy of another page, or its mask.
 _SUBFILE_TYPE, _NO_PICTURE = 254, 0b101
@@ -42,57 +41,50 @@ DAMAGE = (
     TypeError,  # TIFF pages without a size
     struct.error,
 )
-"""Errors that Pillow's decoders and metadata readers raise for damaged files."""
+"""Errors of Pillow's decoders and metadata readers for damaged files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo:
-    """An opened photo."""
+    """Opened photo."""
 
-    picture: "Image"
-    """Decoded picture, as stored (a TIFF or HEIC as its decoder turned it)."""
+    image: "Image"
+    """Decoded image as stored; a TIFF or HEIC as its decoder turned it."""
     kind: str
-    """Pillow's name of its format."""
+    """Pillow's format name."""
     mode: str
-    """Pillow's name of its pixels."""
+    """Pillow's pixel mode."""
     size_px: tuple[int, int]
     """(width, height) as stored."""
     upright_size_px: tuple[int, int]
     """(width, height) as seen."""
     orientation: Orientation
-    """Way up, as told and as decided."""
+    """Orientation as tagged and as decided."""
     colour: Colour
     """Colour space."""
     is_animated: bool
-    """True where it has more frames or pages than this first one."""
+    """True if it has more frames or pages."""
     warning: str | None
-    """Possible fault although every pixel may be right; None for nothing."""
-
-
-@contextmanager
-def loaded(path: str) -> Iterator["Image"]:
-    """Yield the picture at `path`, as stored, all its pixels decoded: `photo(path).picture`. Raises: Unusable."""
-    with photo(path) as opened:
-        yield opened.picture
+    """Possible fault although all pixels may be right; None for none."""
 
 
 @contextmanager
 def photo(path: str) -> Iterator[Photo]:
-    """Yield the photo at `path`, all its pixels decoded; of an animation or a TIFF of several pages, the first.
+    """Yield the photo at `path`, fully decoded; the first frame or page if there are several.
 
-    Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_RAW_IMAGE_PX`, for high dynamic
-    range (dropped: nothing here makes it sRGB); inside the block too, for Pillow's errors there.
+    Raises: Unusable for a file that is truncated, unreadable, above `MAX_RAW_IMAGE_PX`, or HDR; inside the block
+    too.
     """
     from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
-    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES  # many a library switches it on for its whole process
+    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES  # other libraries may set it for the whole process
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the pipeline's own workers fill the cores
     Image.init()
     formats = [name for name in _FORMATS if name in Image.OPEN]  # HEIF is there after `read_heif`
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, which are not used
+            warnings.simplefilter("ignore")  # about odd metadata, which are not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=formats) as source:
                 yield _loaded(source, path)
@@ -118,9 +110,9 @@ def _loaded(source: "Image", path: str) -> Photo:
     source.load()
     width_px, height_px = source.size
     turned = (height_px, width_px)
-    is_sideways, is_pending = orientation.told in SIDEWAYS, orientation.pending in SIDEWAYS
+    is_sideways, is_pending = orientation.number in SIDEWAYS, orientation.pending in SIDEWAYS
     return Photo(
-        picture=source,
+        image=source,
         kind=str(source.format),
         mode=source.mode,
         size_px=turned if is_sideways and not is_pending else source.size,
@@ -132,51 +124,43 @@ def _loaded(source: "Image", path: str) -> Photo:
     )
 
 
-def _check_size(picture: "Image") -> None:
-    if picture.width * picture.height > MAX_RAW_IMAGE_PX:
-        what = f"an image of {picture.width} x {picture.height} px"
-        raise rejected(
-            "probe", "too_large", beyond(what, picture.width * picture.height, "px", MAX_RAW_IMAGE_PX)
-        )
+def _check_size(image: "Image") -> None:
+    if image.width * image.height > MAX_RAW_IMAGE_PX:
+        what = f"an image of {image.width} x {image.height} px"
+        raise rejected("probe", "too_large", beyond(what, image.width * image.height, "px", MAX_RAW_IMAGE_PX))
 
 
-def _check_parts(picture: "Image", path: str) -> str | None:
-    """Return the damage that Pillow overlooks: PNG chunks whose CRC is wrong, warnings of libjpeg.
-
-    Raises: Unusable; BrokenParts.
-    """
-    if picture.format not in ("PNG", "JPEG", "MPO"):
+def _check_parts(image: "Image", path: str) -> str | None:
+    """Return a warning about damage that Pillow overlooks."""
+    if image.format not in ("PNG", "JPEG", "MPO"):
         return None
     with open(path, "rb") as file:
         data = file.read()
-    if picture.format != "PNG":
+    if image.format != "PNG":
         return check_jpeg(data)
     for part in png_parts(data):
         if part.name == "IHDR" and len(part.body) == 13:
-            picture.info["bit_depth"] = part.body[8]
+            image.info["bit_depth"] = part.body[8]
     return None
 
 
-def _has_more(picture: "Image") -> bool:
-    """Return whether there are more frames or pages.
-
-    Pictures that a phone stores behind a photo, and a page's thumbnail, are none.
-    """
-    if picture.format in _STILL_WITH_MORE:
+def _has_more(image: "Image") -> bool:
+    """Return whether there are more frames or pages, not counting phones' extra images."""
+    if image.format in _STILL_WITH_MORE:
         return False
-    if picture.format != "TIFF":
-        return bool(getattr(picture, "is_animated", False))
+    if image.format != "TIFF":
+        return bool(getattr(image, "is_animated", False))
     try:
         for page in range(1, MAX_TIFF_PAGES):
             try:
-                picture.seek(page)
+                image.seek(page)
             except EOFError:
                 return False
-            if not int(getattr(picture, "tag_v2", {}).get(_SUBFILE_TYPE, 0)) & _NO_PICTURE:
+            if not int(getattr(image, "tag_v2", {}).get(_SUBFILE_TYPE, 0)) & _NO_PICTURE:
                 return True
         return True
     finally:
-        picture.seek(0)
+        image.seek(0)
 
 
 def read_heif() -> None:

@@ -1,19 +1,9 @@
-"""Reference photos: the bytes of the source, where a training job would see the same picture in them.
+"""Reference photos: the source's bytes, if a training job decodes the right image from them.
 
-The loader would read some photos otherwise: a wide colour space, CMYK, transparency that is to be laid on a ground, a
-format that it does not know. Such a photo is stored as it is to be seen: upright, sRGB, at full size, without loss.
-
-Photos without their metadata, pixel for pixel the same: parts of the file are copied or left out, none is decoded.
-
-These parts go:
-
-- EXIF with its position, serial numbers and thumbnail (which shows the picture before it was cropped),
-- XMP, IPTC, comments, texts, colour profiles, maker's segments,
-- everything behind the picture's end: a motion photo's film, a gain map, further pictures.
-
-These stay: parts that the pixels need, and which way is up, as a new EXIF of one entry.
-
-Only for pictures whose numbers are sRGB: a profile that says more than that must not be left out.
+Others (wide colour spaces, CMYK, flattened transparency, unknown formats) are stored losslessly: upright, sRGB,
+full size. Metadata are stripped without decoding: EXIF (with a thumbnail from before the crop), XMP, IPTC,
+comments, profiles, and everything after the image's end; the orientation stays as a new EXIF. Only for sRGB: other
+images need their profile.
 """
 
 import struct
@@ -24,13 +14,12 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 
-from ..colour.alpha import Alpha
-from ..colour.file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
+from .file_parts import PNG_START, BrokenParts, FilePart, jpeg_parts, png_parts, webp_parts
 from .open import Photo
+from .pixels import Alpha
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
 
 # Markers of ITU-T T.81 that decoding needs: frames, tables, scans, restarts, number of lines.
 _JPEG_KEPT = frozenset(
@@ -45,11 +34,9 @@ _ORIENTATION = 0x0112
 
 
 def stripped(data: bytes, kind: str, orientation: int) -> bytes:
-    """Return the file without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP', of one frame.
+    """Return the file of one frame without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP'.
 
-    orientation: 1 to 8, EXIF's number, which it will say again. Cost: O(bytes).
-
-    Raises: BrokenParts (its parts do not fit together, or it is an animation).
+    orientation: EXIF's number, 1 to 8, to store again. Raises: BrokenParts.
     """
     if kind == "PNG":
         return _png(data, orientation)
@@ -57,21 +44,21 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
 
 
 def exif_of(orientation: int) -> bytes:
-    """Return the smallest EXIF that says which way is up (TIFF 6.0, section 2: one directory of one entry)."""
+    """Return the smallest EXIF with an orientation (TIFF 6.0, section 2)."""
     entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
 
 def _jpeg(data: bytes, orientation: int) -> bytes:
     out = [b"\xff\xd8"]
-    said = orientation == 1
+    has_exif = orientation == 1
     for part in jpeg_parts(data):
         if part.name == "d8":
             continue
         is_jfif = part.name == "e0" and part.body.startswith(_JFIF)
-        if not said and not is_jfif:  # JFIF wants to come first
+        if not has_exif and not is_jfif:  # JFIF wants to come first
             out.append(_segment(0xE1, b"Exif\0\0" + exif_of(orientation)))
-            said = True
+            has_exif = True
         if is_jfif:
             out.append(_segment(0xE0, part.body[: _JFIF_BYTES - 2] + bytes(2)))
         elif part.name in _JPEG_KEPT or (part.name == "ee" and part.body.startswith(_ADOBE)):
@@ -85,13 +72,13 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 def _png(data: bytes, orientation: int) -> bytes:
     out = [PNG_START]
-    said = orientation == 1
+    has_exif = orientation == 1
     for part in png_parts(data):
         if part.name == "acTL":
             raise BrokenParts("an animation")
-        if part.name == "IDAT" and not said:
+        if part.name == "IDAT" and not has_exif:
             out.append(_chunk(b"eXIf", exif_of(orientation)))
-            said = True
+            has_exif = True
         if part.name in _PNG_KEPT:
             out.append(part.whole)
     return b"".join(out)
@@ -105,18 +92,18 @@ def _webp(data: bytes, orientation: int) -> bytes:
     parts = list(webp_parts(data))
     if any(part.name in ("ANIM", "ANMF") for part in parts):
         raise BrokenParts("an animation")
-    kept = [part for part in parts if part.name in _WEBP_KEPT]
+    needed = [part for part in parts if part.name in _WEBP_KEPT]
     exif = exif_of(orientation) if orientation != 1 else b""
-    if exif and kept[0].name != "VP8X":
+    if exif and needed[0].name != "VP8X":
         raise BrokenParts("an orientation in a WebP without VP8X")
-    body = b"".join(_without_flags(part, bool(exif)) for part in kept)
+    body = b"".join(_without_flags(part, bool(exif)) for part in needed)
     if exif:
         body += b"EXIF" + struct.pack("<I", len(exif)) + exif + bytes(len(exif) % 2)
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
-def _without_flags(part: Part, has_exif: bool) -> bytes:
-    """Return VP8X without the flags of chunks that are gone: it announces the others (RFC 9649, 2.7.1)."""
+def _without_flags(part: FilePart, has_exif: bool) -> bytes:
+    """Return VP8X without the flags of removed chunks (RFC 9649, 2.7.1)."""
     if part.name != "VP8X":
         return part.whole
     flags = part.body[0] & _WEBP_ALPHA | (_WEBP_EXIF if has_exif else 0)
@@ -125,61 +112,54 @@ def _without_flags(part: Part, has_exif: bool) -> bytes:
 
 _READ_BY_LOADER = ("JPEG", "MPO", "PNG", "WEBP")
 
-_SAME_LEVELS = 8
-"""The most by which a value may differ between the arithmetic of two decoders of JPEG; another picture is far off."""
+_SAME_LEVELS = 8  # most levels between two JPEG decoders' values; another image is far off
 
 
 def reference_bytes(
-    data: bytes, found: Photo, shown: "Image", alpha: Alpha, strip: bool
+    data: bytes, opened: Photo, shown: "Image", alpha: Alpha, strip: bool
 ) -> tuple[bytes, str]:
-    """Return (bytes, ""), or (b"", why the source's bytes will not do).
+    """Return (bytes, ""), or (b"", why the source's bytes cannot be used).
 
-    data: the source's file.
-    shown: its picture upright in sRGB, as it is to be seen.
-    alpha: treatment of its transparency.
-    strip: without metadata.
-
-    The loader has then read the bytes and seen the same, and without metadata not one value else than with them.
+    data: the source's file. shown: its image upright in sRGB, as it must decode. alpha: treatment of its
+    transparency. strip: without metadata.
     """
-    kind = found.kind
-    why = _unfit(kind, found, alpha)
+    kind = opened.kind
+    why = _unfit(kind, opened, alpha)
     if why:
         return b"", why
     try:
-        with_all = _read(data)
-        bare = stripped(data, kind, found.orientation.told) if strip else data
-        seen = _read(bare) if strip else with_all
+        original_pixels = _read(data)
+        bare = stripped(data, kind, opened.orientation.number) if strip else data
+        pixels = _read(bare) if strip else original_pixels
     except (BrokenParts, DecodeFailed) as error:
         return b"", f"the loader would refuse it: {error}"
     expected = np.asarray(shown)
-    if not np.array_equal(seen, with_all) or not _is_same(seen, expected):
+    if not np.array_equal(pixels, original_pixels) or not _is_same(pixels, expected):
         return b"", "the loader would see another picture"
     return bare, ""
 
 
-def _unfit(kind: str, found: Photo, alpha: Alpha) -> str:
+def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
     if kind not in _READ_BY_LOADER:
         return f"{kind} is none of what the loader reads"
-    if found.is_animated:
+    if opened.is_animated:
         return "it has more frames than the one that is taken"
-    if found.colour.profile is not None:
-        return f"its colours are not sRGB (told by: {found.colour.by})"
-    if found.mode == "CMYK":
+    if opened.colour.profile is not None:
+        return f"its colours are not sRGB (told by: {opened.colour.by})"
+    if opened.mode == "CMYK":
         return "it is CMYK"
     return "" if alpha in ("none", "kept") else f"it has an alpha channel ({alpha})"
 
 
 def _read(data: bytes) -> "np.ndarray[Any, Any]":
-    """Decode as the loader does. Raises: DecodeFailed."""
     from loader.modalities import decoder_for
 
     pixels: Any = decoder_for("img")(data, None)
     return np.asarray(pixels)
 
 
-def _is_same(seen: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
-    """Compare by rows, so that no third copy of the picture is made."""
-    return seen.shape == expected.shape and all(
-        int(np.abs(one.astype(np.int16) - other).max()) <= _SAME_LEVELS
-        for one, other in zip(seen, expected, strict=True)
+def _is_same(pixels: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
+    return pixels.shape == expected.shape and all(
+        int(np.abs(row.astype(np.int16) - other).max()) <= _SAME_LEVELS
+        for row, other in zip(pixels, expected, strict=True)
     )

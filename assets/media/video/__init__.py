@@ -1,1 +1,1 @@
-"""Videos: audited in one decode, cut into clips whose every frame keeps its time."""
+"""Videos: audit, timestamps, shots, spans, and the colours of their clips."""

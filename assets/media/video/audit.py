@@ -1,76 +1,90 @@
-"""A video decoded once from its first frame to its last: its frames, their times, and its look in small."""
+"""Audit of a video: one decode from first frame to last gives frames, timestamps and statistics."""
 
+import hashlib
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..audio.track_of_clip import SoundBeside
+from ..audio.audit import TrackAudit
 from ..container import (
     PacketIndex,
     container_facts,
     ffmpeg_refusal,
-    first_sound,
+    first_audio,
+    first_video,
     index_packets,
-    moving_picture,
     opened,
     packets_of,
 )
 from ..media_table import Row
 from ..policy import VideoPolicy
 from ..unit import rejected
-from ..video_colour.colour import rendering_of
-from .look import Look
-from .probe import frame_facts, packet_facts
+from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, display_matrix, is_hdr, rendering_of
+from .frame_statistics import FrameStatistics
 from .seek_audit import frame_crc, seek_ok
-from .timestamp_checks import Timing
-from .timestamps import Clock, Shown
-from .watcher import FrameWatcher
+from .timestamps import FrameClock, TimedFrame, Timing
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+SettledCuts = Callable[[], tuple[list[int], int | None]]
+"""Returns (pts of scene cuts, pts of a frame): all cuts before that frame, final."""
+
+
+class FrameWatcher(Protocol):
+    """Receives an audit's frames: `begin`, `add` for each, then `finish` or `abandon`."""
+
+    def begin(self, stream: "VideoStream", index: PacketIndex, settled: SettledCuts) -> None:
+        """Begin, before the first frame. settled: returns the final scene cuts so far."""
+
+    def add(self, timed: TimedFrame) -> None:
+        """Add the next frame. Raises: StoreError."""
+
+    def finish(self, cuts: Sequence[int]) -> None:
+        """Finish a healthy video with these scene cuts. Raises: StoreError."""
+
+    def abandon(self) -> None: ...
+
+
 N_SEEKS = 3
-"""Frames at random places that are sought for; the last frame is, and some more where there is reason to."""
+"""Random frames to seek for, next to the last frame and risky ones."""
 
 SEEK_SEED = 20_231
 
 _POLICY = VideoPolicy()
 
 STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bitstream+buffer+explode"}}
-"""Options of decoders that otherwise pass over a damaged slice without a word. The H.264, MPEG-4 and MPEG-2 decoders
-mark a frame that they had to patch, the AV1 decoder refuses it; VP8 and VP9 have nothing that would show it."""
+"""Options of decoders that otherwise ignore a damaged slice. Others mark or refuse such frames; VP8 and VP9 show
+nothing."""
 
 BLIND = ("mpeg4", "h263", "flv", "msmpeg4", "msmpeg4v1", "msmpeg4v2", "wmv1", "wmv2")
-"""Decoders that show frames which lack what they build on, and do not mark them, when a recording begins between two
-keyframes. The others wait for a keyframe."""
+"""Decoders that return frames without their references, unmarked, from a recording that begins between keyframes."""
 
 
 def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher | None = None) -> Row:
-    """Return the columns of the media table. watcher: is shown every frame as well.
+    """Return the columns of the media table, in constant memory. watcher: also receives every frame.
 
-    Time grows with the number of frames, memory does not.
-
-    Raises: Unusable for a file that cannot be decoded to its end, and for HDR and deep colour that the policy does not
-    take.
+    Raises: Unusable for a file that cannot be decoded to its end, and for HDR and deep colour outside the policy.
     """
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         if stream is None:
             raise rejected("probe", "no_streams", "the container has no video stream")
         facts: Row = {**container_facts(container)}
         index = index_packets(container, stream)
         facts |= packet_facts(index)
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # the same file, a moment later
-        pictures = _Pictures(stream, index, policy, watcher)
+        frames = _FrameAudit(stream, index, policy, watcher)
         if watcher is not None:
-            watcher.begin(stream, index, pictures.settled)
+            watcher.begin(stream, index, frames.settled)
         try:
-            decoded, hashes = _decode(container, stream, pictures)
+            decoded, hashes = _decode(container, stream, frames)
         finally:
             if watcher is not None:
                 watcher.abandon()
@@ -78,19 +92,19 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 
 
 def _decode(
-    container: "InputContainer", stream: "VideoStream", pictures: "_Pictures"
+    container: "InputContainer", stream: "VideoStream", frames: "_FrameAudit"
 ) -> tuple[Row, Mapping[int, int]]:
-    """Return the columns, and CRC-32 by pts of the frames to seek for later. Raises: Unusable."""
+    """Return the columns, and CRC-32 by pts of the frames to seek for."""
     import av
 
-    waits = strictly(stream)
-    sound = first_sound(container)
-    clock, beside = Clock(container), None if sound is None else SoundBeside(container, sound)
+    waits = prepare_strict(stream)
+    audio = first_audio(container)
+    clock, track = FrameClock(container), None if audio is None else TrackAudit(container, audio)
     try:
-        for packet in packets_of(container, *([stream] if sound is None else [stream, sound])):
-            number = packet.stream.index  # the `stream_index` of the last, empty packets is always 0
-            if beside is not None and sound is not None and number == sound.index:
-                beside.add(packet)
+        for packet in packets_of(container, *([stream] if audio is None else [stream, audio])):
+            number = packet.stream.index  # `stream_index` of final, empty packets is always 0
+            if track is not None and audio is not None and number == audio.index:
+                track.add(packet)
             if number != stream.index:
                 continue
             waits = waits and packet.size > 0 and not packet.is_keyframe
@@ -98,25 +112,21 @@ def _decode(
                 continue
             for frame in packet.decode():
                 assert isinstance(frame, av.VideoFrame)  # of a video stream
-                for one in clock.take(frame):
-                    pictures.add(one)
-        for one in clock.rest():
-            pictures.add(one)
+                for timed in clock.take(frame):
+                    frames.add(timed)
+        for timed in clock.rest():
+            frames.add(timed)
     except av.error.FFmpegError as error:
-        said = f"after frame {pictures.n}: {error.strerror}"
-        raise ffmpeg_refusal(error, container.name, "decode", "undecodable", said, pictures.n) from error
-    facts = pictures.facts()
-    if beside is not None:
-        facts |= beside.facts(facts["start_pts"] * (stream.time_base or Fraction(1)))
-    return facts, pictures.hashes()
+        text = f"after frame {frames.n}: {error.strerror}"
+        raise ffmpeg_refusal(error, container.name, "decode", "undecodable", text, frames.n) from error
+    facts = frames.facts()
+    if track is not None:
+        facts |= track.facts(facts["start_pts"] * (stream.time_base or Fraction(1)))
+    return facts, frames.hashes()
 
 
-def strictly(stream: "VideoStream") -> bool:
-    """Prepare a decoder before its first packet: one thread, and errors for damage that it would hide.
-
-    Returned is whether it has to begin with a keyframe. Packets before the first keyframe, of a recording that begins
-    in the middle, give no frame then, and are no damage.
-    """
+def prepare_strict(stream: "VideoStream") -> bool:
+    """Prepare a decoder: one thread, errors for hidden damage. Return whether it must begin with a keyframe."""
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
     if options is not None:
@@ -124,12 +134,8 @@ def strictly(stream: "VideoStream") -> bool:
     return options is not None
 
 
-class _Pictures:
-    """Measurements of the frames, and the choice of frames to seek for later.
-
-    Sought are `N_SEEKS` frames at random and the last. Two more are at places where containers are known to go wrong:
-    the first where an edit list hides others before it, and the one behind the longest gap.
-    """
+class _FrameAudit:
+    """Measurements of the frames, and hashes of frames to seek for: random ones, the last, and risky ones."""
 
     def __init__(
         self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
@@ -137,83 +143,152 @@ class _Pictures:
         self.n = 0
         self._stream, self._index, self._policy, self._watcher = stream, index, policy, watcher
         self._n_corrupt = self._n_interlaced = 0
-        self._timing, self._look = Timing(), Look()
+        self._timing, self._statistics = Timing(), FrameStatistics()
         self._first_corrupt: int | None = None
         self._first: Row = {}
-        self._last: Shown | None = None
+        self._last: TimedFrame | None = None
         self._hashes: dict[int, int] = {}
         self._behind_gap: dict[int, int] = {}
         self._known_gap = 0
         n_seeks = min(N_SEEKS, index.n_packets)
-        self._wanted = set(random.Random(SEEK_SEED).sample(range(index.n_packets), n_seeks))
-        if index.n_discard:
-            self._wanted.add(0)
+        self._sampled = set(random.Random(SEEK_SEED).sample(range(index.n_packets), n_seeks))
+        if index.n_discard:  # an edit list hides frames before it
+            self._sampled.add(0)
 
-    def add(self, shown: Shown) -> None:
-        """Add the next frame. Raises: Unusable for HDR and deep colour that are not taken."""
-        frame = shown.frame
+    def add(self, timed: TimedFrame) -> None:
+        frame = timed.frame
         if not self.n:
             rendering_of(frame, self._policy)
             if self._stream.codec_context.name in BLIND and not frame.key_frame:
-                said = "it begins between two keyframes; its first frames lack what they build on"
-                raise rejected("decode", "no_keyframe", said, at_frame=0)
+                text = "it begins between two keyframes; its first frames lack what they build on"
+                raise rejected("decode", "no_keyframe", text, at_frame=0)
             self._first = frame_facts(self._stream, frame)
         self._check_size(frame)
-        gap = self._timing.add(shown)
-        if self.n in self._wanted:
-            self._hashes[shown.tagged] = frame_crc(frame)
-        self._seek_behind(gap, shown)
-        self._look.add(frame, shown.pts)
+        gap = self._timing.add(timed)
+        if self.n in self._sampled:
+            self._hashes[timed.tagged] = frame_crc(frame)
+        self._seek_behind(gap, timed)
+        self._statistics.add(frame, timed.pts)
         if frame.is_corrupt:
             self._first_corrupt = self.n if self._first_corrupt is None else self._first_corrupt
             self._n_corrupt += 1
         self._n_interlaced += frame.interlaced_frame
         self.n += 1
-        self._last = shown
+        self._last = timed
         if self._watcher is not None:
-            self._watcher.add(shown)
+            self._watcher.add(timed)
 
     def _check_size(self, frame: "VideoFrame") -> None:
-        """Check that the size is that of the first frame: a clip has one. Raises: Unusable."""
-        before = self._first["width_px"], self._first["height_px"]
-        if (frame.width, frame.height) != before:
-            sizes = f"from {before[0]}x{before[1]} to {frame.width}x{frame.height}"
-            said = f"the resolution changes within the stream at frame {self.n} {sizes}; cut it there, or scale it"
-            raise rejected("decode", "resolution_changes", said, at_frame=self.n)
+        first = self._first["width_px"], self._first["height_px"]
+        if (frame.width, frame.height) != first:
+            sizes = f"from {first[0]}x{first[1]} to {frame.width}x{frame.height}"
+            text = f"the resolution changes within the stream at frame {self.n} {sizes}; cut it there, or scale it"
+            raise rejected("decode", "resolution_changes", text, at_frame=self.n)
 
-    def _seek_behind(self, gap: int, shown: Shown) -> None:
-        """Keep the frame behind a gap that is by half longer than any before it: few of them are hashed."""
+    def _seek_behind(self, gap: int, timed: TimedFrame) -> None:
+        """Remember the frame after a gap 1.5 times longer than any before."""
         if not self._known_gap:
             self._known_gap = gap
         elif 2 * gap > 3 * self._known_gap:
             self._known_gap = gap
-            self._behind_gap = {shown.tagged: frame_crc(shown.frame)}
+            self._behind_gap = {timed.tagged: frame_crc(timed.frame)}
 
     def hashes(self) -> Mapping[int, int]:
-        """CRC-32 by tagged time."""
+        """Return CRC-32 by tagged time."""
         last = {} if self._last is None else {self._last.tagged: frame_crc(self._last.frame)}
         return self._hashes | self._behind_gap | last
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return the scene cuts known so far: see `ShotDetector.settled`."""
-        return self._look.settled()
+        return self._statistics.settled()
 
     def facts(self) -> Row:
-        """Return the columns. Raises: Unusable without a frame, and for damaged frames."""
         index = self._index
         if not self.n:
             raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")
         if self._n_corrupt:
-            said = f"{self._n_corrupt} of {self.n} frames are damaged"
-            raise rejected("decode", "corrupt", said, at_frame=self._first_corrupt)
-        look = self._look.facts()
+            text = f"{self._n_corrupt} of {self.n} frames are damaged"
+            raise rejected("decode", "corrupt", text, at_frame=self._first_corrupt)
+        statistics = self._statistics.facts()
         if self._watcher is not None:
-            self._watcher.finish(look["scene_cuts"])
+            self._watcher.finish(statistics["scene_cuts"])
         return {
             **self._first,
             "n_frames_decoded": self.n,
             "n_corrupt": self._n_corrupt,
             "interlaced_ratio": self._n_interlaced / self.n,
             **self._timing.facts(Fraction(*index.time_base)),
-            **look,
+            **statistics,
         }
+
+
+def packet_facts(index: PacketIndex) -> dict[str, Any]:
+    """Return the columns from one full demux."""
+    return {
+        "time_base_num": index.time_base[0],
+        "time_base_den": index.time_base[1],
+        "n_packets": index.n_packets,
+        "n_discard_packets": index.n_discard,
+        "n_keyframes": index.n_keyframes,
+        "max_gop_frames": index.max_gop_frames,
+        "has_b_frames": index.has_b_frames,
+        "tail_missing_s": index.tail_missing_s,
+    }
+
+
+def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
+    """Return the columns from the first decoded frame, by its bitstream, else by the container."""
+    turn, flipped = orientation(display_matrix(frame))
+    aspect = stream.sample_aspect_ratio or Fraction(1)
+    width_px, height_px = round(frame.width * aspect), frame.height
+    space = SPACES.get(int(frame.colorspace))
+    return {
+        "codec": stream.codec_context.name,
+        "profile": stream.profile,
+        **_decoder_facts(stream),
+        "width_px": frame.width,
+        "height_px": frame.height,
+        "upright_width_px": height_px if turn in (90, 270) else width_px,
+        "upright_height_px": width_px if turn in (90, 270) else height_px,
+        "sar_num": aspect.numerator,
+        "sar_den": aspect.denominator,
+        "rotation_deg": turn,
+        "is_flipped": flipped,
+        "pix_fmt": frame.format.name,
+        "bit_depth": bit_depth(frame),
+        "colour_range": RANGES.get(int(frame.color_range)),
+        "colour_primaries": PRIMARIES.get(int(frame.color_primaries)),
+        "colour_trc": TRANSFERS.get(int(frame.color_trc)),
+        "colour_space": space,
+        "colour_assumed": space is None,
+        "hdr": is_hdr(frame),
+    }
+
+
+_FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
+_UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
+
+
+def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
+    codec = stream.codec_context
+    extradata = codec.extradata or b""
+    level = int(codec.level)
+    return {
+        "level": None if level == _UNKNOWN_LEVEL else level,
+        "extradata_nbytes": len(extradata),
+        "extradata_sha256": hashlib.sha256(extradata).hexdigest() if extradata else None,
+        "field_order": _FIELD_ORDERS.get(int(codec.field_order)),
+    }
+
+
+def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
+    """Return (clockwise degrees, mirrored) that make an image with this display matrix upright.
+
+    Degrees are 0, 90, 180 or 270; the left-right mirror comes first.
+    """
+    if matrix is None:
+        return 0, False
+    a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
+    flipped = a * d - b * c < 0
+    if flipped:
+        a, b = -a, -b  # undo the mirror of x
+    return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped

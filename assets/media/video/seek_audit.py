@@ -1,4 +1,4 @@
-"""The check that frames sought by pts are those that a decode from the start gives, bit for bit."""
+"""Check that frames sought by pts equal, bit for bit, a decode from the start."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..container import PacketIndex, moving_picture, opened, packets_of
+from ..container import PacketIndex, first_video, opened, packets_of
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-
 SKIPPING = ("h264",)
-"""Decoders that may be told at any packet to pass over frames; others heed what they were told first (libdav1d)."""
+"""Decoders that can start skipping frames at any packet; others keep their first setting (libdav1d)."""
 
 
 def frame_crc(frame: "VideoFrame") -> int:
-    """Return the CRC-32 of the visible samples of every plane."""
+    """Return the CRC-32 of every plane's visible samples."""
     crc = 0
     for plane in frame.planes:
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
@@ -43,35 +42,30 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
     import av
 
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # the same file, a moment later
         stream.thread_count = 1
         try:
-            return all(_found(container, stream, pts, crc, index) for pts, crc in hashes.items())
-        except (
-            av.error.FFmpegError
-        ):  # a container that cannot seek: known by this column, and decoded in order
+            return all(_is_found(container, stream, pts, crc, index) for pts, crc in hashes.items())
+        except av.error.FFmpegError:  # a container that cannot seek is decoded in order
             return False
 
 
-def _found(
+def _is_found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Return whether a seek and a decode up to the frame give it.
-
-    Where they do not, all frames before it are decoded, and then from further back.
-    """
+    """Return whether a seek finds the frame: by skipping others, by decoding all, from further back."""
     second = max(1, round(1 / Fraction(*index.time_base)))
-    heeds = stream.codec_context.name in SKIPPING
+    can_skip = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):
         container.seek(pts - back, stream=stream, backward=True)
         passed = False
-        for n_frames, frame in enumerate(_towards(container, stream, pts, skips=heeds and not back)):
+        for n_frames, frame in enumerate(_towards(container, stream, pts, skips=can_skip and not back)):
             at = frame.dts if frame.pts is None else frame.pts
             if at == pts:
                 if frame_crc(frame) == crc:
                     return True
-                break  # a frame of that name with other pixels: it lacked what it builds on
+                break  # its reference frames were missing
             passed = at is None or at > pts
             if passed or n_frames > 2 * index.max_gop_frames + 64:
                 break
@@ -81,10 +75,7 @@ def _found(
 def _towards(
     container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
 ) -> "Iterator[VideoFrame]":
-    """Decode from where the container is.
-
-    skips: without the frames before `pts` on which, says the codec, no other builds: with B-frames about half of them.
-    """
+    """Decode from here on. skips: without unreferenced frames before `pts` (about half)."""
     for packet in packets_of(container, stream):
         at = packet.dts if packet.pts is None else packet.pts
         before = at is not None and at < pts

@@ -1,16 +1,10 @@
-"""The decoded frames of some stretches of a video: in one pass from its start, or by seeking to each.
+"""Decoded frames of spans of a video: in one pass from its start, or by seeking to each.
 
-Seeking saves decoding frames that nobody wants, and is trusted only where all of these hold:
+Seeking is used only if the audit found that the container seeks (`seek_ok`) and frames come in order. Each result
+must also depend on one frame, unlike deinterlacing, or HDR curves by the first frame.
 
-- The audit has seen that this container seeks (`seek_ok`).
-- Frames come in order.
-- The picture made of a frame depends on no other. Deinterlacing does, and so does the curve of an HDR video, which its
-  first frame decides.
-
-Then a stretch is decoded from the last keyframe before it. It must come back as a keyframe at its own time, sound, and
-be followed by exactly the frames that the packets announce. Frames decoded before that keyframe are thrown away. By the
-rules of the codecs such frames are those of a decode from the start. Anything else is `CannotSeek`, and the caller
-decodes in order.
+A span is decoded from the keyframe before it, which must come back at its own time, undamaged, followed by exactly
+the packets' frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..unit import rejected
-from .audit import strictly
-from .spans import Span
-from .timestamps import Shown, has_display_times, shown
+from .audit import prepare_strict
+from .spans import ClipSpan
+from .timestamps import TimedFrame, has_display_times, timed_frames
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CannotSeek(Exception):
-    """Frames after a seek that are not those that the packets announce."""
+    """Frames after a seek differ from the packets' frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,27 +57,23 @@ def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
 
 
 def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
-    """Prepare a decoder before the first packet: one thread.
-
-    Where no audit has decoded the stream before, damage that decoders hide is an error.
-    """
+    """Prepare a decoder before its first packet: one thread; errors for hidden damage without an audit."""
     stream.thread_count = 1
     if not audit:
-        strictly(stream)
+        prepare_strict(stream)
 
 
 def frames_of(
     container: "InputContainer",
     stream: "VideoStream",
-    spans: Sequence[Span],
+    spans: Sequence[ClipSpan],
     audit: Mapping[str, Any],
     *,
     seeks: bool,
-) -> Iterator[Shown]:
-    """Return the frames of all spans, and maybe others. seeks: to seek where the audit's findings allow it.
+) -> Iterator[TimedFrame]:
+    """Return the frames of all spans, and possibly others, of an unread container.
 
-    Without an audit every frame is decoded. The container has not been read from. Raises: Unusable; CannotSeek;
-    av.error.FFmpegError.
+    Without an audit every frame is decoded. Raises: Unusable; CannotSeek; av.error.FFmpegError.
     """
     if seeks and may_seek(container, audit):
         return frames_sought(container, stream, spans, times_of(container, stream))
@@ -92,21 +82,21 @@ def frames_of(
 
 def frames_in_order(
     container: "InputContainer", stream: "VideoStream", stop: int | None = None
-) -> Iterator[Shown]:
-    """Yield every frame from the first on, or those shown before `stop`. Raises: Unusable for a damaged one."""
-    for number, one in enumerate(shown(container, container.decode(stream))):
-        if one.frame.is_corrupt:
+) -> Iterator[TimedFrame]:
+    """Yield every frame from the first on, or before `stop`. Raises: Unusable for a damaged one."""
+    for number, timed in enumerate(timed_frames(container, container.decode(stream))):
+        if timed.frame.is_corrupt:
             raise rejected("decode", "corrupt", f"frame {number} is damaged")
-        if stop is not None and one.pts >= stop:
+        if stop is not None and timed.pts >= stop:
             return
-        yield one
+        yield timed
 
 
 def frames_sought(
-    container: "InputContainer", stream: "VideoStream", spans: Sequence[Span], times: Times
-) -> Iterator[Shown]:
+    container: "InputContainer", stream: "VideoStream", spans: Sequence[ClipSpan], times: Times
+) -> Iterator[TimedFrame]:
     """Yield the frames of all spans, each once, in order. Raises: CannotSeek; av.error.FFmpegError."""
-    frames: Iterator[Shown] = iter(())
+    frames: Iterator[TimedFrame] = iter(())
     position: int | None = None  # of the last frame that was decoded
     for start, end in stretches(spans):
         expected = times.shown[bisect_left(times.shown, start) : bisect_left(times.shown, end)]
@@ -118,33 +108,33 @@ def frames_sought(
         key = times.keys[n_keys - 1]
         if position is None or position < key:
             container.seek(key, stream=stream, backward=True)
-            frames = _from_key(shown(container, container.decode(stream)), key)
+            frames = _from_key(timed_frames(container, container.decode(stream)), key)
         for pts in expected:
-            one = next((frame for frame in frames if frame.pts >= pts or frame.frame.is_corrupt), None)
-            if one is None or one.frame.is_corrupt or one.pts != pts:
-                raise CannotSeek(f"no sound frame at {pts}")
+            timed = next((frame for frame in frames if frame.pts >= pts or frame.frame.is_corrupt), None)
+            if timed is None or timed.frame.is_corrupt or timed.pts != pts:
+                raise CannotSeek(f"no intact frame at {pts}")
             position = pts
-            yield one
+            yield timed
 
 
-def stretches(spans: Sequence[Span]) -> list[tuple[int, int]]:
+def stretches(spans: Sequence[ClipSpan]) -> list[tuple[int, int]]:
     """Return the union of the spans as [start, end), in order."""
-    found: list[tuple[int, int]] = []
-    for span in sorted(spans, key=lambda one: one.start):
-        if found and span.start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], span.end))
+    union: list[tuple[int, int]] = []
+    for span in sorted(spans, key=lambda item: item.start):
+        if union and span.start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], span.end))
         else:
-            found.append((span.start, span.end))
-    return found
+            union.append((span.start, span.end))
+    return union
 
 
-def _from_key(frames: Iterator[Shown], key: int) -> Iterator[Shown]:
-    """Yield the frames from the keyframe on. Raises: CannotSeek when it does not come back as one."""
-    for one in frames:
-        if one.pts < key:
+def _from_key(frames: Iterator[TimedFrame], key: int) -> Iterator[TimedFrame]:
+    """Yield the frames from the keyframe on. Raises: CannotSeek."""
+    for timed in frames:
+        if timed.pts < key:
             continue
-        if one.pts > key or not one.frame.key_frame:
+        if timed.pts > key or not timed.frame.key_frame:
             raise CannotSeek(f"no keyframe came back at {key}")
-        yield one
+        yield timed
         break
     yield from frames

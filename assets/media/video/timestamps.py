@@ -1,45 +1,42 @@
-"""Decoded frames with the time at which each is shown."""
+"""Decoded frames with their display times, and statistics of these."""
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..container import MAX_GAP_S
 from ..unit import rejected
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
 
+# Containers without display times: FFmpeg passes their packets' times on in decode order.
 _WITHOUT_PTS = ("avi",)
-"""Containers that store no display time: FFmpeg hands their packets' times on in decode order."""
 
-_REORDER_FRAMES = 16
-"""The most by which H.264 and HEVC let a frame be decoded early."""
+_REORDER_FRAMES = 16  # most frames by which H.264 and HEVC decode a frame early
 
 
 def has_display_times(container: "InputContainer") -> bool:
-    """Return whether the container stores when a frame is shown."""
+    """Return whether the container stores display times."""
     return container.format.name not in _WITHOUT_PTS
 
 
-class Shown(NamedTuple):
-    """A decoded frame with its time."""
+class TimedFrame(NamedTuple):
+    """Decoded frame with its time."""
 
     frame: "VideoFrame"
     """Decoded frame."""
     tagged: int
-    """Timestamp of the frame's own."""
+    """The frame's own timestamp."""
     pts: int
-    """Time at which it is shown."""
+    """Display time."""
 
 
-class Clock:
-    """Tells frames, which come in display order, their times.
-
-    Where the container has no display times, the sorted times are the frames' in that order; elsewhere each frame keeps
-    its own.
-    """
+class FrameClock:
+    """Assigns times to frames in display order: their own, or sorted ones if the container has no display times."""
 
     def __init__(self, container: "InputContainer") -> None:
         self._sorts = not has_display_times(container)
@@ -47,32 +44,95 @@ class Clock:
         self._times: list[int] = []
         self._n = 0
 
-    def take(self, frame: "VideoFrame") -> Iterator[Shown]:
-        """Yield the frames that are ready. Raises: Unusable for a frame without any timestamp."""
+    def take(self, frame: "VideoFrame") -> Iterator[TimedFrame]:
+        """Yield the frames that are ready. Raises: Unusable for a frame without a timestamp."""
         pts = frame.dts if frame.pts is None else frame.pts
         if pts is None:
             raise rejected("decode", "no_timestamps", f"frame {self._n} has neither pts nor dts")
         self._n += 1
         if not self._sorts:
-            yield Shown(frame, pts, pts)
+            yield TimedFrame(frame, pts, pts)
             return
         self._frames.append((frame, pts))
         heapq.heappush(self._times, pts)
         if len(self._frames) > _REORDER_FRAMES:
             yield self._next()
 
-    def rest(self) -> Iterator[Shown]:
+    def rest(self) -> Iterator[TimedFrame]:
         while self._frames:
             yield self._next()
 
-    def _next(self) -> Shown:
+    def _next(self) -> TimedFrame:
         frame, tagged = self._frames.popleft()
-        return Shown(frame, tagged, heapq.heappop(self._times))
+        return TimedFrame(frame, tagged, heapq.heappop(self._times))
 
 
-def shown(container: "InputContainer", frames: Iterator["VideoFrame"]) -> Iterator[Shown]:
-    """Yield all of `frames` with their times. Raises: Unusable."""
-    clock = Clock(container)
+def timed_frames(container: "InputContainer", frames: Iterator["VideoFrame"]) -> Iterator[TimedFrame]:
+    """Yield all frames with their times. Raises: Unusable."""
+    clock = FrameClock(container)
     for frame in frames:
         yield from clock.take(frame)
     yield from clock.rest()
+
+
+MAX_MISPLACED = 0.5
+"""Largest share of frames at or before the time of a frame that is shown earlier."""
+
+
+class Timing:
+    """Counts timestamps: backward and equal ones as tagged, gaps as shown. Memory is constant."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.last = self.n_backward = self.n_dup = self.last_duration = 0
+        self.low: int | None = None
+        self.high = 0
+        self._n = 0
+        self._newest: int | None = None
+
+    def add(self, timed: TimedFrame) -> int:
+        """Return the gap in ticks before this frame; 0 for the first and for one not later."""
+        self._n += 1
+        newest = self._newest
+        if newest is not None:
+            self.n_dup += timed.tagged == newest
+            self.n_backward += timed.tagged < newest
+        self._newest = timed.tagged if newest is None else max(newest, timed.tagged)
+        gap = 0
+        if self.first is None:
+            self.first = self.last = timed.pts
+        elif timed.pts > self.last:
+            gap = timed.pts - self.last
+            self.low = gap if self.low is None else min(self.low, gap)
+            self.high = max(self.high, gap)
+            self.last = timed.pts
+        if timed.pts == self.last:
+            self.last_duration = timed.frame.duration or 0
+        return gap
+
+    def facts(self, time_base: Fraction) -> Mapping[str, Any]:
+        """Return the columns; variable if gaps differ by more than a tick or 2 ms. Raises: Unusable."""
+        assert self.first is not None  # called after a frame
+        low = self.low or 0
+        longest_s = max(self.high, self.last_duration) * time_base
+        if longest_s > MAX_GAP_S:
+            raise rejected("decode", "timestamps", f"one frame is shown for {float(longest_s):.0f} s")
+        misplaced = self.n_backward + self.n_dup
+        if misplaced > MAX_MISPLACED * self._n:
+            raise rejected(
+                "decode",
+                "timestamps",
+                f"{misplaced} of {self._n} frames lie at or before the time of another",
+            )
+        slack = max(1, round(Fraction(2, 1000) / time_base))
+        end = self.last + max(1, self.last_duration or low)
+        return {
+            "start_pts": self.first,
+            "end_pts": end,
+            "duration_s": float((end - self.first) * time_base),
+            "min_pts_gap": self.low,
+            "max_pts_gap": self.high if self.low is not None else None,
+            "is_vfr": self.high - low > slack,
+            "n_pts_backward": self.n_backward,
+            "n_pts_dup": self.n_dup,
+        }

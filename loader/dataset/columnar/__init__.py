@@ -1,1 +1,1 @@
-"""Tables of others: which fields and metadata their columns become, and Parquet read where it lies, chunk by chunk."""
+"""Foreign tables: the fields and metadata of their columns, and Parquet read in place, chunk by chunk."""

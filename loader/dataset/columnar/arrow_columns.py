@@ -1,33 +1,73 @@
-"""Columns of Arrow tables as fields and metadata: which they become follows from their types, not from their values."""
+"""Columns of Arrow tables as fields and metadata, chosen by type and never by value."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import InvalidSample, NotSupported
-from .arrow_errors import arrow_errors
-from .choices import Options, ReadSample
+from ...errors import Corrupt, InvalidSample, NotSupported, PenstockError
+from .choices import Features, Options, ReadSample
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
-from .features import Features
-from .field_values import FLAT_WORDS, encoded, json_bytes, text_bytes
 from .plain_values import (
+    FLAT_WORDS,
     OutOfRange,
+    encoded,
     inner_dtype,
     is_bytes,
     is_list,
     is_media,
     is_numbers,
     is_text,
+    json_bytes,
     plain_array,
     plain_type,
     reader_of,
+    text_bytes,
 )
 
+_DAMAGE = (
+    pa.ArrowInvalid,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
+    pa.ArrowCapacityError,
+    pa.ArrowSerializationError,
+    EOFError,
+    UnicodeDecodeError,  # names of columns too
+)
+"""Errors that 24,000 flipped bits and cuts of Parquet and IPC raised. OSError needs a closer look."""
+
+
+@contextmanager
+def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "") -> Iterator[None]:
+    """Raise Arrow's errors with the name of what is read. damaged: words behind the name. hint: what to do.
+
+    Errors of this machine (no memory, an OSError with a number) pass unchanged.
+
+    Raises: Corrupt for damaged bytes; NotSupported.
+    """
+    try:
+        yield
+    except PenstockError:  # some are OSErrors
+        raise
+    except pa.ArrowNotImplementedError as error:
+        raise NotSupported(
+            f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
+        ) from error
+    except MemoryError as error:
+        raise MemoryError(f"{name}: there is no memory to read it: {error}") from error
+    except _DAMAGE as error:
+        raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
+
+
 Convert = Callable[[Any, str], Any]
-"""(value that is not null, place for messages) -> bytes of a field, or plain metadata."""
+"""(non-null value, location for messages) -> bytes of a field, or plain metadata."""
 
 
 class Column(NamedTuple):
@@ -38,7 +78,7 @@ class Column(NamedTuple):
     kind: str
     """"field", "metadata" or "source"."""
     name: str
-    """Field or metadata column; of bytes without a given extension, the name in front of the extension."""
+    """Field or metadata column; for bytes of unknown type, the name before the extension."""
     convert: Convert
     """Converts a value."""
     sniffed: bool = False
@@ -85,7 +125,7 @@ class TableRows:
     """Makes samples of the rows of tables with one schema."""
 
     def __init__(self, schema: pa.Schema, features: Features, options: Options, object_key: str) -> None:
-        """Choose for each column. Raises: InvalidSample for a column that cannot be either, or two of one name."""
+        """Choose for each column. Raises: InvalidSample for a column that can be neither, or two of one name."""
         self._options, self._object = options, object_key
         self._key = options.key or (features.key if features.key in schema.names else None)
         if self._key is not None and self._key not in schema.names:
@@ -132,11 +172,11 @@ class TableRows:
         return self._key is not None
 
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
-        """Yield the sample of each row. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
+        """Yield the sample of each row. first: number of the first row. Raises: InvalidSample; Corrupt."""
         return (row.sample for row in self.rows(batch, first))
 
     def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
-        """Yield what each row becomes. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
+        """Yield what each row becomes. first: number of the first row. Raises: InvalidSample; Corrupt."""
         fields = {*self.field_columns}
         values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.columns_read}
         for at in range(batch.num_rows):
@@ -156,7 +196,6 @@ class TableRows:
 
 
 def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
-    """Return a value."""
     try:
         return values(at)
     except (pa.ArrowException, UnicodeDecodeError):  # no context for each value: that takes a microsecond
@@ -170,10 +209,7 @@ def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
-    """Return the bytes of a field of all rows, concatenated: the same bytes as `TableRows.rows`, at once.
-
-    where: place, for messages. Raises: as converting does; ArrowException.
-    """
+    """Return a field's bytes of all rows, concatenated. Raises: as converting does; ArrowException."""
     parts = [_joined(column, one, where) for one in values.chunks]
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
@@ -198,7 +234,6 @@ def _joined(column: Column, array: pa.Array, where: str) -> memoryview:
 
 
 def _buffer(array: pa.Array) -> memoryview:
-    """Return the values of bytes or text, one behind the other."""
     array = array.drop_null() if array.null_count else array
     if not len(array):
         return memoryview(b"")
@@ -212,7 +247,6 @@ def _buffer(array: pa.Array) -> memoryview:
 
 
 def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
-    """Return a column's place."""
     name, kind = field.name, plain_type(field.type)
     if pa.types.is_dictionary(kind):
         kind = plain_type(kind.value_type)
@@ -242,7 +276,6 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
 
 
 def _word(kind: pa.DataType) -> str:
-    """Return the extension of a column that is no bytes."""
     if is_numbers(kind):
         word = np.dtype(kind.value_type.to_pandas_dtype()).str.lstrip("<|")
         return word if word in FLAT_WORDS else "json"
@@ -250,7 +283,6 @@ def _word(kind: pa.DataType) -> str:
 
 
 def _is_text_here(kind: pa.DataType) -> bool:
-    """Return whether values come as text though their type is another."""
     return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
 
 
@@ -285,7 +317,6 @@ def _field_of(name: str, kind: pa.DataType, word: str, dtype: np.dtype[Any] | No
 
 
 def _classes(name: str, features: Features, options: Options) -> list[Column]:
-    """Return a metadata column of names; of a table's one column of classes the field `cls` too."""
     names = features.classes[name]
 
     def checked(value: int, where: str) -> int | None:
@@ -306,7 +337,6 @@ def _classes(name: str, features: Features, options: Options) -> list[Column]:
 
 
 def _metadata_of(name: str, kind: pa.DataType) -> Convert:
-    """Return a converter to what a samples table holds."""
     if is_text(kind):
         return lambda value, where: check_text(value, name, where)
     if is_list(kind):

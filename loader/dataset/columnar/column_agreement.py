@@ -1,4 +1,4 @@
-"""Fields and metadata that columns of several tables become: one column becomes the same in all of them."""
+"""Checks that a column becomes the same field or metadata in all tables."""
 
 from collections.abc import Collection, Iterable, Mapping
 from threading import Lock
@@ -8,7 +8,7 @@ import numpy as np
 from ...errors import FieldMismatch, InvalidSample
 from ..names import escape_name
 from .arrow_columns import Column
-from .field_values import FLAT_WORDS
+from .plain_values import FLAT_WORDS
 
 _FIELD, _METADATA = "the field ", "the column "
 
@@ -25,9 +25,9 @@ class ColumnAgreement:
         return {column: what for column, (what, _) in self._first.items()}
 
     def check(self, object_key: str, columns: Iterable[Column]) -> None:
-        """Raise InvalidSample for a column that becomes something else than in a table before.
+        """Raise InvalidSample for a column that became something else in an earlier table.
 
-        columns: of the table, with the main one of a column first.
+        columns: of the table; the main one of a source column first.
         """
         types = dict[str, str]()
         for other in columns:
@@ -39,7 +39,7 @@ class ColumnAgreement:
                     raise InvalidSample(differs(column, (first, of), (what, object_key)))
 
     def check_known(self, fields: Collection[str], of: str) -> None:
-        """Raise FieldMismatch for a column whose numbers have another width in a dataset. fields, of: the dataset's."""
+        """Raise FieldMismatch for a column whose numbers have another width in a dataset."""
         for column, (what, object_key) in self._first.items():
             if known := other_width(column, what, fields):
                 raise FieldMismatch(differs(column, (f"{_FIELD}{known}", of), (what, object_key)))
@@ -54,7 +54,7 @@ def why_other(
 ) -> str:
     """Return why an object's columns do not go with others; "" if they do.
 
-    mine: as `becomes`, of the object. before: column -> what it becomes, and of which object. fields: the dataset's.
+    types: column -> what it becomes. before: the same, with the object it came from. fields: the dataset's.
     """
     for column, what in types.items():
         if column in before and before[column][0] != what:
@@ -65,7 +65,7 @@ def why_other(
 
 
 def other_width(column: str, what: str, fields: Collection[str]) -> str:
-    """Return the field of a dataset that has a column's numbers with another width; "" for none."""
+    """Return the dataset's field with a column's numbers at another width; "" for none."""
     name = escape_name(what.removeprefix(_FIELD))
     if not what.startswith(_FIELD) or name in fields or name.rpartition(".")[2] not in FLAT_WORDS:
         return ""
@@ -74,7 +74,7 @@ def other_width(column: str, what: str, fields: Collection[str]) -> str:
 
 
 def differs(column: str, first: tuple[str, str], second: tuple[str, str]) -> str:
-    """Return the message for a column that becomes two things. first, second: what, and of which object."""
+    """Return the message for a column that becomes two things. first, second: what, and in which object."""
     words = [what.rpartition(".")[2] for what, _ in (first, second)]
     wider = ""
     if all(word in FLAT_WORDS for word in words):

@@ -1,15 +1,15 @@
-"""Names that columns of a table have as fields and as metadata, keys of its rows, and the types of bytes."""
+"""Names of a table's columns as fields and metadata, keys of its rows, types of bytes, and columns named by folders."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from ...errors import DuplicateKey, InvalidSample
-from ..names import escape_name
+from ..names import check_column, escape_name
 from ..tables.columns import RESERVED_COLUMNS
 
 MOST_TEXT_BYTES = 16 * 2**10
-"""A longer text is no metadata."""
 _PART = re.compile(r"-\d+-of-\d+")
 _NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
 _SIGNATURES = (
@@ -34,28 +34,28 @@ _SIGNATURES = (
 
 
 def word_of(data: bytes) -> str:
-    """Return the extension of bytes by how they begin; "" if it is not known."""
+    """Return the extension of bytes by their beginning; "" if unknown."""
     return next((word for at, begin, word in _SIGNATURES if data[at : at + len(begin)] == begin), "")
 
 
 def field_name(column: str, word: str) -> str:
-    """Return the field of a column: its name, and the extension behind it, unless it ends so."""
+    """Return a column's field: its name and the extension, unless it ends so already."""
     return column if not word or column.rpartition(".")[2].lower() == word else f"{column}.{word}"
 
 
 def metadata_name(column: str, prefix: str = "table") -> str:
     """Return the metadata column of a column: letters, digits and "_". A reserved name gets the prefix and "_".
 
-    Characters outside of ASCII are escaped, as `escape_name` does; others that a column cannot have become "_".
+    `escape_name` escapes characters outside of ASCII; other invalid ones become "_".
     """
     name = _NO_COLUMN.sub("_", escape_name(column)) or "column"
     return f"{prefix}_{name}" if name in RESERVED_COLUMNS else name
 
 
 def row_key(object_key: str, row: int) -> str:
-    """Return the key of a row of an object that has no column of keys.
+    """Return the key of a row of an object without a column of keys.
 
-    It begins with the object's name up to the first dot, and the numbers of parts behind that: a-00001-of-00005 of
+    It begins with the object's name up to the first dot and its part numbers: a-00001-of-00005 for
     a.tfrecord-00001-of-00005.
     """
     folder, slash, name = object_key.rpartition("/")
@@ -65,7 +65,7 @@ def row_key(object_key: str, row: int) -> str:
 
 
 def key_of_value(value: Any, column: str, where: str) -> str:
-    """Return a key that stands in a column. Raises: InvalidSample for one that is no text and no whole number."""
+    """Return the key in a column. Raises: InvalidSample unless it is text or a whole number."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -87,7 +87,7 @@ def check_text(text: str, column: str, where: str) -> str:
 
 
 def without_field(object_key: str, key: str, metadata: Iterable[str]) -> InvalidSample:
-    """Return the error for a row that has no field. metadata: names of the columns that it has."""
+    """Return the error for a row without a field. metadata: names of its columns."""
     return InvalidSample(
         f"{object_key}, sample {key!r} has no field, and a sample needs one; its columns are "
         f"{sorted(metadata) or 'none'}: make one of them a field (--field NAME), or leave the row out"
@@ -99,3 +99,65 @@ def duplicate_key(key: str, of: str) -> DuplicateKey:
     return DuplicateKey(
         f"{of} has the key {key!r} twice; a key names one sample: name another column with --key, or none"
     )
+
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+"""Numbers whose text comes back. One of 19 digits may be no int64."""
+
+
+class Partitions:
+    """Partition columns of a location's objects: int64 where all values are whole numbers, else text."""
+
+    def __init__(self, keys: Iterable[str], without: Container[str] = (), texts: Iterable[str] = ()) -> None:
+        """keys: of all objects. without: columns to leave out. texts: columns that the dataset has as text."""
+        known = set(texts)
+        for key in keys:
+            known |= {
+                metadata_name(name)
+                for name, value in _pairs(key)
+                if not (value is None or _WHOLE.fullmatch(value))
+            }
+        self.texts, self._without = frozenset(known), without
+
+    def columns(self, key: str) -> Mapping[str, Any]:
+        """Return column -> value from an object's folders. Raises: InvalidSample for a column that comes twice."""
+        out, named = dict[str, Any](), dict[str, str]()
+        for name, value in _pairs(key):
+            column = check_column(metadata_name(name), frozenset())
+            if name in self._without or column in self._without:
+                continue
+            if column in named:
+                raise InvalidSample(
+                    f"{key}: its folders name the column {column!r} twice, by {named[column]!r} and {name!r}: move the "
+                    f"object, or leave the column out (--without {name})"
+                )
+            named[column] = name
+            if value is not None:
+                out[column] = value if column in self.texts else int(value)
+        return out
+
+    def joined(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a row's metadata with its folders' columns. Raises: InvalidSample if the two disagree."""
+        columns = self.columns(key)
+        for column, value in columns.items():
+            if column in metadata and str(metadata[column]) != str(value):
+                raise InvalidSample(
+                    f"{key}: its folder has {column} = {value!r}, and a row has a column of that name with "
+                    f"{metadata[column]!r}: rename the folder, or leave both out (--without {column})"
+                )
+        return {**columns, **metadata} if columns else metadata
+
+
+def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the text columns of a dataset. columns: of its newest manifest."""
+    return {name for name, one in columns.items() if one["type"] == "string"}
+
+
+def _pairs(key: str) -> Iterable[tuple[str, str | None]]:
+    if "=" not in key:
+        return
+    for folder in key.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if equals and name:
+            yield unquote(name), None if value == _NULL else unquote(value)

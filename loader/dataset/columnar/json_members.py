@@ -1,7 +1,7 @@
-"""Columns of samples with a JSON document as a field, as in img2dataset: its scalar values.
+"""Scalar members of a JSON field as columns of samples, as in img2dataset.
 
-A value is a truth value, a number or a text. Lists and objects stay only in the field, like a whole document that is
-no JSON object. All samples decide the types (`agreed_columns`); here the types of one archive agree.
+Lists and objects stay in the field only, as does a whole document that is no JSON object. All samples decide the types
+(`agreed_columns`); here the types of one archive agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,16 +12,14 @@ import pyarrow as pa
 
 from ...json_text import DamagedJson, is_text, parse_members
 from ..names import COLUMN
-from ..tables.agreed_columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
+from ..tables.columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
 from .column_names import MOST_TEXT_BYTES, metadata_name
 
 FIELD = "json"
 """Field whose members are columns; the prefix of columns whose names are reserved."""
 MOST_BYTES = 64 * 2**10
-"""A larger document is not read."""
 MIXED = "columns are text, or keep the dataset's type, since kinds of values mix"
 _ROWS = 1024
-"""Rows that are dictionaries; those before are columns."""
 _PLACES = 2**17
 """Places of notes that are remembered."""
 _NAMES = 4096
@@ -42,7 +40,7 @@ class JsonMembers:
         reserved: Collection[str] = (),
         into: "JsonMembers | None" = None,
     ) -> None:
-        """Leave out members and columns; all with `FIELD`.
+        """Leave out members and columns; all of them with `FIELD`.
 
         reserved: columns that get the prefix. into: counts what became no column.
         """
@@ -52,11 +50,11 @@ class JsonMembers:
             self._places, self._kinds = into._places, into._kinds
 
     def columns(self) -> "JsonColumns | None":
-        """Return the columns of an archive, to be filled; None if all are left out."""
+        """Return empty columns for an archive; None if all are left out."""
         return None if FIELD in self._without else JsonColumns(self)
 
     def column_of(self, name: str) -> str:
-        """Return the column of a value; "" if it is left out, or its name is too long."""
+        """Return the column of a member; "" if left out, or if its name is too long."""
         column = metadata_name(name, FIELD)
         if column in self._reserved:
             column = f"{FIELD}_{column}"
@@ -77,7 +75,7 @@ class JsonMembers:
         self.count(what, where)
 
     def count(self, what: str, example: str, n: int = 1) -> None:
-        """Count what became no column. The least example is kept, so that it does not depend on threads."""
+        """Count what became no column. Keeps the least example, so that the result does not depend on threads."""
         with self._lock:
             before, least = self._notes.get(what, (0, example))
             self._notes[what] = before + n, min(least, example)
@@ -101,10 +99,7 @@ class JsonMembers:
             self.note(MIXED, column)
 
     def agreed(self, tables: Sequence[pa.Table], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return column -> type in tables whose samples are all of a registration, an import or a batch.
-
-        known: columns of the dataset, as its newest manifest has them.
-        """
+        """Return column -> type over all tables. known: columns in the dataset's newest manifest."""
         there = {name: one["type"] for name, one in known.items() if one["type"] != "null"}
         n_known = sum(one["group"] == "metadata" for one in known.values())
         types, left_out = agreed_types(tables, there, MOST_COLUMNS - n_known)
@@ -138,9 +133,9 @@ class JsonColumns:
         self._mixed = dict[str, str]()
 
     def add(self, data: bytes | None, of: str, at: int) -> None:
-        """Take the document of the next sample; None for one that is larger than `MOST_BYTES`.
+        """Add the next sample's document; None for one larger than `MOST_BYTES`.
 
-        of, at: name of the archive, and the document's first byte, for notes.
+        of, at: archive and first byte of the document, for notes.
         """
         self._rows.append(self.row(data, of, at))
         if len(self._rows) == _ROWS:
@@ -158,7 +153,7 @@ class JsonColumns:
             return {}
 
     def table(self) -> pa.Table | None:
-        """Return a row for each document, with columns in the order of their names; None without a column."""
+        """Return a row for each document, columns sorted by name; None without a column."""
         self._settle()
         if not self._kind_of:
             return None

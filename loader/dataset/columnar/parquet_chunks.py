@@ -1,8 +1,8 @@
-"""Fields of a Parquet object as one run of bytes: their values one behind the other, column chunk by column chunk.
+"""Fields of a Parquet object as one run of bytes: the values of its column chunks, concatenated.
 
-A value in Parquet is no span of its object: pages are compressed, encoded, and hold lengths between values. So an
-index names bytes of what its chunks decode to, and a reader of these bytes fetches and decodes the chunks that hold
-them. Chunks are in the order of row groups, and in each of the columns that become fields.
+A value in Parquet is no span of its object: pages are compressed and encoded. So an index names bytes of the decoded
+chunks, and a reader of these bytes fetches and decodes the chunks that hold them. Chunks are ordered by row group, then
+by field column.
 """
 
 from bisect import bisect_right
@@ -11,20 +11,19 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
-from ...storage import Span
+from ...storage import ObjectInfo, Span
 from ...storage.shared.threads import Turns, begins_anew, lock
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
-from .arrow_columns import Column, TableRows, joined
-from .arrow_errors import arrow_errors
-from .choices import Options
-from .features import features_of
+from .arrow_columns import Column, TableRows, arrow_errors, joined
+from .choices import Options, features_of
 
 CAPACITY_BYTES = 4 * 2**30
-"""Decoded bytes that a process keeps; twice what the order reads side by side (`lanes.LIVE_CHUNK_BYTES`)."""
+"""Decoded bytes that a process keeps; twice what the order reads at once (`lanes.LIVE_CHUNK_BYTES`)."""
 
 
 class ChunkCache:
@@ -71,7 +70,6 @@ class ChunkCache:
 
 
 CHUNKS = ChunkCache()
-"""The process's cache."""
 
 
 TOGETHER_BYTES = 64 * 2**20
@@ -80,7 +78,7 @@ METADATA_TIMES = 4
 """A parsed footer takes about so many times its bytes."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
-"""Spans of the object as it is stored -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
+"""Stored spans of the object -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
 
 
 class Chunks(NamedTuple):
@@ -93,7 +91,7 @@ class Chunks(NamedTuple):
     columns: tuple[str, ...]
     """Columns of the table that become fields."""
     starts: tuple[int, ...]
-    """First byte of each chunk, row group by row group, and the byte behind the last one."""
+    """First byte of each chunk, row group by row group, and the end of the last."""
 
     @property
     def nbytes(self) -> int:
@@ -124,9 +122,9 @@ class _Cut(NamedTuple):
 
 
 class DecodedParquet:
-    """Reads the decoded bytes of one object; thread-safe. Chunks are kept in the process's cache.
+    """Reads the decoded bytes of one object; thread-safe. The process's cache keeps chunks.
 
-    name: of the object, for errors. identity: of its bytes and options, the cache's key. nbytes: as it is stored.
+    name: of the object, for errors. identity: of its bytes and options, the cache's key. nbytes: stored size.
     """
 
     def __init__(
@@ -160,11 +158,9 @@ class DecodedParquet:
         )
 
     def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return the decoded bytes of spans, in the order given.
+        """Return the decoded bytes of spans, in the order given. Threads that want the same chunk fetch it once.
 
-        Threads that want the same chunk fetch it once.
-
-        anew: read the chunks once more, whatever is kept: the bytes before were wrong.
+        anew: read the chunks again instead of using the cache.
 
         Raises: Corrupt for a chunk that cannot be decoded, and for a span behind the end; as `raw`.
         """
@@ -185,7 +181,6 @@ class DecodedParquet:
         return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
 
     def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
-        """Return chunk -> the parts of spans in it."""
         starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
         for which, (offset, nbytes) in enumerate(spans):
             at, stop = offset, offset + nbytes
@@ -214,7 +209,7 @@ class DecodedParquet:
             yield numbers_together
 
     def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
-        """Return chunks, decoded and kept. numbers: ascending, so that no two threads wait for each other."""
+        """Return decoded chunks. numbers: ascending, so that no two threads wait for each other."""
         metadata = self._metadata(raw)
         with ExitStack() as turns:
             for number in numbers:
@@ -228,7 +223,6 @@ class DecodedParquet:
         return cached
 
     def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
-        """Return the parsed footer, which is checked before it is parsed. anew: read it."""
         key = (self._identity, "footer")
         metadata = None if anew else self._cache.get(key)
         if metadata is not None:
@@ -257,7 +251,6 @@ class DecodedParquet:
         return group, self._chunks.columns[column]
 
     def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
-        """Return the stored bytes of a chunk; a nested column has the bytes of all leaves."""
         group, name = self._place(number)
         try:
             return extent_of(metadata, group, name)
@@ -267,7 +260,6 @@ class DecodedParquet:
             ) from error
 
     def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
-        """Return the values of a chunk, one behind the other."""
         group, name = self._place(number)
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
         with _corrupt_on_error(self._name, what):
@@ -288,7 +280,6 @@ class DecodedParquet:
         return chunk_bytes
 
     def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
-        """Return how values of a column become bytes, as at the registration."""
         key = (self._identity, "columns")
         columns: dict[str, Column] | None = self._cache.get(key)
         if columns is None:
@@ -302,7 +293,7 @@ class DecodedParquet:
 
 
 def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
-    """Return the bytes of a column's chunks in a row group, from the first leaf to the last. Raises: KeyError."""
+    """Return the span of a column's chunks in a row group, all leaves included. Raises: KeyError."""
     row_group = metadata.row_group(group)
     leaves = [row_group.column(at) for at in range(row_group.num_columns)]
     nested = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
@@ -317,7 +308,7 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
 
 @contextmanager
 def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
-    """Raise what a damaged chunk makes of its reader as Corrupt, with object and chunk: it was read when registered."""
+    """Raise a reader's errors as Corrupt: the chunk was readable when it was registered."""
     try:
         with arrow_errors(
             f"{name}, {what}", damaged="cannot be read", hint="; it was damaged, restore the object"
@@ -327,3 +318,44 @@ def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
         raise Corrupt(
             f"{name}, {what} cannot be read: {error}; it was damaged, restore the object"
         ) from error
+
+
+BATCH_BYTES = 8 * 2**20
+BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+"""Limits of a row group: decoded bytes, or times its stored bytes."""
+
+
+def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:
+    """Return a row group. Raises: Corrupt if it declares far more bytes than it stores."""
+    group = metadata.row_group(at)
+    stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
+    if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
+        raise Corrupt(
+            f"{info.key}, row group {at} declares {group.total_byte_size:,} bytes for {stored:,} stored ones, "
+            "taken for a mistake or an attack"
+        )
+    return group
+
+
+def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> pq.ParquetFile:
+    """Return a reader of row groups that makes equal texts and bytes once. source: anything that Arrow reads.
+
+    Raises: Corrupt if the footer has two forms of a column's name; ArrowException.
+    """
+    shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
+    try:
+        return pq.ParquetFile(
+            source,
+            metadata=metadata,
+            read_dictionary=shared,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+    except KeyError as error:  # bytes, of the other form
+        raise Corrupt(f"{name}: its footer has no column {error}, which its schema names") from error
+
+
+def rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """Return the rows of a group that are decoded at once."""
+    n_rows, nbytes = int(group.num_rows), int(group.total_byte_size)
+    return max(1, min(1024, BATCH_BYTES * n_rows // max(1, nbytes)))

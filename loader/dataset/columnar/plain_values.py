@@ -1,18 +1,20 @@
-"""Values of Arrow arrays as plain Python values, by their declared type: one converter for every depth.
+"""Arrow values as plain Python values by their declared type, and the bytes of the fields they become.
 
-`as_py` gives times finer than microseconds as pandas has them where pandas is installed, cuts off what a
-`datetime.time` cannot hold, and needs the time zones of this machine. So times are made of their numbers here.
-"""
+`as_py` returns pandas objects for times finer than microseconds, cuts off what `datetime.time` cannot hold, and needs
+this machine's time zones. So times are made from their numbers here."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ...errors import InvalidSample, NotSupported
+
 Read = Callable[[Any], Any]
-"""Scalar that is not null -> its value."""
 _EPOCH, _DAY_S = datetime(1970, 1, 1, tzinfo=UTC), 86_400
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -27,11 +29,10 @@ class OutOfRange(ValueError):
 
 
 def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
-    """Return a reader of single values, None for null: lists of numbers are arrays, a dictionary's values made once.
+    """Return a reader of single values, None for null: lists of numbers are arrays, dictionary values are made once.
 
-    as_text: times, and all that JSON cannot hold inside of lists and structs, are text. Else times are `datetime`.
-
-    The reader raises OutOfRange; ArrowException; UnicodeDecodeError.
+    as_text: times, and all that JSON cannot nest, are text. Else times are `datetime`. The reader raises OutOfRange;
+    ArrowException; UnicodeDecodeError.
     """
     array = plain_array(array)
     kind = array.type
@@ -96,7 +97,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_media(kind: pa.DataType) -> bool:
-    """Return whether it is Hugging Face's form of media: a struct of bytes and their path."""
+    """Return whether the type is Hugging Face's media: a struct of bytes and path."""
     if not pa.types.is_struct(kind) or kind.num_fields != 2:
         return False
     types = {kind.field(at).name: kind.field(at).type for at in range(2)}
@@ -104,7 +105,7 @@ def is_media(kind: pa.DataType) -> bool:
 
 
 def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    """Return the dtype of the numbers in lists of lists, at any depth; None for other types, and for flat lists."""
+    """Return the dtype of numbers in nested lists; None for other types and flat lists."""
     if not is_list(kind) or is_numbers(kind):
         return None
     while is_list(kind):
@@ -140,7 +141,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
-    """Return the reader of a type's scalars; None if `as_py` gives the value."""
     if pa.types.is_nested(kind):
         return _nested(kind) if as_text else None
     if pa.types.is_timestamp(kind):
@@ -154,7 +154,6 @@ def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
 
 
 def _text_of(kind: pa.DataType) -> Read | None:
-    """Return the reader of the types that are text wherever they stand."""
     if pa.types.is_time(kind):
         return lambda scalar: _clock(scalar.value, _PER_S[kind.unit])
     if pa.types.is_duration(kind):
@@ -169,7 +168,7 @@ def _text_of(kind: pa.DataType) -> Read | None:
 
 
 def _nested(kind: pa.DataType) -> Read | None:
-    """Return the reader of lists, structs and maps as JSON holds them; None if `as_py` gives that."""
+    """Return the reader of lists, structs and maps; None if `as_py` gives what JSON holds."""
     if pa.types.is_map(kind):
         names, values = _inner(kind.key_type), _inner(kind.item_type)
         if names is None and values is None:
@@ -195,7 +194,6 @@ def _nested(kind: pa.DataType) -> Read | None:
 
 
 def _inner(kind: pa.DataType) -> Read | None:
-    """Return the reader of values inside of others."""
     if isinstance(kind, pa.BaseExtensionType):
         read = _inner(kind.storage_type)
         return lambda scalar: _value(scalar.value, read)
@@ -269,8 +267,81 @@ def _date(days: int) -> str:
 
 
 def _fraction(rest: int, per_s: int) -> str:
-    """Return what stands behind the seconds: nothing, six digits, or nine."""
     nanos = rest * (10**9 // per_s)
     if not nanos:
         return ""
     return f".{nanos:09d}" if nanos % 1000 else f".{nanos // 1000:06d}"
+
+
+FLAT_WORDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+"""Extensions of flat little-endian values."""
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
+    """Return a value as a field of that extension. dtype: of an array; None keeps the values'.
+
+    Raises: InvalidSample.
+    """
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return text_bytes(value, column, where)
+    if word in FLAT_WORDS or word == "npy":
+        return array_bytes(value, word, column, where, dtype)
+    return json_bytes(value, column, where)
+
+
+def json_bytes(value: Any, column: str, where: str) -> bytes:
+    """Return plain values as JSON. Raises: NotSupported for what JSON does not hold; InvalidSample."""
+    try:
+        text = _JSON.encode(value)
+    except (ValueError, TypeError) as error:
+        what = (
+            "a number that is not finite"
+            if isinstance(error, ValueError)
+            else f"a value of another kind ({error})"
+        )
+        raise NotSupported(
+            f"{where}: column {column!r} holds {what}, which JSON does not hold; leave it out (--without {column})"
+        ) from error
+    return text_bytes(text, column, where)
+
+
+def text_bytes(value: str, column: str, where: str) -> bytes:
+    """Return UTF-8. Raises: InvalidSample for half a character."""
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSample(
+            f"{where}: column {column!r} is no UTF-8 text ({error}); leave it out (--without {column})"
+        ) from error
+
+
+def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
+    """Return numbers as flat little-endian values or a .npy file. Raises: InvalidSample if they do not fit.
+
+    dtype: of the .npy file; None keeps the values' dtype.
+    """
+    try:
+        plain = np.asarray(value)
+    except ValueError:
+        plain = np.array(None)
+    if plain.size == 0:
+        plain = plain.astype(np.float64 if word in ("npy", "f2", "f4", "f8") else np.int64)
+    if plain.dtype.kind not in "iuf" or (word != "npy" and plain.ndim != 1):
+        raise InvalidSample(f"{where}: column {column!r} is no list of numbers, which {word} holds")
+    if word == "npy":
+        file = BytesIO()
+        np.save(file, plain if dtype is None else plain.astype(dtype), allow_pickle=False)
+        return file.getvalue()
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = plain.astype(f"<{word}")
+    if word[0] != "f" and (plain.dtype.kind == "f" or not _fits(plain, word)):
+        raise InvalidSample(f"{where}: numbers of column {column!r} do not fit {word}; name a wider one")
+    return array.tobytes()
+
+
+def _fits(plain: np.ndarray[Any, Any], word: str) -> bool:
+    held = np.iinfo(word)
+    return not plain.size or (int(plain.min()) >= held.min and int(plain.max()) <= held.max)

@@ -1,8 +1,8 @@
 """Record batches of Arrow IPC, a file or a stream, by one thread.
 
-Arrow decompresses a record batch whole, whatever its buffers say: 59 KB took 1.6 GiB. Each buffer begins with its
-length, so a message's header and these lengths are read first. Arrow has no function for it: the few fields are read
-here, where FlatBuffers keep them (https://arrow.apache.org/docs/format/Columnar.html).
+Arrow decompresses a whole record batch whatever its buffers say: 59 KB took 1.6 GiB. Each buffer begins with its
+length, so the message's header and these lengths are read first. Arrow has no function for it: the few fields are read
+from FlatBuffers here (https://arrow.apache.org/docs/format/Columnar.html).
 """
 
 import struct
@@ -38,7 +38,7 @@ class MessageHead(NamedTuple):
 def record_batches(
     source: pa.NativeFile, begin: bytes, name: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and record batches. begin: the first bytes of `source`. name: of the object, for messages.
+    """Return schema and record batches. begin: first bytes of `source`. name: of the object, for messages.
 
     Raises: ArrowException; InvalidSample for a batch beyond the limit, before it is decompressed.
     """
@@ -51,7 +51,7 @@ def record_batches(
 
 
 def first_head(source: pa.NativeFile, begin: bytes) -> MessageHead | None:
-    """Return the head of the first record batch; None if there is none. Raises: ArrowException."""
+    """Return the head of the first record batch; None without one. Raises: ArrowException."""
     starts = _blocks(source)[1] if begin.startswith(MAGIC) else [0]
     heads = (head for at in starts for head in _heads(source, at))
     head = next((one for one in heads if one.kind == _BATCH), None)

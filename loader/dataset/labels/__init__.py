@@ -1,1 +1,1 @@
-"""Labels that come later: rows of CSV, JSON Lines, Parquet or Arrow, joined to samples."""
+"""Later labels: rows of CSV, JSON Lines, Parquet or Arrow, joined to samples."""

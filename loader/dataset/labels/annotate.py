@@ -1,7 +1,7 @@
 """Annotations: rows joined to samples, written as further files of the samples table.
 
-The rows are read once, through scratch on disk; in memory are their keys, 24 bytes per sample found, and one file of
-at most FILE_ROWS rows at a time.
+The rows are read once, through scratch on disk. Memory holds their keys, 24 bytes per matched sample, and at most
+FILE_ROWS rows.
 """
 
 import re
@@ -57,7 +57,7 @@ class Annotating:
     strict: bool = False
     """True refuses keys without a sample."""
     last_wins: bool = False
-    """True takes the last of rows with one key; otherwise a key given twice is refused."""
+    """True takes the last of rows with one key; otherwise duplicates are refused."""
     watch: Watch = unwatched
     """Progress of the rows read, the samples compared and the rows written."""
 
@@ -104,10 +104,10 @@ class Annotated:
 def write_annotation(
     version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
 ) -> tuple[list[SamplesFile], Joined]:
-    """Join rows to the live samples of a version and upload them under `prefix`. first: the number of the first file.
+    """Join rows to a version's live samples and upload them under `prefix`. first: number of the first file.
 
-    Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound for rows that cannot be read, with file and line;
-    DuplicateKey; InvalidKey if no key has a sample, or with `strict` when one has none.
+    Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound with file and line; DuplicateKey; InvalidKey if no
+    key has a sample, or with `strict` if any lacks one.
     """
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
@@ -139,7 +139,7 @@ def write_annotation(
 
 
 class _Spool:
-    """Batches on their way through scratch: values without their keys, each batch with the types that it has."""
+    """Batches in scratch: values without their keys, each with its own types."""
 
     def __init__(self) -> None:
         with _scratch():
@@ -156,7 +156,6 @@ class _Spool:
             self._file.close()
 
     def add(self, table: pa.Table) -> None:
-        """Add a batch. Raises: FieldMismatch if a column's type does not fit earlier batches."""
         self.schema = concat([self.schema.empty_table(), table.schema.empty_table()], "the rows").schema
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -169,7 +168,6 @@ class _Spool:
         self.n_rows += table.num_rows
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the batches in order, each with all columns and their types."""
         self._file.seek(0)
         for size in self._sizes:
             options = pa.ipc.IpcReadOptions(use_threads=False)
@@ -185,7 +183,6 @@ def _scratch() -> AbstractContextManager[None]:
 def _read(
     source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
-    """Read every row into the spool; return the keys, and the numbers of their lines."""
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
     there: set[str] = set()
@@ -212,7 +209,6 @@ def _read(
 
 
 def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
-    """Return the columns to store: values, author and time where the rows have them, and the columns they remove."""
     there = [column for column in batch.table.column_names if column != how.key]
     columns_wanted = (
         [column for column in there if column not in (BY, AT_US)]
@@ -236,7 +232,6 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
 
 
 def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
-    """Check that values have their column's type in the dataset."""
     for name in table.column_names:
         column = {name: types[name]} if name in types else {}
         try:
@@ -267,7 +262,6 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
 
 
 def _nulls(table: pa.Table) -> list[list[str]]:
-    """Return per row the columns that are null."""
     out: list[list[str]] = [[] for _ in range(table.num_rows)]
     for name in table.column_names:
         for row in np.flatnonzero(np.asarray(table[name].is_null())).tolist():
@@ -318,7 +312,6 @@ def _write(
 
 
 def _saying(table: pa.Table) -> pa.Table:
-    """Return the rows that give a value to at least one column, or remove one."""
     says = pa.array(np.zeros(table.num_rows, bool))
     for name in table.column_names[2:]:
         if name == REMOVED:

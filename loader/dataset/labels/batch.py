@@ -1,14 +1,20 @@
-"""Rows of labels as they are read from any source, and the columns to take.
+"""Rows of labels from any source, and the columns to take. Other columns may have any name and kind."""
 
-Other columns may be of any name and kind.
-"""
-
-from collections.abc import Iterable, Sequence
+import csv
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...errors import FieldMismatch, FieldNotFound, InvalidField, InvalidSample
+from ..tables.columns import type_named
+from ..tables.parquet import UNREADABLE
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -22,7 +28,7 @@ class RowBatch:
     numbers: Int64s
     """int64 [rows]: number of the row's line."""
     nulls: Sequence[Sequence[str]] | None = None
-    """Per row the names that it gives a null for; None if the source does not tell a null from nothing at all."""
+    """Per row the names with an explicit null; None if the source cannot tell null from absence."""
     skipped: frozenset[str] = frozenset()
     """Columns that are there and are not taken."""
 
@@ -43,3 +49,227 @@ class ColumnSelection:
     def skipped(self, names: Iterable[str]) -> frozenset[str]:
         """Return the names that are not taken."""
         return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}
+
+
+def parquet_tables(path: str, name: str, selection: ColumnSelection, batch_rows: int) -> Iterator[RowBatch]:
+    """Yield the rows of a file as `arrow_tables`. Raises: InvalidSample for a damaged file."""
+    return arrow_tables(_parquet_batches(path, name, batch_rows), name, selection, batch_rows)
+
+
+def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            for batch in file.iter_batches(batch_rows, use_threads=False):
+                batch.validate(full=True)  # text of changed bytes is text no more
+                yield batch
+    except UNREADABLE as error:
+        raise InvalidSample(f"{name} is not a readable Parquet file: {error}; write it again") from error
+
+
+def n_parquet_rows(path: str) -> int:
+    """Return the number of rows; 0 for a file that is no Parquet, which its reader reports."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except UNREADABLE:
+        return 0
+
+
+def arrow_tables(
+    batches: Iterable[pa.RecordBatch], name: str, selection: ColumnSelection, batch_rows: int
+) -> Iterator[RowBatch]:
+    """Yield at most `batch_rows` rows each, converted and numbered from 1. name: for messages.
+
+    Raises: FieldNotFound without a column of keys; InvalidSample for a row without a key, or two columns of one name;
+    InvalidField.
+    """
+    start, key = 1, selection.key
+    for batch in batches:
+        there = batch.schema.names
+        if key not in there:
+            raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(there)}")
+        names_read = [key, *selection.of(there)]
+        if len(set(names_read)) != len(names_read) or there.count(key) > 1:
+            raise InvalidSample(f"{name} names a column twice: {', '.join(there)}; rename one")
+        for at in range(0, batch.num_rows, batch_rows):
+            table = pa.Table.from_batches([batch.slice(at, batch_rows)])
+            columns = {column: plain_column(table[column], column, name) for column in names_read}
+            columns[key] = _keys(columns[key], key, name, start)
+            numbers = np.arange(start, start + table.num_rows, dtype=np.int64)
+            yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(there))
+            start += table.num_rows
+
+
+def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedArray:
+    """Return the column as int64, double, string, bool, UTC microseconds, or a list of these.
+
+    Raises: InvalidField for other kinds, and for values out of their range.
+    """
+    try:
+        return values.cast(plain_type(values.type))
+    except pa.ArrowException as error:
+        raise InvalidField(
+            f"{name}: column {column!r} is {values.type}: {error}; accepted: whole numbers of 64 bits, floats, "
+            "strings, booleans, timestamps with a time zone, and lists of these"
+        ) from error
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the samples table's type for an Arrow type. Raises: ArrowTypeError if there is none."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", plain_type(kind.value_type)))
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp("us", "UTC")
+    if types.is_integer(kind):
+        return pa.int64()
+    if types.is_floating(kind):
+        return pa.float64()
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_boolean(kind) or types.is_null(kind):
+        return kind
+    raise pa.ArrowTypeError("a samples table has no such kind of value")
+
+
+def _keys(values: pa.ChunkedArray, key: str, name: str, start: int) -> pa.ChunkedArray:
+    if values.null_count:
+        at = start + values.is_null().to_pylist().index(True)
+        raise InvalidSample(f"row {at} of {name} has no key, under {key!r}")
+    if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
+        raise InvalidSample(
+            f"{name}: keys, under {key!r}, are {values.type}; strings or whole numbers are needed"
+        )
+    return values.cast(pa.string())
+
+
+Texts = tuple[Mapping[str, pa.Array], Int64s]
+"""Columns of text, null for empty cells, and the last line of each row."""
+
+_WHOLE = r"0|-?[1-9]\d*"
+_TEXTS = {
+    "null": r"[^\s\S]",
+    "int64": _WHOLE,
+    "double": rf"{_WHOLE}|-?(0|[1-9]\d*)?\.\d*([eE][+-]?\d+)?|-?\d+[eE][+-]?\d+|(?i:-?inf|nan)",
+    "bool": "(?i:true|false)",
+    "string": "(?s:.*)",
+    "timestamp[us, tz=UTC]": "(?s:.*)",
+}
+"""Arrow type -> pattern of its texts. Arrow accepts more, such as 007 and +1."""
+
+
+def csv_tables(
+    path: str, name: str, selection: ColumnSelection, types: Mapping[str, str], batch_rows: int
+) -> Iterator[RowBatch]:
+    """Yield at most `batch_rows` rows each, with the lines that they end on.
+
+    Reads the file twice, O(batch) memory. types: column -> Arrow type in the dataset.
+
+    Raises: FieldNotFound without a column of keys; InvalidSample for a line that is not CSV or has no key;
+    FieldMismatch for text of another type.
+    """
+    header = _header(path, name, selection.key)
+    selected = selection.of(header)
+    new = [column for column in selected if column not in types]
+    kinds = {selection.key: "string", **{column: types[column] for column in selected if column in types}}
+    if new:
+        kinds |= _guessed(_texts(path, name, header, new, batch_rows), new)
+    for texts, numbers in _texts(path, name, header, kinds, batch_rows):
+        if texts[selection.key].null_count:
+            row = texts[selection.key].is_null().index(True).as_py()
+            raise InvalidSample(f"line {numbers[row]} of {name} has no key, under {selection.key!r}")
+        columns = {
+            column: _column(values, kinds[column], column, name, numbers) for column, values in texts.items()
+        }
+        yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(header))
+
+
+def _header(path: str, name: str, key: str) -> list[str]:
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        header = next(csv.reader(file), [])
+    if key not in header:
+        raise FieldNotFound(
+            f"there is no column {key!r} in {name}; its first line is {','.join(header) or 'empty'}"
+        )
+    if len(set(header)) < len(header):
+        raise InvalidSample(f"{name} names a column twice in its first line: {','.join(header)}")
+    return header
+
+
+def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            next(reader, None)
+            for cells in reader:
+                if cells and len(cells) != len(header):
+                    raise InvalidSample(
+                        f"line {reader.line_num} of {name} has {len(cells)} cells, the first line has {len(header)}"
+                    )
+                if cells:
+                    yield reader.line_num, cells
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidSample(
+                f"line {reader.line_num + 1} of {name} is not CSV in UTF-8: {error}"
+            ) from error
+
+
+def _texts(
+    path: str, name: str, header: Sequence[str], selected: Collection[str], batch_rows: int
+) -> Iterator[Texts]:
+    """Yield the wanted columns of at most `batch_rows` rows each."""
+    lines = _lines(path, name, header)
+    while chunk := list(islice(lines, batch_rows)):
+        numbers, rows = zip(*chunk, strict=True)
+        columns = {
+            column: pa.array([text or None for text in cells], pa.string())
+            for column, cells in zip(header, zip(*rows, strict=True), strict=True)
+            if column in selected
+        }
+        yield columns, np.array(numbers, np.int64)
+
+
+def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
+    """Return column -> the first Arrow type that all its texts are values of."""
+    candidates = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
+    for texts, _ in batches:
+        for column, values in texts.items():
+            candidates[column] = [kind for kind in candidates[column] if _cast(values, kind) is not None]
+    return {column: kinds[0] for column, kinds in candidates.items()}
+
+
+def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s) -> pa.Array:
+    values = _cast(texts, kind)
+    if values is not None:
+        return values
+    if kind not in _TEXTS:
+        raise FieldMismatch(
+            f"column {column!r} is {kind} in the dataset, which CSV has no text for; give Parquet or JSON lines"
+        )
+    row = next(row for row in range(len(texts)) if _cast(texts.slice(row, 1), kind) is None)
+    raise FieldMismatch(
+        f"line {numbers[row]} of {name}: {texts[row].as_py()[:60]!r} is not {kind}, which column {column!r} is in the "
+        "dataset"
+    )
+
+
+def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
+    """Return the values of the texts; None if one of them is not of the type."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), type_named(kind))
+    if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():
+        return None
+    try:
+        if kind == "double":
+            whole = texts.filter(pc.match_substring_regex(texts, f"^({_WHOLE})$")).cast(pa.int64())
+            if any(float(value) != value for value in whole.to_pylist()):
+                return None
+        if not kind.startswith("timestamp"):
+            return texts.cast(type_named(kind))
+        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # Arrow takes fewer
+        if any(at and at.tzinfo is None for at in instants):
+            return None
+        return pa.array(instants, type_named(kind))
+    except ValueError:  # Arrow's errors are of it too
+        return None

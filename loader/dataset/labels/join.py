@@ -18,9 +18,8 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MATCH_ROWS = 2**20
-"""Samples that are looked up together: each look-up builds a hash table of all keys given."""
+"""Samples that are looked up together: each look-up hashes all given keys."""
 NAMED = 10
-"""Keys without a sample that are kept to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +49,11 @@ def match_keys(
 ) -> Matches:
     """Return the live samples whose column `on` is one of these keys (strings, no nulls).
 
-    A key names one sample; a value of a provenance column may name many. Costs the key files of the version and,
-    beyond the keys, 24 bytes per sample found. at: given row -> its name in messages.
+    A key names one sample; a provenance value may name many. Costs the version's key files and 24 bytes per match. at:
+    given row -> its name in messages.
 
-    Raises: DuplicateKey for a key given twice, unless the last is to win; FieldNotFound for a column that names no
-    samples; InvalidKey if no key does.
+    Raises: DuplicateKey for a key given twice, unless `last_wins`; FieldNotFound for a column that names no samples;
+    InvalidKey if no key matches.
     """
     values, code = codes(keys)
     last = np.zeros(len(values), np.int64)
@@ -89,7 +88,7 @@ def match_keys(
 def _matches(
     version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
-    """Yield (number of the key, position of the part, row) of live samples, some at a time."""
+    """Yield (number of the key, position of the part, row) of live samples."""
     if on not in ("key", *SOURCE_COLUMNS):
         raise FieldNotFound(f"samples are not found by {on!r}; accepted: key, {', '.join(SOURCE_COLUMNS)}")
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
@@ -119,7 +118,7 @@ def _matches(
 
 
 def _live(version: Version) -> tuple[Int64s, Bools]:
-    """Return (int64 [parts]: first row of each part, bool [rows of the version]: True for a live one)."""
+    """Return (int64 [parts]: first row of each part, bool [rows]: True for a live one)."""
     parts = version.parts
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     live = np.ones(int(start[-1]), bool)

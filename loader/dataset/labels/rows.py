@@ -1,6 +1,6 @@
-"""Rows of labels as Arrow batches: from a Parquet, JSON lines or CSV file, an Arrow table, or Python mappings.
+"""Rows of labels as Arrow batches: from Parquet, JSON Lines, CSV, Arrow, or Python mappings.
 
-Every row has the number of its line or row in the source, so that errors name it.
+Every row has its line or row number in the source, for errors.
 """
 
 import json
@@ -25,13 +25,10 @@ from ...storage.disk.scratch import held_folder
 from ...storage.files import download
 from ...storage.spec import redact
 from ..tables.columns import check_metadata, column_of
-from .batch import ColumnSelection, RowBatch
-from .from_arrow import arrow_tables, n_parquet_rows, parquet_tables
-from .from_csv import csv_tables
+from .batch import ColumnSelection, RowBatch, arrow_tables, csv_tables, n_parquet_rows, parquet_tables
 
 BATCH_ROWS = 65_536
 ROWS = "the rows given"
-"""Name of rows that no file has, for messages."""
 _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
 
@@ -59,12 +56,12 @@ def open_rows(
 ) -> Iterator[RowSource]:
     """Yield the given rows.
 
-    key: their column of keys.
-    types: column -> Arrow type in the dataset, by which the text of a CSV file is read.
-    columns: those to take, None for all.
+        key: their column of keys.
+        types: column -> Arrow type in the dataset, for the text of a CSV file.
+        columns: those to take, None for all.
 
-    Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises
-    InvalidSample, InvalidField and FieldNotFound, with file and line.
+    Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
+    InvalidField and FieldNotFound, with file and line.
     """
     selection = ColumnSelection(key, None if columns is None else frozenset(columns))
     if isinstance(rows, str | PathLike):
@@ -89,7 +86,6 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
-    """Return a path or URL as messages may name it, and the query of a signed URL."""
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""
@@ -105,7 +101,7 @@ def _address(place: str) -> tuple[str, str]:
 
 @contextmanager
 def _on_this_machine(place: str, query: str) -> Iterator[str]:
-    """Yield the path of a file; a remote one is copied to scratch for the while. query: goes with its requests."""
+    """Yield a local path; a remote file is copied to scratch. query: sent with its requests."""
     if "://" not in place:
         if not isfile(place):
             raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")
@@ -126,7 +122,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
 
 @contextmanager
 def _unsigned() -> Iterator[None]:
-    """Raise errors without queries of URLs: clients name their URL, whatever a provider calls its signature."""
+    """Raise errors without URL queries: clients quote their URL, signature included."""
     try:
         yield
     except StoreError as error:
@@ -152,7 +148,6 @@ def _file(path: str, name: str, selection: ColumnSelection, types: Mapping[str, 
 
 
 def _count(path: str, name: str) -> int:
-    """Return the number of rows of a Parquet file, or of lines of another. name: its name where it came from."""
     if name.lower().endswith(".parquet"):
         return n_parquet_rows(path)
     with open(path, "rb") as file:
@@ -171,7 +166,6 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a mapping key -> values, each with its key."""
     for number, (name, row) in enumerate(rows.items(), 1):
         try:
             values = {**row, key: name}

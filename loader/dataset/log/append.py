@@ -1,14 +1,10 @@
-"""The one primitive that changes a root: append.
+"""Append: the one primitive that changes a root.
 
-A writer that has read every entry up to n creates entry n+1, create-only, one PUT, with a nonce. Taken: it reads the
-entry that came first, decides again, tries the next. Any error: it reads again; its own nonce there means success.
-Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
-
-Before its first create it lists the entries after entry n. An entry there that n+1 does not lead to proves that n+1
-was lost. An entry written in its place would cut the history from its continuation for good.
-
-The log is read forward by probing n+1, n+2 ... until there is no such entry. No listing decides that; a listing may
-only forbid it: entries that it shows behind the end mean that one was lost, and not that the log ends.
+A writer that has read the log up to entry n creates entry n+1, create-only, by one PUT with a nonce. If the key is
+taken, it reads that entry, decides again and tries the next. After any error it reads again; its own nonce there means
+success. Nothing else needs concurrency control: no swap, no listing for truth, no clock. The log is read by probing
+n+1, n+2 ... until an entry is missing. A listing may only veto that: entries behind the end prove that one was lost. An
+entry written in a lost one's place would cut off its continuation for good, so a writer lists before its create.
 """
 
 import hashlib
@@ -37,8 +33,7 @@ from ...errors import (
 )
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
-from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
-from .repair_records import linked
+from .entries import FOLDER, Entry, entry_key, entry_number, gaps, linked, missing, parse, seal
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
 from .state import State, fold, fold_all
@@ -53,15 +48,13 @@ _log = logging.getLogger(__name__)
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
     """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
-    An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it to
-    vouch for it: later entries rest on its bytes. When an entry does not follow the one before it, a repair record
-    may say which one is meant (`repair_records.py`).
+    A damaged entry is read twice. So is the last one if nothing vouches for it: later entries rest on its bytes. If an
+    entry does not follow the one before it, a repair record may link the two.
 
-    coming: entries on their way, if more than one (`threads.Together`).
-    prev: sha256 of entry `after`; None if the caller does not hold the first entry against it.
+        coming: entries on their way, if more than one (`threads.Together`).
+        prev: sha256 of entry `after`; None skips the check of the first entry.
 
-    Raises: Corrupt if an entry is missing in the middle or is not one, or gave other bytes when it was read again;
-    FormatTooNew; StoreError.
+    Raises: Corrupt for a missing or damaged entry, or one that changed between reads; FormatTooNew; StoreError.
     """
     last: Entry | None = None
     try:
@@ -116,12 +109,9 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
 
 
 def check_end(store: Store, n: int) -> None:
-    """Check that a log whose entry n + 1 is not there ends with entry n.
+    """Check by a listing that a log without entry n + 1 ends with entry n. Credentials may lack the right to list.
 
-    It takes one listing from there on, where the store has such a request, else of the log. Credentials that may not
-    list do without.
-
-    Raises: Corrupt, naming the entries that are missing before the first later one; StoreError.
+    Raises: Corrupt, naming the missing entries; StoreError.
     """
     try:
         behind = list_from(store, FOLDER, entry_key(n))
@@ -139,7 +129,7 @@ def check_end(store: Store, n: int) -> None:
 
 
 def _get(store: Objects, n: int) -> Entry | PenstockError | None:
-    """Return the entry, None if there is none, or an error, which only counts when its turn comes."""
+    """Return the entry, None if it is missing, or an error, raised when its turn comes."""
     try:
         return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
     except ObjectNotFound:
@@ -172,10 +162,10 @@ class Outcome:
 
 
 def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
-    """Return the verdict on a write of `mine` that did not plainly succeed. tail: the entries from its place on.
+    """Return the verdict on a write of `ours` that did not plainly succeed. tail: the entries from its number on.
 
-    A store may keep a write that it answered with an error or a conflict: only the nonce identifies it. While the key
-    is free a delayed write may still land there, so the writer stays until an entry has the key.
+    A store may keep a write that it answered with an error: only the nonce identifies it. While the key is free, a
+    delayed write may still land, so the writer waits until an entry has the key.
     """
     if not tail:
         return "absent"
@@ -183,10 +173,10 @@ def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
 
 
 def append(store: Store, state: State, decide: Decide) -> Outcome:
-    """Append the entry that `decide` asks for to a log that said `state` when it was last read.
+    """Append the entry that `decide` asks for to a log last read as `state`.
 
-    Raises: as `decide`; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
-    written), or as `read_tail`; StoreError when the store fails for good, with a note of what is certain.
+    Raises: as `decide` and `read_tail`; Corrupt for a body that readers would refuse, before anything is written;
+    StoreError, with a note of what is certain.
     """
     nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can
     lost = absent = 0
@@ -232,8 +222,6 @@ def _create(store: Store, entry: Entry) -> StoreError | None:
 
 
 def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) -> tuple[list[Entry], State]:
-    """Return the entries from the place of `mine` on, and the state after them."""
-
     def read() -> tuple[list[Entry], State]:
         tail = list(read_tail(store, state.n, prev=state.prev))
         return tail, fold_all(state, tail)

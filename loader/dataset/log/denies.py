@@ -2,11 +2,8 @@
 
     HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
 
-kind: raw (tested against raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject).
-dataset: the one that it is of, "" for all.
-
-The salt stands in the entry: every writer has to be able to test. So a reader of the root can try names that he
-guesses, and cannot read any.
+kind: raw (tested against raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: "" for
+all. Every writer must test, so the salt stands in the entry: a reader of the root can guess names, not read them.
 """
 
 import hmac
@@ -40,7 +37,7 @@ class Target:
     value: str
     """Value to be denied."""
     dataset: str = ""
-    """Dataset; "" for every one, which a sample key may not be: other datasets have the same keys."""
+    """Dataset; "" for all, which a sample key may not be."""
 
     def __post_init__(self) -> None:
         if self.kind not in TESTED:
@@ -56,9 +53,9 @@ class Target:
 
 
 def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
-    """Return the key and the URI of each of these files of a raw object, by which a takedown of kind raw may name it.
+    """Return the keys and URIs of a raw object's files, by which a takedown of kind raw may name it.
 
-    key, uri: of the object. files: keys of the files, which lie in the same place.
+    key, uri: of the object. files: keys in the same location.
     """
     place = uri.removesuffix(key)
     return [name for file in files for name in (file, f"{place}{file}")]
@@ -71,7 +68,7 @@ def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
 
 
 class DenyList:
-    """The takedowns to check a dataset's samples against. Costs two hashes per distinct value and salt."""
+    """The takedowns to test a dataset's samples against. Costs two hashes per distinct value and salt."""
 
     def __init__(self, denies: Iterable[Deny], dataset: str) -> None:
         self._dataset = dataset
@@ -99,7 +96,7 @@ class DenyList:
     def entries(self, keys: pa.Table) -> Int64s:
         """Return int64 [rows of `keys`]: the log entry that denies the sample, 0 for none.
 
-        keys: a table with some of `columns`.
+        keys: has some of `columns`.
         """
         out = np.zeros(keys.num_rows, np.int64)
         for kind, names in TESTED.items():
@@ -120,12 +117,10 @@ class DenyList:
 
 
 def placeholder(salt: str, key: str, used: set[str]) -> str:
-    """Return a placeholder for the key of a sample under a takedown; deterministic.
+    """Return a deterministic placeholder for the key of a denied sample, neither the key nor one of `used`.
 
-    It has as many bytes, and its '/' at the same places, so that no byte of a shard moves. It is made of letters and
-    digits, or of other characters where none of these is left. It is neither the key nor one of `taken`.
-
-    Raises: InvalidKey if every key of that length is in use.
+    It has as many bytes and its '/' at the same positions, so that no byte of a shard moves. Raises: InvalidKey if
+    every key of that length is in use.
     """
     raw = key.encode()
     for characters in _CHARACTERS:
@@ -143,7 +138,7 @@ def placeholder(salt: str, key: str, used: set[str]) -> str:
 _TRIES = 1000  # a key of one letter has 36 placeholders
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _CHARACTERS = (_LETTERS, f"{_LETTERS}{_LETTERS[:26].upper()}-~+=,;!@#$&()[]^")
-"""The first that has a free key is used; all of them may stand in a key."""
+"""Alphabets for placeholders; the first with a free key is used."""
 
 
 def _stream(salt: str, message: str, n: int, characters: str) -> str:

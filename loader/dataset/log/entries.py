@@ -1,29 +1,31 @@
-"""One entry of the root's log as bytes: its writing, its reading, and the detection of edits.
+"""One entry of the root's log as bytes: writing, reading, and detection of edits.
 
 An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one object:
 
 - format: 1
 - n: its own number, so that a copied or renamed entry is noticed
-- nonce: hex, drawn once per append: how a writer recognises its own write after a lost answer
-- prev: sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
-- at_us: UTC microseconds, for people; nothing is ever decided on it
+- nonce: hex, drawn once per append: identifies a writer's own entry after a lost answer
+- prev: sha256 hex of the previous entry's bytes, "" for n = 1
+- at_us: UTC microseconds, for people only
 - kind: begin gated commit abort retire ref deny hold mirror primary
-- checksum: sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
-- state: in one entry of 256 or so: the checksum of the folded state before it (`snapshots.py`)
-- ...: the kind's own fields; unknown further fields are kept and ignored
+- checksum: sha256 hex of the entry's canonical JSON without this field; missing in earlier releases
+- state: in about one entry of 256, the checksum of the state before it (`snapshots.py`)
+- ...: the kind's own fields; unknown ones are kept and ignored
 
-Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.
+Canonical JSON: UTF-8, sorted keys, no spaces, no floats.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
-from ...errors import Corrupt, FormatTooNew
-from ...json_text import canonical_json
+from ...errors import Corrupt, FormatTooNew, ObjectNotFound
+from ...json_text import canonical_json, parse_json_object
+from ...storage.store import Objects
 
 FORMAT = 1
 KINDS = frozenset({"begin", "gated", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})
@@ -57,19 +59,18 @@ class Entry:
     state: str = ""
     """Checksum of the folded state before the entry; "" for most."""
     prev_means: str = ""
-    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair_records.py`)."""
+    """Sha256 that a repair record puts in place of `prev`; "" without one."""
 
     @property
     def follows(self) -> str:
-        """Sha256 of the entry before it, as far as it and a repair record say."""
+        """Sha256 of the entry before it, repair record included."""
         return self.prev_means or self.prev
 
 
 canonical = canonical_json
-"""Bytes of all JSON in the log and beside it."""
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""Errors of reading a small JSON object of ours, whatever its bytes are: also `int` of 1e999, and many brackets."""
+"""Errors of reading a small JSON object of ours, whatever its bytes."""
 
 
 def entry_key(n: int) -> str:
@@ -78,7 +79,7 @@ def entry_key(n: int) -> str:
 
 
 def entry_number(key: str) -> int | None:
-    """Return the number of the entry with this store key; None for any other key."""
+    """Return the number of the entry at this store key; None for other keys."""
     match = _KEY.fullmatch(key)
     return int(match[1]) if match else None
 
@@ -100,12 +101,9 @@ def missing(first: int, last: int) -> str:
 
 
 def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
-    """Return the entry that would stand at n after the entry whose sha256 is `prev`.
+    """Return entry n, after the entry whose sha256 is `prev`. body: "kind" and its fields. state: as in the entry.
 
-    `body` has "kind" and the kind's own fields. state: the checksum of the state before it, where the entry is to
-    hold it.
-
-    Raises: Corrupt if it is not a body a reader would accept; TypeError when it is not canonical JSON.
+    Raises: Corrupt for a body that a reader would refuse; TypeError if it is not canonical JSON.
     """
     reserved = (_ENVELOPE - {"kind"}) & body.keys()
     if reserved:
@@ -123,7 +121,7 @@ def checksum_of(value: Mapping[str, object]) -> str:
 
 
 def parse(n: int, data: bytes) -> Entry:
-    """Return the entry stored at n. Raises: FormatTooNew; Corrupt, naming the entry and what is wrong with it."""
+    """Return the entry stored at n."""
     where = f"log entry {entry_key(n)}"
     try:
         value = json.loads(data)
@@ -176,11 +174,11 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of the entries that were edited after they were written. Checks only the chain.
+    """Return the numbers of the entries that were edited after they were written, by the chain.
 
-    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks one link, k to k+1; an edit of
-    its `prev` breaks the link before it as well. Each broken link is explained by the fewest edits. Nothing stands
-    after the last entry to vouch for it, except for its own `prev`.
+    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks the link from k to k+1; an edit of its
+    `prev` breaks the link before it too. The fewest edits explain each broken link. Only its `prev` vouches for the
+    last entry.
     """
     numbers: list[int] = []
     for entry, right in pairwise(entries):
@@ -191,3 +189,69 @@ def edited(entries: Sequence[Entry]) -> list[int]:
         # The next link broken too: `right` has both a wrong prev and a wrong hash, so one edit explains both.
         numbers.append(right.n if after is not None and after.prev != right.sha256 else entry.n)
     return numbers
+
+
+REPAIR_FORMAT = 1
+REPAIRS = f"{FOLDER}repair-"
+"""Prefix of repair records: links of the chain, and restored entries (`penstock repair`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A repair record of a broken link of the chain."""
+
+    n: int
+    """The entry whose `prev` is wrong."""
+    was: str
+    """Its `prev`: sha256 hex of the bytes that its writer read."""
+    prev: str
+    """Sha256 hex of entry n - 1 as it is stored."""
+    at_us: int
+    """UTC microseconds when the record was made."""
+    by: str
+    """Author of the record."""
+    why: str
+    """Findings, in words."""
+
+    def dump(self) -> bytes:
+        """Return canonical JSON, with a checksum of its own."""
+        value = {
+            "format": REPAIR_FORMAT,
+            "n": self.n,
+            "was": self.was,
+            "prev": self.prev,
+            "at_us": self.at_us,
+            "by": self.by,
+            "why": self.why,
+        }
+        return canonical({**value, "checksum": checksum_of(value)})
+
+
+def link_key(n: int) -> str:
+    """Return the store key of entry n's repair record."""
+    return f"{REPAIRS}{n:012d}.json"
+
+
+def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
+    """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
+
+    One request for an entry that does not follow by itself.
+    """
+    if prev is None or entry.prev == prev:
+        return entry
+    try:
+        record = _parse(store.get(link_key(entry.n)).data)
+    except ObjectNotFound:
+        return entry
+    fits = (record.get("n"), record.get("was"), record.get("prev")) == (entry.n, entry.prev, prev)
+    return replace(entry, prev_means=prev) if fits else entry
+
+
+def _parse(data: bytes) -> Mapping[str, Any]:
+    """Return the fields of a record; {} if it is damaged: the link stays broken."""
+    try:
+        value = parse_json_object(data)
+        sound = canonical(value) == data and value["checksum"] == checksum_of(value)
+    except DAMAGED:
+        return {}
+    return value if sound and value.get("format") == REPAIR_FORMAT else {}

@@ -1,7 +1,4 @@
-"""The history of a root: read, checked, and appended to by typed verbs.
-
-`append.py` has the protocol, `rules.py` the rules, `fold.py` the state that a reader makes of the entries.
-"""
+"""The history of a root: read, checked, and appended to by typed verbs."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,10 +25,9 @@ _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how oft
 
 
 class Log:
-    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only new entries.
+    """The log of the root in `store`. Thread-safe; keeps its state and reads only new entries.
 
-    check: called when the log is opened, beside its listing; its error comes first.
-    writable: called before an entry is appended.
+    check: called when the log is opened, beside its listing; its error comes first. writable: called before an append.
     """
 
     def __init__(
@@ -51,23 +47,21 @@ class Log:
         return self._known
 
     def resume(self, earlier: State) -> None:
-        """Begin behind the state that an earlier `Log` of this root has `known`.
+        """Continue from the `known` state of an earlier `Log` of this root: two requests where nothing is new.
 
-        That is two requests where nothing is new, however long the log. Like a hint it is believed when its last
-        entry has the bytes that it was folded from.
+        It is used only if its last entry has the bytes that it was folded from.
         """
         self._earlier = earlier
 
     @property
     def state(self) -> State:
-        """The state after the newest entry; one request when there is nothing new. Raises: as `refresh`."""
+        """The state after the newest entry; one request if nothing is new. Raises: as `refresh`."""
         return self.refresh()
 
     def refresh(self) -> State:
-        """Read the entries appended since, and return the state.
+        """Read new entries, and return the state.
 
-        Raises: Corrupt, naming the root, the entry and what to do, when the history is not one that penstock wrote;
-        FormatTooNew; StoreError.
+        Raises: Corrupt for a history that penstock did not write; FormatTooNew; StoreError.
         """
         with self._lock:
             try:
@@ -84,11 +78,7 @@ class Log:
         return state
 
     def _open(self) -> tuple[State, State | None]:
-        """Return (the state after the newest entry, the state whose hint is missing).
-
-        It takes two round trips, where the listing shows all there is: the listing, and everything that it names from
-        the newest hint on. On a disk names are listed once more.
-        """
+        """Return (the state after the newest entry, the state whose hint is missing), in two round trips."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None and earlier.n:
             self._check()
@@ -106,9 +96,9 @@ class Log:
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
 
     def verify(self) -> State:
-        """Read the whole log from its first entry, without hints.
+        """Read the whole log without hints.
 
-        Raises: Corrupt, naming every entry that was edited, or is missing; else as `refresh`.
+        Raises: Corrupt, naming every edited or missing entry; else as `refresh`.
         """
         try:
             state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
@@ -126,10 +116,10 @@ class Log:
     def append(self, decide: Decide) -> Outcome:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
 
-        `decide(state)` is called with the newest state, and again whenever another writer's entry came first. It
-        returns a body, or `Done(value)` for nothing to append, or raises.
+        `decide(state)` gets the newest state, again whenever another writer's entry came first. It returns a body, or
+        `Done(value)` for nothing to append, or raises.
 
-        Raises: Conflict if the root was moved elsewhere; as `refresh` and `append.append`.
+        Raises: Conflict if the root was moved; as `refresh` and `append.append`.
         """
         self._writable()
 
@@ -154,9 +144,8 @@ class Log:
     ) -> Txn:
         """Begin a transaction on a parent version.
 
-        parent: a version id; None for nothing; "latest" for the newest version, or nothing when there is none.
-        txn: may be begun again, by a retry: it is the same one.
-        gated: its commit has to name a verdict.
+        parent: a version id; None for nothing; "latest" for the newest version, if any. txn: a retry gets the same
+        transaction. gated: its commit must name a verdict.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
@@ -170,11 +159,10 @@ class Log:
         return self.append(decide).state.txns[name]
 
     def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
-        """Commit `txn`; a transaction that was committed, by whichever attempt, gives its version.
+        """Commit `txn`; a committed transaction gives its version.
 
-        `build(state)` lays the transaction's parts on `state.newest(dataset)`, applies `state.denies`, uploads the
-        manifest and describes it. It is called again when another version or takedown came first, and raises Conflict
-        where the changes do not go together.
+        `build(state)` lays the parts on `state.newest(dataset)`, applies `state.denies` and uploads the manifest. It is
+        called again when another version or takedown came first, and raises Conflict where the changes clash.
 
         Raises: TransactionNotFound; Fenced; Conflict; as `build` and `append`.
         """
@@ -191,7 +179,7 @@ class Log:
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
-        """Abort `txn` (again: no change).
+        """Abort `txn`; again is no change.
 
         Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
@@ -203,9 +191,7 @@ class Log:
         return state.versions(dataset)[number - 1]
 
     def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
-        """Take down the samples of `targets`: every later commit applies it.
-
-        It cannot be undone. Denying it again gives the entry that there is.
+        """Take down the samples of `targets` for good: every later commit applies it. Again gives the same entry.
 
         Raises: InvalidName; as `append`.
         """
@@ -213,17 +199,13 @@ class Log:
         return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
 
     def mirror(self, url: str, upto: int) -> int:
-        """Note that a mirror holds the log up to an entry (again: no change); return the newest entry's number.
-
-        Raises: as `append`.
-        """
+        """Note that a mirror holds the log up to an entry; return the newest entry's number. Raises: as `append`."""
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def move(self, url: str) -> Primary:
-        """Close this root: after this entry the history continues only at `url`.
+        """Close this root: its history continues only at `url` (`upkeep.migrate.promote`).
 
-        It does so once that place's marker has the token (`penstock.upkeep.migrate.promote`). Every later append
-        here is refused.
+        Later appends here are refused.
 
         Raises: as `append`.
         """
@@ -232,7 +214,7 @@ class Log:
         return moved
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
-        """Keep a version's bytes until `release` (again: no change).
+        """Keep a version's bytes until `release`; again is no change.
 
         Raises: VersionNotFound; VersionRetired; InvalidName; as `append`.
         """
@@ -243,7 +225,7 @@ class Log:
         return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
 
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
-        """Name version `number`: a tag (never moves), or an alias (moves if it still names version `was`).
+        """Name version `number`: a tag never moves, an alias moves if it still names version `was`.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Conflict; as `append`.
         """

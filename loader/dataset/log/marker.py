@@ -32,9 +32,9 @@ PROBES = "heartbeats/probe-"
 
 
 class Marker:
-    """The marker of the root in `store`, looked at until it was found good.
+    """The marker of the root in `store`, read until it was valid.
 
-    Any of several stores may name the root; only the primary decides who may write to it.
+    Any of several stores may name the root; only the primary decides who may write.
     """
 
     def __init__(self, store: Store) -> None:
@@ -43,7 +43,7 @@ class Marker:
         self._of_primary: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """Check that the store is a root. Raises: as `check_root`."""
+        """Check that the store is a root."""
         if self._good is None:
             self._good = check_root(self._store)
 
@@ -55,10 +55,7 @@ class Marker:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the primary; None if the root is no mirror.
-
-        Raises: as `check_root`; of several stores as `MirroredStore.writable`.
-        """
+        """URL of the primary; None if the root is no mirror."""
         if self._of_primary is None:
             if isinstance(self._store, MirroredStore):
                 self._of_primary = check_root(self._store.writable())
@@ -69,10 +66,7 @@ class Marker:
         return None if primary is None else str(primary)
 
     def writable(self) -> None:
-        """Check that the root may be written to.
-
-        Raises: Conflict if the root is a mirror: its history comes from its primary.
-        """
+        """Check that the root accepts writes. Raises: Conflict if it is a mirror, whose primary writes its history."""
         if self.mirror_of is not None:
             self._good = self._of_primary = None  # it may have become the primary since
         primary = self.mirror_of
@@ -84,10 +78,7 @@ class Marker:
 
 
 def is_primary(store: Store, state: State) -> bool:
-    """Return whether the history of `state` continues in this store. Costs one request if the root was moved.
-
-    Raises: as `check_root`.
-    """
+    """Return whether the history of `state` continues in this store. One request if the root was moved."""
     store = primary_of(store)  # only it receives writes; another one may be the primary by now
     if state.primary is None:
         return MIRROR_OF not in check_root(store)
@@ -96,10 +87,7 @@ def is_primary(store: Store, state: State) -> bool:
 
 
 def check_primary(store: Store, state: State) -> None:
-    """Check before each append that the history goes on here.
-
-    Raises: Conflict if the history of `state` continues elsewhere; as `check_root`.
-    """
+    """Check before an append that the history continues here. Raises: Conflict if not; as `check_root`."""
     moved = state.primary
     if moved is not None and not is_primary(store, state):
         raise Conflict(
@@ -109,7 +97,7 @@ def check_primary(store: Store, state: State) -> None:
 
 
 def root_id(store: Store) -> str | None:
-    """Return the id of the root in a store, the same in its mirrors; None if there is no root.
+    """Return the id of a root, the same in its mirrors; None if there is none.
 
     Raises: NotARoot; FormatTooNew; StoreError.
     """
@@ -120,10 +108,7 @@ def root_id(store: Store) -> str | None:
 
 
 def check_root(store: Store) -> Mapping[str, Any]:
-    """Return the marker; one that seems damaged is read once more.
-
-    Raises: NotARoot if the store is not a root; FormatTooNew.
-    """
+    """Return the marker, read twice if damaged. Raises: NotARoot; FormatTooNew."""
     try:
         return parse_marker(store, _bytes_of_marker(store))
     except (NotARoot, FormatTooNew):
@@ -131,11 +116,9 @@ def check_root(store: Store) -> Mapping[str, Any]:
 
 
 def check_root_twice(store: Store) -> Mapping[str, Any]:
-    """Return the marker after two reads, for a caller that writes another one after it.
+    """Return the marker after two reads, for a caller that writes it elsewhere: a flipped bit would stay there.
 
-    A bit that flipped on the way of a single read would stay in that one for good.
-
-    Raises: Transient if the second read differs; as `check_root`.
+    Raises: Transient if the reads differ; as `check_root`.
     """
     first, second = check_root(store), check_root(store)
     if first != second:
@@ -176,10 +159,9 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
 
 
 def create_root(store: Store) -> Mapping[str, Any]:
-    """Return the marker of a root; make an empty place a root; a root already is no change.
+    """Return the marker of a root; an empty location becomes one.
 
-    Raises: NotARoot if the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
-    not.
+    Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if create-only writes overwrite.
     """
     try:
         return check_root(store)
@@ -196,10 +178,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
 
 
 def prove_create_only(store: Store) -> None:
-    """Check that a second create of one key fails: a server that accepts one would lose history.
-
-    Raises: InvalidStore.
-    """
+    """Check that a second create of one key fails: otherwise history would be lost. Raises: InvalidStore."""
     key = f"{PROBES}{secrets.token_hex(8)}"
     store.put_if_absent(key, b"first")
     try:

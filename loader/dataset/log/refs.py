@@ -4,7 +4,7 @@
 - photos@latest: the newest version that is not retired
 - photos@3: version 3
 - photos@prod: a tag or an alias
-- v-<8 to 64 hex>: the version's identity, or a beginning of it that no other version shares
+- v-<8 to 64 hex>: a unique prefix of the version's id
 """
 
 import re
@@ -23,11 +23,7 @@ from .state import State, VersionRecord
 
 @contextmanager
 def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
-    """Raise a VersionNotFound of the block with a note where a mirror was asked. No request.
-
-    The note names the last log entry in the mirror, and how to bring it up to date. The error of a primary stays
-    unchanged.
-    """
+    """Add a note to a VersionNotFound that a mirror raised: its last log entry, and how to update it. No request."""
     try:
         yield
     except VersionNotFound as error:
@@ -63,7 +59,7 @@ _SHOWN = 20  # names listed in a message before it counts the rest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRef:
-    """A parsed reference. Either `id_prefix` is set, or `dataset` with exactly one of `number` and `name`."""
+    """A parsed reference: either `id_prefix`, or `dataset` with one of `number` and `name`."""
 
     dataset: str | None = None
     """Name of the dataset; None with `id_prefix`."""
@@ -105,11 +101,9 @@ def parse_ref(text: str) -> ParsedRef:
 
 
 def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> VersionRecord:
-    """Return the version that `ref` names in this state.
+    """Return the version that `ref` names in this state. retired: accept a retired version too.
 
-    retired: give a version that was retired too (to explain or collect it).
-
-    Raises: InvalidName; VersionNotFound, listing what there is; VersionRetired, with the reason.
+    Raises: InvalidName; VersionNotFound, listing what exists; VersionRetired, with the reason.
     """
     parsed = ref if isinstance(ref, ParsedRef) else parse_ref(ref)
     record = _by_id(state, parsed) if parsed.id_prefix else _by_name(state, parsed)
@@ -123,7 +117,7 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
 
 
 def what_there_is(state: State, dataset: str) -> str:
-    """Return one line for messages: 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
+    """Return a line such as 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
     versions = state.versions(dataset)
     if not versions:
         return f"datasets here: {_listed(sorted(state.datasets))}"

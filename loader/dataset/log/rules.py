@@ -1,7 +1,6 @@
 """Rules of appending to a log in `state`: the writer's side, as pure functions.
 
-Each gives the body of the entry to append, or `Done(value)` when the log has it already (so that every append can be
-repeated), or raises. `Log.append` asks again whenever another writer came first.
+Each returns the body of the entry to append, or `Done(value)` if the log has it already, or raises.
 """
 
 import re
@@ -80,12 +79,10 @@ class CommitBody:
 def decide_begin(
     state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
 ) -> Body | Done[Txn]:
-    """Begin `txn`, pinning the version id `parent`.
+    """Begin `txn` on the version id `parent`; again gives the same transaction, under an earlier release's name too.
 
-    Beginning it again gives what was begun, under whatever name an earlier release took.
-
-    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict if it
-    belongs to another dataset, or was begun without a gate and is to have one.
+    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced if aborted; Conflict if it belongs to another dataset,
+    or was begun without a gate and now wants one.
     """
     check_dataset_name(dataset)
     known = state.txns.get(txn)
@@ -111,12 +108,10 @@ def decide_begin(
 def decide_commit(
     state: State, txn: str, body: CommitBody | None
 ) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
-    """Commit `txn` with the manifest `body`; None asks what to build it on.
+    """Commit `txn` with the manifest `body`; None asks for its base. A committed transaction gives its version.
 
-    A transaction that was committed, by whichever attempt, gives its version.
-
-    Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
-    without a verdict; Conflict if the id is another version's.
+    Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
+    another version's.
     """
     known = not_aborted(state, txn)
     committed = state.committed(txn)
@@ -149,11 +144,9 @@ def decide_commit(
 def commit_or_build(
     state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
 ) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
-    """Return (decision of `decide_commit`, its manifest).
+    """Return (decision of `decide_commit`, its manifest), `build(state)` where `body` does not fit this state.
 
-    The manifest is `body`, or the one that `build(state)` makes when `body` does not fit this state.
-
-    Raises: as `decide_commit`; as `build`; Conflict if it did not build on the state given.
+    Raises: as `decide_commit`; as `build`; Conflict if it built on another state.
     """
     decision = decide_commit(state, txn, body)
     if isinstance(decision, Rebase | ApplyDenies):
@@ -165,11 +158,7 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    """Abort `txn`: it can no longer be committed.
-
-    Raises: TransactionNotFound; Conflict if it was committed (retire the version instead); InvalidName for a reason
-    that is no text.
-    """
+    """Abort `txn`. Raises: TransactionNotFound; Conflict if it was committed; InvalidName for an invalid reason."""
     known = _txn(state, txn)
     if known.status == "committed":
         raise Conflict(
@@ -182,10 +171,7 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
 
 
 def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
-    """Retire a version; retiring it again keeps the first reason.
-
-    Raises: VersionNotFound; InvalidName for a reason that is no text.
-    """
+    """Retire a version; again keeps the first reason. Raises: VersionNotFound; InvalidName for an invalid reason."""
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
@@ -197,8 +183,7 @@ def decide_ref(
 ) -> Body | Done[Ref]:
     """Let `name` mean version `number`.
 
-    A tag never moves; an alias moves if it still names version `was` (None: it does not exist yet). A name that means
-    the version already is done.
+    A tag never moves; an alias moves if it still names version `was` (None: it does not exist yet).
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, with the name's present meaning.
     """
@@ -232,11 +217,10 @@ def decide_ref(
 
 
 def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
-    """Take down the samples of `targets`, for ever. An entry that denies all of them already is the result.
+    """Take down the samples of `targets` for good; an entry that denies them all already is the result.
 
-    One salt serves a whole log, so that a writer hashes a name once for all takedowns.
-
-    Raises: InvalidName without targets, reason or name, and where these say in plain text what the entry hides.
+    One salt serves a whole log, so that a writer hashes a name once. Raises: InvalidName without targets, reason or
+    author, and where these contain what the entry hides.
     """
     if not (targets and reason and by):
         raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
@@ -259,9 +243,7 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
 
 
 def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
-    """Hold a version that is not retired: a retired one may be deleted at any time.
-
-    A holder who has it already keeps the first reason.
+    """Hold a version that is not retired; again keeps the first reason.
 
     Raises: VersionNotFound; VersionRetired; InvalidName without `by` or `why`.
     """
@@ -280,10 +262,7 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
 
 
 def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
-    """Release a hold of `by` on a version, retired or not; `Done` without one.
-
-    Raises: VersionNotFound.
-    """
+    """Release a hold of `by`, retired version or not; `Done` without one. Raises: VersionNotFound."""
     record = _version(state, dataset, number)
     if not _held(state, record, by):
         return Done(None)
@@ -291,10 +270,7 @@ def decide_release(state: State, dataset: str, number: int, by: str) -> Body | D
 
 
 def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
-    """Note that the mirror at `url` holds the log's content up to an entry.
-
-    Done where that was noted, and nothing but mirrors was written since.
-    """
+    """Note that the mirror at `url` holds the log up to an entry; `Done` if only mirrors were noted since."""
     copied_upto = [_upto(one) for one in state.mirrors if one["url"] == url]
     since = max(copied_upto, default=-1)
     if copied_upto and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
@@ -303,9 +279,9 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
 
 
 def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
-    """Move the root: after this entry its history continues only at `url` (`marker.check_primary`).
+    """Move the root to `url` (`marker.check_primary`), which may be this location.
 
-    `url` may be the place in which it is written now. gone: the former root cannot be asked.
+    gone: the former root is unreachable.
     """
     body = {"kind": "primary", "url": url, "was": was, "token": secrets.token_hex(16)}
     return {**body, "gone": True} if gone else body

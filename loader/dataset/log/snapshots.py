@@ -1,9 +1,8 @@
-"""`log/state-<n>.json`: the folded state after entry n, every 256 entries, so that opening a root is cheap.
+"""Hints: `log/state-<n>.json` holds the folded state after entry n, every 256 entries, so that opening is cheap.
 
-A hint may be missing, stale, broken or forged: then more entries are read. A hint is used if entry n + 1, which is
-part of the chain and never replaced, holds the checksum of that state and follows the same entry n. Its content
-depends only on the log, so any process may write it, any number of times. In a log of earlier releases no entry
-holds a checksum: it is read from its start, until the next append.
+A hint may be missing, stale, damaged or forged: then more entries are read. It is used if entry n + 1 holds the
+checksum of that state and follows the same entry n. Any process may write it. Logs of earlier releases have no
+checksums.
 """
 
 import hashlib
@@ -24,9 +23,9 @@ from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
 FORMAT, FORMAT_MOVED = 1, 2
-"""Formats of a hint, and of a hint of a root that was moved: a package that does not know moves must not miss one."""
+"""Formats of a hint, and of a moved root's hint: packages without moves must not use it."""
 MOST_COMING = 4 * HINT_EVERY
-"""Entries asked for at once at most, in a log without hints. Bounds the memory."""
+"""Most entries requested at once in a log without hints."""
 _FOLDER = "log/"
 _PREFIX = f"{_FOLDER}state-"
 _TRIED = 8  # newest hints looked at before the log is read from its first entry
@@ -39,17 +38,14 @@ def hint_key(n: int) -> str:
 
 
 def dump_state(state: State) -> bytes:
-    """Return the state as canonical JSON {"checksum", "format", "state"}; the checksum is of the state's own bytes."""
+    """Return the state as canonical JSON {"checksum", "format", "state"}; the checksum covers the state."""
     data = _state_json(state)
     written_by = FORMAT if state.primary is None else FORMAT_MOVED
     return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
 
 
 def state_checksum(state: State) -> str:
-    """Return the SHA-256 hex of the state's JSON in a hint, which entry n + 1 holds.
-
-    O(transactions) of time and memory.
-    """
+    """Return the SHA-256 hex of the state's JSON in a hint, which entry n + 1 holds. O(transactions)."""
     return hashlib.sha256(_state_json(state)).hexdigest()
 
 
@@ -80,15 +76,12 @@ def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
 
 
 def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    """Return the transaction without `gated` if it is False: hints of a log without gates stay as they were."""
+    """Return the transaction without a False `gated`: hints of logs without gates stay as they were."""
     return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
 def load_state(data: bytes) -> State:
-    """Return the state that `dump_state` wrote.
-
-    Raises: ValueError if the bytes are not such a state; FormatTooNew.
-    """
+    """Return the state that `dump_state` wrote. Raises: ValueError for other bytes; FormatTooNew."""
     return _state_and_checksum(data)[0]
 
 
@@ -127,7 +120,7 @@ def _load(body: dict[str, Any]) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A listing of `log/`. It decides nothing, but how much is asked for at once."""
+    """A listing of `log/`. It only decides how much is requested at once."""
 
     hints: tuple[int, ...]
     """Numbers of the hints, ascending."""
@@ -141,7 +134,7 @@ class Listed:
 
     @property
     def coming(self) -> int:
-        """Entries from `after` + 1 on to ask for at once: the listed ones, and the one that may be there by now."""
+        """Entries to request at once after `after`: the listed ones and one more."""
         return min(max(self.last - self.after, 0) + 1, MOST_COMING)
 
     @property
@@ -153,10 +146,9 @@ class Listed:
 
 
 def listed(store: Store) -> Listed:
-    """Return the listing of the log; an empty one where the store lists nothing: the log is then read from its start.
+    """Return the listing of the log; an empty one if the store refuses to list.
 
-    A store over a network lists a page per 1,000 entries. On a disk only hints are looked at, one per 256 entries: a
-    look at a file costs as much as reading it. The few entries behind the newest hint are soon found by asking.
+    On a disk only hints are looked at, one per 256 entries: a look at a file costs as much as reading it.
     """
     try:
         names = [info.key for info in store.list(_PREFIX if is_local(store) else _FOLDER)]
@@ -173,10 +165,7 @@ def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """Return (the newest state that can be believed, the number of the newest hint that must not be replaced).
-
-    That hint is the state's, or a newer package's. (State(), 0) without any.
-    """
+    """Return (the newest valid state, the number of the newest hint to keep); (State(), 0) without any."""
     kept = 0
     for n in islice(reversed(hints), _TRIED):
         try:
@@ -195,7 +184,7 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
-    """Return whether entry n + 1 holds this checksum of the state before it; False without such an entry."""
+    """Return whether entry n + 1 exists and holds this checksum of the state before it."""
     try:
         return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
     except ObjectNotFound:
@@ -203,12 +192,7 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 
 
 def belongs(store: Objects, state: State) -> bool:
-    """Return whether the log in the store has the entry that the state ends with, byte for byte.
-
-    As each entry has the hash of the one before it, it has all of them. False if there is no such entry.
-
-    Raises: StoreError.
-    """
+    """Return whether the log in the store has the state's last entry, byte for byte, and so all before it."""
     try:
         return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
     except ObjectNotFound:
@@ -224,6 +208,6 @@ def write_hint(store: Store, state: State) -> None:
 
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
-    """Return all but the newest `keep` hints, which a collector may delete. Raises: StoreError."""
+    """Return all but the newest `keep` hints, which a collector may delete."""
     there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
     return there[: max(len(there) - keep, 0)]

@@ -1,7 +1,6 @@
 """The state of the log: transactions, versions, refs, takedowns; and the fold of entries into it.
 
-The fold accepts an entry only if the rules hold up to it. So every reader notices a history that was edited, cut in
-the middle or written by a foreign tool. `rules.py` builds the entries that may follow. Nothing here touches a store.
+The fold accepts an entry only if the rules hold up to it, so every reader notices an edited or truncated history.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +33,7 @@ class Txn:
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True if its commit has to name a verdict (`publishing/gate.py`)."""
+    """True if its commit has to name a verdict (`publishing/commit.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
-    """A takedown: keyed hashes that every later commit has to redact (`denies.py` makes and tests them)."""
+    """A takedown: keyed hashes that every later commit redacts (`denies.py`)."""
 
     n: int
     """Number of its entry."""
@@ -118,7 +117,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """A move of the root: the history goes on in another root behind an entry."""
+    """A move of the root: its history continues elsewhere behind an entry."""
 
     n: int
     """Number of the last entry before the move."""
@@ -129,12 +128,12 @@ class Primary:
     token: str
     """Token in the marker of the root at `url`."""
     gone: bool = False
-    """True if the former root could not be asked: it may have had entries that are not here."""
+    """True if the former root was unreachable and may have more entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The whole history up to entry n. It is treated as immutable: its mappings are never changed after it is made."""
+    """The whole history up to entry n. Immutable, mappings included."""
 
     n: int = 0
     """Number of the last entry; 0 for an empty history."""
@@ -157,15 +156,15 @@ class State:
     primary: Primary | None = None
     """Last move of the root; None if it was never moved."""
     vouched: int = field(default=0, compare=False)
-    """The last entry whose state has its checksum in the next entry; 0 without any."""
+    """Last entry whose state has its checksum in the next entry; 0 for none."""
 
     @property
     def last_deny(self) -> int:
-        """The number of the newest deny entry, 0 without one: what a commit has to have applied."""
+        """Number of the newest deny entry, which a commit must have applied; 0 for none."""
         return self.denies[-1].n if self.denies else 0
 
     def versions(self, dataset: str) -> tuple[VersionRecord, ...]:
-        """Return every version of the dataset, retired ones too; empty for a dataset that has none."""
+        """Return every version of the dataset, retired ones too."""
         return self.datasets.get(dataset, ())
 
     def version(self, dataset: str, number: int) -> VersionRecord | None:
@@ -174,7 +173,7 @@ class State:
         return versions[number - 1] if 1 <= number <= len(versions) else None
 
     def newest(self, dataset: str) -> VersionRecord | None:
-        """Return the newest version that is not retired: `latest`, and the only parent a commit may have."""
+        """Return the newest version that is not retired, the only parent a commit may have."""
         return next((v for v in reversed(self.versions(dataset)) if v.retired is None), None)
 
     def by_id(self, version_id: str) -> VersionRecord | None:
@@ -192,12 +191,12 @@ class State:
 
 
 def fold(state: State, entry: Entry) -> State:
-    """Return the state after `entry`. Raises: Corrupt, naming the entry, when it breaks the chain or a rule."""
+    """Return the state after `entry`. Raises: Corrupt if it breaks the chain or a rule."""
     return fold_all(state, (entry,))
 
 
 def fold_all(state: State, entries: Iterable[Entry]) -> State:
-    """Return the state after all of `entries`; the mappings are copied once per call, not once per entry."""
+    """Return the state after all of `entries`; copies the mappings once per call."""
     draft = _Draft(state)
     for entry in entries:
         draft.add(entry)

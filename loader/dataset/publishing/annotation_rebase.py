@@ -1,7 +1,6 @@
-"""An annotation laid on the newest version.
+"""An annotation laid on the newest version, unless another change set its cells meanwhile.
 
-No other change may have set its cells meanwhile. The statistics of an existing column are recomputed, because a
-minimum cannot be subtracted.
+The statistics of an existing column are recomputed: a minimum cannot be subtracted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,16 +22,13 @@ from ..writing.exclude import still_there
 
 
 class SameCells:
-    """Checks that the cells of an annotation are unchanged since the version it was made from."""
+    """Checks that an annotation's cells are unchanged since its base version."""
 
     def __init__(self, version: Version, files: Sequence[SamplesFile]) -> None:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
-        """Check the newest version.
-
-        Free while that is the version it was made from; else it costs the parts that the annotation is of, and the
-        files of the columns that others annotated.
+        """Check the newest version: free if it is the base, else the annotated parts and others' files of the columns.
 
         Raises: Conflict.
         """
@@ -77,12 +73,9 @@ class SameCells:
 
 
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
-    """Return an annotation with the statistics of its columns once it is laid on a version, uploaded under `prefix`.
+    """Return an annotation with its columns' statistics, once laid on a version, uploaded under `prefix`.
 
-    For a new column only the annotation is counted. An existing one is counted whole, with the annotation.
-    Costs the files of each such column, one column in memory at a time.
-
-    Raises: FieldMismatch.
+    An existing column is counted whole, one in memory at a time. Raises: FieldMismatch.
     """
     assert parent is not None, "an annotation is of samples that a version has"
     ours = [file.to_json() for file in change.samples]
@@ -94,7 +87,7 @@ def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Ch
 def annotation_stats(
     store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
 ) -> pa.Table:
-    """Return the statistics of an annotation's columns, laid on these samples files. columns: of the manifest."""
+    """Return the statistics of an annotation's columns on these samples files. columns: of the manifest."""
     rows = []
     for name in _names(ours):
         there = any(name in entry["columns"] for entry in before)

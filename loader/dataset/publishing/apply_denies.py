@@ -1,7 +1,7 @@
-"""Takedowns applied to a change before its commit: its denied samples are redacted, its parent's are left out.
+"""Takedowns applied to a change before its commit: its denied samples are redacted, its parent's left out.
 
-A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep
-their bytes until `penstock takedown run` rewrites their shards. Denied samples of the change never enter a version.
+A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep their
+bytes until `penstock takedown run`; the change's own never enter a version.
 """
 
 import secrets
@@ -34,7 +34,7 @@ class Applied:
     """A change with takedowns applied."""
 
     before: Change | None
-    """Change to lay on the parent first, which leaves out its samples that are denied; None if it has none."""
+    """Change to lay on the parent first, which leaves out its denied samples; None without any."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
@@ -51,13 +51,8 @@ def apply_denies(
 ) -> Applied:
     """Return the change as it may be committed where the log has takedowns.
 
-    Reads:
-
-    - keys and provenance of the change's own new samples;
-    - keys and provenance of all samples of the parent, if it had not applied the newest takedown;
-    - the keys and the shard's index, for each shard or column of the change for samples of the parent.
-
-    Raises: Corrupt; StoreError.
+    Reads keys and provenance of the change's new samples, and of the parent's if it lacks the newest takedown. Shards
+    and columns that extend the parent cost their keys and index. Raises: Corrupt; StoreError.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
@@ -79,7 +74,7 @@ def apply_denies(
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
-    """Return the live samples of a version that takedowns deny which it has not applied."""
+    """Return a version's live samples under takedowns that it has not applied."""
     newer = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
     out: Rows = {}
     if parent is None or not newer:
@@ -92,7 +87,7 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
 
 
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
-    """Return all samples of a version, live or not, that these takedowns deny. Reads the keys of every run."""
+    """Return all samples of a version, live or not, that these takedowns deny. Reads every run's keys."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
     return denied_files(version.store, denies, version.dataset, files)
 
@@ -124,16 +119,13 @@ def denied_files(
 
 
 def new_keys(store: Store, denies: Sequence[Deny], rows: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> the placeholder of its key, for these rows of a change."""
+    """Return part id -> row -> placeholder of the key, for these rows of a change."""
     files = [file.file for file in change.samples if file.group == "keys"]
     return renamed(denies, rows, get_tables(store, files, ["part", "row", "key"]))
 
 
 def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> the placeholder of its key, for these rows.
-
-    tables: with part, row, key; every key of a part is in one of them.
-    """
+    """Return part id -> row -> placeholder of the key. tables: part, row and key of whole parts."""
     salts = {deny.n: deny.salt for deny in denies}
     out: dict[str, dict[int, str]] = {}
     for table in tables:
@@ -148,7 +140,6 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[i
 
 
 def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return the parent's samples that are not live, with their keys, in parts that the change extends."""
     touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
     for part in sorted(touched):
@@ -169,7 +160,6 @@ def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> di
 
 
 def _touched(store: Store, change: Change) -> set[str]:
-    """Return the parts that a change has shards or columns for."""
     files = [file.file for file in change.samples] + ([change.shards] if change.shards else [])
     return {
         part for table in get_tables(store, files, ["part"]) for part in pc.unique(table["part"]).to_pylist()
@@ -192,7 +182,7 @@ def _redacted(store: Store, prefix: str, change: Change, redacted: Redacted) -> 
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
-    """Return the change without its own samples that are denied, and how many of them it had not left out already."""
+    """Return the change without its denied samples, and how many of them it had not left out already."""
     excluded = _without_own_exclusions(store, own, change)
     n_dropped = sum(map(len, excluded.values()))
     if not n_dropped:
@@ -213,7 +203,6 @@ def _shards_of(change: Change) -> TableFile:
 
 
 def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
-    """Return the rows that the change does not exclude itself: a row is excluded once."""
     if not rows or change.exclusions is None:
         return rows
     out = {part: dict(members) for part, members in rows.items()}
@@ -224,7 +213,6 @@ def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
 
 
 def _grouped(rows: Rows) -> dict[tuple[str, str], list[int]]:
-    """Return (part id, reason) -> rows."""
     out: dict[tuple[str, str], list[int]] = {}
     for part, members in rows.items():
         for row, entry in members.items():

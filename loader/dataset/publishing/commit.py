@@ -1,13 +1,14 @@
 """One change becomes one version: checks against the newest version, a manifest, an entry in the log.
 
-The log calls `build` with the state it is about to append to. If another writer was quicker it calls again, and the
-same change is applied to the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the state it is about to append to. If another writer was quicker, it calls again with the
+newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Container, Mapping
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,14 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
-from ...storage import Store
-from ..log.entries import canonical
+from ...errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample, ObjectNotFound
+from ...json_text import parse_json_object
+from ...storage import Store, is_there
+from ..log.entries import DAMAGED, canonical
 from ..log.log import Log
-from ..log.rules import CommitBody
-from ..log.state import State
+from ..log.rules import CommitBody, ungated
+from ..log.state import State, Txn
 from ..names import hashes_of
 from ..shards.key_hashes import among, covered, known
+from ..shards.part import Part
 from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version, open_record
@@ -34,7 +37,7 @@ from .compact import Done, compacted
 logger = logging.getLogger(__name__)
 
 Check = Callable[[Version | None], None]
-"""Raises when a change does not go onto the newest version (None: the dataset has none)."""
+"""Raises if a change does not fit the newest version; None where the dataset has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Pending:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
-    """Returns the change to commit, once the version it is laid on is known: with additions, or less of it."""
+    """Returns the change to commit on a version, with additions or omissions."""
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
     created_us: int | None = None
@@ -66,7 +69,7 @@ TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "la
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts about a version's maker. Raises: InvalidSample for values that canonical JSON does not hold."""
+    """Return a producer. Raises: InvalidSample for values that canonical JSON does not hold."""
     try:
         canonical(dict(producer or {}))
     except (TypeError, UnicodeEncodeError) as error:
@@ -90,12 +93,10 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
-    """Publish a change that passes every check.
+    """Publish a change that passes every check, without samples under a takedown.
 
-    Samples under a takedown are left out. `taken_down` in the version's producer counts the change's own.
-
-    Raises: Fenced if the transaction was aborted; Conflict, DuplicateKey, FieldMismatch if the change does not go
-    onto the newest version; as `apply_denies`.
+    `taken_down` in the version's producer counts the change's own. Raises: Fenced; Conflict, DuplicateKey,
+    FieldMismatch if the change does not fit the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
@@ -165,11 +166,9 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
 
 
 class NewKeys:
-    """Checks that none of a run's keys is live in the newest version, by their hashes.
+    """Checks that none of a run's keys is live in the newest version, by hash, then by key where a hash was there.
 
-    The keys of the dataset are read where a hash was there before, each table once.
-
-    leaving: samples that leave with the run: it may bring their keys again.
+    leaving: samples that leave with the run, whose keys it may bring again.
     """
 
     def __init__(self, store: Store, keys: RunKeys, leaving: Superseded = NOTHING_SUPERSEDED) -> None:
@@ -179,10 +178,7 @@ class NewKeys:
         self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Costs `key_hashes.known` of the tables that were not asked before.
-
-        Raises: DuplicateKey.
-        """
+        """Check the newest version. Costs `key_hashes.known` of new tables. Raises: DuplicateKey."""
         if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
             return
         runs = [
@@ -196,7 +192,6 @@ class NewKeys:
             _refuse_live(parent, self._clashes[file.path], self._leaving)
 
     def _ours(self, table: pa.Table) -> pa.Table:
-        """Return the rows whose keys the run has too."""
         hashes = hashes_of(table["key"])
         there = among(hashes, self._keys.hashes)
         keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
@@ -206,13 +201,13 @@ class NewKeys:
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
         new = [file for file in files if file["path"] not in self._known]
-        for file, is_there in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(is_there.any())
+        for file, matches in zip(new, known(self._store, new, self._keys.hashes), strict=True):
+            self._known[file["path"]] = bool(matches.any())
         return any(self._known[file["path"]] for file in files)
 
 
 class Onto:
-    """Checks that the newest version is the one that a change was made for. id: empty for none yet."""
+    """Checks that the newest version is the change's base. id: empty for none yet."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -228,9 +223,9 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that no other writer added this group to these parts, or changed them, since we began.
+    """Checks that no other writer added this group to these parts, or changed them.
 
-    began: the version that the group was computed for, whose excluded samples have empty fields in it.
+    began: the version that the group was computed for; its excluded samples have empty fields there.
     """
 
     def __init__(self, group: str, parts: list[str], began: Version) -> None:
@@ -266,7 +261,6 @@ class FreeGroup:
 
 
 def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
-    """Raise DuplicateKey if one of these rows (part, row, key) is live in the version, and not leaving."""
     members: dict[str, Any] = {}
     for row in clashes.to_pylist():
         part = row["part"]
@@ -278,3 +272,59 @@ def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[st
                 "a version adds new samples to those there. Write under new keys, exclude the old ones first "
                 "(root.exclude), or start another dataset"
             )
+
+
+_RECORD = re.compile(r"stages/(?P<dataset>[^/]+)/[^/]+/[^/]+/(?P<r>[0-9]{12})\.json")
+
+
+def digest_of(
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+    foreign: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the sha256 hex of a publish's additions and omissions, which a verdict names."""
+    bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
+    content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+def check_verdict(
+    store: Store,
+    txn: Txn,
+    verdict: str,
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+    foreign: Mapping[str, Any] | None = None,
+) -> list[Onto]:
+    """Return further checks of a publish in an open transaction that is gated or shows this verdict ("" for none).
+
+    Costs two requests. Raises: StageNotPublished for a missing verdict, one that is not `published`, or of another
+    change; Conflict if a later verdict stands; Corrupt.
+    """
+    if not verdict:
+        raise ungated(txn.txn, "no verdict was given")
+    name = _RECORD.fullmatch(verdict)
+    if name is None or name["dataset"] != txn.dataset:
+        raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
+    record = _record(store, txn, verdict)
+    if record["verdict"] != "published":
+        raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
+    if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
+        raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
+    later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
+    if is_there(store, later):
+        raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
+    return [Onto(id) for id in (record["body"].get("against") or [])[:1]]
+
+
+def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
+    try:
+        record = parse_json_object(store.get(verdict).data)
+        record["verdict"], record["body"].get
+    except ObjectNotFound:
+        raise ungated(txn.txn, f"there is no {verdict}") from None
+    except DAMAGED as error:
+        raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
+    return dict(record)

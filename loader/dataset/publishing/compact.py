@@ -1,9 +1,7 @@
-"""Short lists in a manifest: a publish writes one table in place of many small ones that came before it.
+"""Short lists in a manifest: a publish merges small neighbouring tables into one, as a log-structured tree does.
 
-Tables are merged as a log-structured tree merges its runs, by size. Up to 7 of each of four sizes stay, and larger
-ones stay for good. Ten thousand publishes leave some tens of tables to read, and each row was written again a few
-times. Only neighbours in a list are merged, in their order: a version's content, and its ordinals, stay as they are.
-The old tables stay too, for the manifests that name them.
+Up to 7 of each of four sizes stay, and larger ones for good: ten thousand publishes leave some tens of tables. Only
+neighbours merge, in order, so content and ordinals stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,23 +21,22 @@ from ..tables.stats import STATS_SCHEMA, merge_to_rows
 
 FAN_IN = 8
 SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
-"""Bytes below which a table is of level 0, 1, 2, 3; from 16 MiB on it is never merged again."""
+"""Bytes below which a table is of level 0 to 3; from 16 MiB on it never merges."""
 RUN_GROUPS = ("keys", "metadata")
 """Column groups of the samples table that every publish of parts writes."""
 MOST_BYTES = 4 * SIZES[-1]
-"""Bytes of tables merged at once: bounds the memory of a publish."""
 
 File = Mapping[str, Any]
 Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
 Done = dict[tuple[str, ...], dict[str, Any]]
-"""SHA-256 of merged tables -> the table in their place: a rebase does not write it again."""
+"""SHA-256 of merged tables -> the table in their place, which a rebase reuses."""
 
 
 def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
-    """Return the manifest with short lists; tables in place of several are written under `prefix`.
+    """Return the manifest with short lists; merged tables are written under `prefix`.
 
-    Reads and writes nothing most of the time; per publish about one table of each list, when shared out among many.
-    Raises: Corrupt; ObjectNotFound.
+    Usually reads and writes nothing; amortised about one table of each list per publish. Raises: Corrupt;
+    ObjectNotFound.
     """
     out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
     for name, merge in (
@@ -52,10 +49,9 @@ def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 
 
 def to_merge(nbytes: Sequence[int]) -> slice:
-    """Return the neighbours of a list of tables that are to become one; an empty slice where none are.
+    """Return the neighbours in a list of tables that are to become one; empty for none.
 
-    They are the oldest that go together, of the smallest level that the list ends with too many tables of, or of
-    smaller levels.
+    They are the oldest of the smallest level that the list ends with too many tables of, or of smaller levels.
     """
     n = len(nbytes)
     for level, below in enumerate(SIZES):
@@ -86,11 +82,7 @@ def _shortened(
 def _shortened_runs(
     store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 ) -> dict[str, list[File]]:
-    """Return the lists of samples and stats.
-
-    Keys, metadata and statistics of neighbouring runs become tables of a folder of their own: all tables of one
-    folder are of one run. Column groups that came later, and theirs, stay as they are.
-    """
+    """Return the lists of samples and stats; neighbouring runs become one, later column groups stay."""
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     counted: dict[str, list[File]] = {}
     for file in stats:
@@ -123,11 +115,7 @@ def _shortened_runs(
 
 
 def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
-    """Return the runs that may be merged, in their order: group -> its table, which stand side by side.
-
-    The statistics of an annotation of an earlier column stand for those before it. Nothing is merged across them:
-    only runs behind them are.
-    """
+    """Return mergeable runs: group -> table. Nothing merges across an annotation's statistics."""
     runs: list[dict[str, File]] = []
     seen: set[str] = set()
     for file in samples:
@@ -146,7 +134,6 @@ def _folder(file: File) -> str:
 
 
 def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[File]) -> list[File]:
-    """Return the list with the merged files where the first of those in `gone` stood."""
     at = next((number for number, file in enumerate(files) if file["path"] in removed), len(files))
     return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in removed)]
 
@@ -154,7 +141,6 @@ def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[Fi
 def _check_order(
     before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
 ) -> None:
-    """Check that the keys tables keep their order in a merge. Reads no table."""
     was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
     stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
     paths = [path for one in now for path in stands_for.get(one, (one,))]
@@ -195,7 +181,6 @@ def _merge_hashes(store: Store, prefix: str, files: Sequence[File], _: Mapping[s
 def _merge_samples(
     store: Store, prefix: str, files: Sequence[File], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the merged tables as one file; columns take the type in the manifest, as for every reader of them all."""
     kinds = {name: body["type"] for name, body in manifest["columns"].items() if body["type"] != "null"}
     kind = f"samples-{files[0]['group']}"
     table = concat([fit_types(table, kinds) for table in _tables(store, files)], "the samples table")
@@ -205,7 +190,6 @@ def _merge_samples(
 
 
 def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
-    """Return the tables of hashes of all keys; a dataset of an older release gets them once, from its keys."""
     if covered(manifest):
         return list(manifest["key_hashes"])
     files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]

@@ -1,6 +1,6 @@
 """Places of a batch's samples, as arrays; objects per sample only on request.
 
-Samples of several versions are looked up in one go: each version costs a stretch of its index.
+Samples of several versions are looked up together: each version costs a stretch of its index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class FieldPlaces:
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     crc32c: Int64s
-    """int64 [n]: CRC-32C of the bytes. One that is not known (`UNKNOWN_CRC`) is put here once the bytes were read."""
+    """int64 [n]: CRC-32C of the bytes; `UNKNOWN_CRC` is replaced after the read."""
 
     @property
     def unknown(self) -> Int64s:
@@ -67,7 +67,7 @@ class FieldPlaces:
         )
 
     def shares(self, numbers: Int64s | None = None) -> tuple[Int64s, list["Share"]]:
-        """Return the numbers of all samples, or of `numbers`, ascending too, shard by shard; and the shards' shares."""
+        """Return the numbers of all samples, or of `numbers` (ascending), shard by shard, and the shards' shares."""
         shard = self.shard if numbers is None else self.shard[numbers]
         if len(self.shards) == 1:
             ordered = np.arange(len(shard)) if numbers is None else numbers
@@ -85,7 +85,7 @@ class FieldPlaces:
         return order if numbers is None else numbers[order], shares
 
     def part(self, rows: slice) -> "FieldPlaces":
-        """Return some of the samples, in the same memory. `shards` may have some that do not occur."""
+        """Return a slice of the samples, in the same memory; `shards` may have unused ones."""
         return FieldPlaces(
             shards=self.shards,
             shard=self.shard[rows],
@@ -95,7 +95,7 @@ class FieldPlaces:
         )
 
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
-        """Yield (shard, the numbers of its samples, ascending), of all samples or of `numbers`, ascending too."""
+        """Yield (shard, its samples' numbers, ascending), of all samples or of `numbers` (ascending)."""
         ordered, shares = self.shares(numbers)
         for shard, start, stop in shares:
             yield shard, ordered[start:stop]
@@ -113,14 +113,14 @@ class Share(NamedTuple):
 
 
 def run_starts(values: Int64s) -> Int64s:
-    """Return the position of the first of each run of equal values; a third of the time of `numpy.diff`."""
+    """Return the position of the first of each run of equal values, in a third of `numpy.diff`'s time."""
     if not len(values):
         return np.zeros(0, np.int64)
     return np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
-    """Yield (number, positions of it in `which`, ascending) of each number in [0, n). O(len(which) log + n)."""
+    """Yield (number, its positions in `which`, ascending) of each number in [0, n). O(len(which) log + n)."""
     if n == 1:
         yield 0, np.arange(len(which))
         return
@@ -166,7 +166,7 @@ class SamplePlaces:
         return [keys[which][at] for which, at in zip(self.stretch.tolist(), local.tolist(), strict=True)]
 
     def address(self, number: int) -> SampleAddress:
-        """Return one sample's address, with its fields in the order in which they were asked for."""
+        """Return one sample's address, with the requested fields in order."""
         version = self.versions[int(self.of[number])]
         return SampleAddress(
             key=self.key(number),
@@ -192,7 +192,7 @@ class SamplePlaces:
         )
 
     def at(self, number: int) -> "SampleAt":
-        """Return one sample, whose address is made when an error or a metric asks for it."""
+        """Return one sample, whose address is made on request."""
         return SampleAt(self, number)
 
     def addresses(self) -> list[SampleAddress]:
@@ -221,7 +221,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """Runs a function over items, in order: the built-in `map`, or a thread pool's."""
 
 Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""Per group: its fields that are asked for, and all its fields, which are the columns of its index."""
+"""Per group: the requested fields, and all its fields, which are its index's columns."""
 
 
 class Stretch(NamedTuple):
@@ -242,7 +242,7 @@ def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]
 
 
 def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
-    """Return the layout of fields in a version's groups, whatever these are called. Raises: FieldNotFound."""
+    """Return the layout of fields in a version's groups. Raises: FieldNotFound."""
     return tuple(
         (tuple(asked), tuple(sorted(version.manifest["groups"][group]["field_nbytes"])))
         for group, asked in groups_of(version, fields).items()
@@ -250,9 +250,9 @@ def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
 
 
 class Lookup:
-    """Finds fields, at least one, of samples of versions that have one layout; `versions[i]` is known as i.
+    """Finds fields, at least one, of samples of versions with one layout; `versions[i]` is number i.
 
-    The parts of a version are read when a sample of it is first asked for. Thread-safe.
+    Reads a version's parts at the first request for one of its samples. Thread-safe.
     """
 
     def __init__(self, versions: Sequence["Version"], fields: Sequence[str]) -> None:
@@ -265,15 +265,14 @@ class Lookup:
     def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:
         """Return the places of the fields of live ordinals, in the order given.
 
-        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. Beside that O(n log
-        n) in a few calls of numpy, whatever the number of versions, and for each stretch that occurs one look-up and
-        one copy.
+        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n) in a few
+        calls of numpy, whatever the number of versions.
 
-        of: int64 [n], the number of each one's version.
-        run: may be a thread pool's map.
+            of: int64 [n], the number of each one's version.
+            run: may be a thread pool's map.
 
-        Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field; InvalidRuntime for an
-        ordinal out of range.
+        Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field; InvalidRuntime for an ordinal
+        out of range.
         """
         resolved = self._places(of, ordinals, run)
         assert resolved is not None  # all was read that was missing
@@ -337,7 +336,7 @@ class Lookup:
     def _stretches(
         self, group: int, stretches: Sequence[tuple[int, int, int]], run: Map | None
     ) -> list[Stretch] | None:
-        """Return index rows by (version, part, stretch number); None if some are missing, without run."""
+        """Return index rows by (version, part, stretch number); None if some are missing and run is None."""
         versions, groups = self._versions, self._groups
         stretches_found, missing = list[Stretch | None](), list[int]()
         for at, (of, part, number) in enumerate(stretches):
@@ -359,7 +358,7 @@ class Lookup:
         return [stretch for stretch in stretches_found if stretch is not None]
 
     def _with_parts_of(self, of: Int64s, run: Map | None) -> "_Parts | None":
-        """Return the parts of these versions, and of all that were asked for before; None without run, for others."""
+        """Return the parts of these versions and earlier requested ones; None if some are missing and run is None."""
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
         if new and run is None:
@@ -386,17 +385,14 @@ class _Parts(NamedTuple):
     first_part: Int64s
     """int64 [versions]: parts before its own."""
     first_name: Int64s
-    """int64 [versions]: the number of its first part where every listed version has numbers of its own."""
+    """int64 [versions]: number of its first part if every listed version has its own numbers."""
     first: Int64s
     """int64 [parts + 1]: samples before each part."""
     live_rows: Mapping[int, SelectTable]
     """Part -> live rows, of the parts with exclusions."""
 
     def locate(self, of: Int64s, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """Return (part, as its version numbers it, and row in it) of live ordinals; int64 arrays of the same length.
-
-        Raises: InvalidRuntime for an ordinal that its version does not have.
-        """
+        """Return (part in its version, row in it) of live ordinals, int64 [n] each. Raises: InvalidRuntime."""
         wrong = np.flatnonzero((ordinals < 0) | (ordinals >= self.n_live[of]))
         if len(wrong):
             table = self.tables[int(of[wrong[0]])]

@@ -1,11 +1,7 @@
-"""Shards read by their pages, each held against its SHA-256 when it is first used: `Root(verify="sha256")`.
+"""Shards whose pages are checked against SHA-256 at first use: `Root(verify="sha256")`.
 
-CRC-32C shows accidents; a replaced shard can have any checksums. So there is a chain of SHA-256: of a shard's pages
-in its index, of the index in the shards table, of the table in the manifest. That of the manifest is the version's
-id.
-
-Verified pages are remembered by the object's ETag, and with mirrors by the store that served it. An object that was
-put in the place of another is verified anew, or refused where the other is pinned.
+CRC-32C shows accidents only. The chain of SHA-256 leads from a shard's pages through its index and the shards table to
+the manifest, whose hash is the version's id. Verified pages are remembered by ETag, and with mirrors by store.
 """
 
 import os
@@ -28,28 +24,26 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 KEPT_SHARDS = 16_384
-"""Shards whose verified pages are remembered: those used last. 33 bytes a page: 132 KiB of 256 MiB."""
+"""Most recently used shards whose verified pages are remembered, at 33 bytes a page."""
 
 KEPT_OBJECTS = 4
-"""Objects of one shard that are remembered: its copies in mirrors, and replacements."""
+"""Objects remembered per shard: its copies in mirrors, and replacements."""
 
 HashesOf = Callable[[str], PageHashes]
-"""Path of a shard -> the hashes of its pages. Raises: Corrupt; InvalidRuntime for one that has none."""
+"""Path of a shard -> hashes of its pages. Raises: Corrupt; InvalidRuntime for one without."""
 
 Identity = tuple[str | int, ...]
-"""Identity of the object that bytes came from: its ETag, and with several stores the number of the store."""
+"""Identity of an object: its ETag, and with several stores the store's number."""
 
 _NEAREST = -1
 _READ_BYTES = 2**20  # a power of two, as pages are: whole pages
 
 ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
-"""(Spans, the ETag that the object shall have) -> their bytes and its ETag."""
+"""(Spans, expected ETag) -> their bytes and ETag."""
 
 
 class VerifiedStore:
-    """A store of shards that verifies bytes before it returns them.
-
-    Pages that were not used yet are read whole. Thread-safe; a disk where `origin` is one.
+    """A store of shards that verifies bytes before it returns them, unused pages whole. Thread-safe.
 
     Raises: as `origin`; also Corrupt if a page does not have its hash.
     """
@@ -106,7 +100,7 @@ class VerifiedStore:
         return self._read(key, [Span(*span) for span in spans], etag, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill buffers, as the disk does; bytes of pages that were not used yet are copied there."""
+        """Fill buffers, as the disk does; bytes of unverified pages are copied there."""
         spans = [piece[:2] for piece in pieces]
         shard, columns = self._shard(key, spans), _columns(spans)
         if not shard.unverified(shard.guess(etag), *columns).any():
@@ -127,11 +121,9 @@ class VerifiedStore:
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
-        """Return whether bytes [offset, offset + nbytes) of an open shard are right.
+        """Return whether bytes [offset, offset + nbytes) of an open shard are right; unverified pages are checked now.
 
-        Pages that were not looked at before are looked at now.
-
-        offset, nbytes: int64 [n]; file: descriptor of the shard that has this ETag. Raises: as reading its index.
+        offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag.
         """
         shard = self._shard(key)
         # Of several stores the open file is the nearest one's, which other reads do not tell.
@@ -157,7 +149,6 @@ class VerifiedStore:
         return cast(Disk, self._origin)
 
     def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
-        """Return a shard's verified pages."""
         with self._lock:
             shard = self._shards.get(key)
             if shard is not None:
@@ -177,7 +168,6 @@ class VerifiedStore:
     def _read(
         self, key: str, spans: Sequence[Span], etag: str | None, read: ReadSpans
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of at least one span, in order, and the ETag."""
         shard = self._shard(key, spans)
         return self._read_as(shard, key, spans, etag, read, shard.guess(etag))
 
@@ -190,7 +180,6 @@ class VerifiedStore:
         read: ReadSpans,
         expected: Identity | None,
     ) -> tuple[list[bytes], str]:
-        """Read as `_read`. expected: identity of the object that will be read, where that is known."""
         columns = _columns(spans)
         new = shard.unverified(expected, *columns)
         runs = shard.runs(new, *columns)
@@ -215,7 +204,7 @@ class VerifiedStore:
 
 
 def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """Return the identity; None if it is unknown which of several stores gave which bytes: nothing is kept then."""
+    """Return the identity; None if several stores may have served the bytes: nothing is remembered then."""
     return (etag, *serving) if len(serving) < 2 else None
 
 
@@ -231,16 +220,14 @@ class _Shard:
         self._whole: set[Identity] = set()
 
     def guess(self, etag: str | None) -> Identity | None:
-        """Return the identity that a read probably gets: the one of the last read."""
         with self._lock:
             return next((one for one in reversed(self._verified) if etag in (None, one[0])), None)
 
     def is_whole(self, identity: Identity | None) -> bool:
-        """Return whether all of the object was verified."""
         return identity in self._whole
 
     def unverified(self, identity: Identity | None, offset: Int64s, nbytes: Int64s) -> Bools:
-        """Return bool [n]: True for a range that lies in a page that was not verified yet."""
+        """Return bool [n]: True for a range in a page that is not verified yet."""
         if self.is_whole(identity):
             return np.zeros(len(offset), bool)
         verified = self._none if identity is None else self._verified.get(identity, self._none)
@@ -264,7 +251,6 @@ class _Shard:
         return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
     def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
-        """Verify the pages of a run that are not verified yet; return the wrong spans."""
         size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
         verified = self._none if identity is None else self._verified.get(identity, self._none)
         for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):

@@ -1,4 +1,4 @@
-"""Common parts of all reads of shards: pinned ETags, errors with the sample's address, a second read, and timing."""
+"""Common parts of all shard reads: pinned ETags, errors with the sample's address, second reads, timing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from ..shards.shard import crc32c
 from .sha256_store import Int64s, VerifiedStore
 
 AddressOf = Callable[[int], SampleAddress]
-"""Number of a sample in the list at hand -> its address; called only for a message about it."""
+"""Number of a sample in the current list -> its address; called only for messages."""
 
 
 Lender = Callable[[str, Sequence[tuple[int, int]], str | None], tuple[Sequence[bytes | memoryview], str]]
@@ -26,7 +26,7 @@ class ShardRead(NamedTuple):
     """Cost of one shard's share of a read."""
 
     first: Callable[[], SampleAddress]
-    """Function that gives the address of the sample at the head of the list."""
+    """Gives the address of the list's first sample."""
     path: str
     """Path of the shard."""
     span: Span
@@ -46,13 +46,13 @@ class Reading(NamedTuple):
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]
-    """Shard path -> ETag seen at its first read; a shard that was replaced since raises Changed."""
+    """Shard path -> ETag of its first read; a replaced shard raises Changed."""
     on_refetch: Callable[[], None] = lambda: None
     """Called before each read that is repeated."""
     on_read: OnRead = lambda _: None
-    """Called with each shard's share, in the thread that read it."""
+    """Called with each shard's share, in the reading thread."""
     files: FileHandles | None = None
-    """Open shards of a disk; None if the shards do not lie on one."""
+    """Open shards of a disk; None elsewhere."""
 
     def ranges(
         self,
@@ -63,10 +63,10 @@ class Reading(NamedTuple):
         *,
         lent: bool = False,
     ) -> Sequence[bytes | memoryview]:
-        """Return the bytes of (offset, nbytes) spans, in order; as bytes, unless `lent`.
+        """Return the bytes of (offset, nbytes) spans, in order.
 
-        first, field: of the first span, for errors. lent: the caller copies them at once, and drops them: a store that
-        has them in memory lends them.
+        first, field: of the first span, for errors. lent: the caller copies at once, so that a store may lend its
+        memory.
 
         Raises: Corrupt if the shard ends too early; the other leaves with that address.
         """
@@ -92,9 +92,7 @@ class Reading(NamedTuple):
     def opened(
         self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
     ) -> FileHandle | None:
-        """Return an open shard of which these ranges may be read; None if `ranges` has to say what is wrong.
-
-        Where SHA-256 are asked for, pages that were not looked at before are looked at now.
+        """Return an open shard with these ranges, SHA-256 checked; None if `ranges` must report the fault.
 
         offset, nbytes: int64 [n]. first, field: of the first range, for errors.
         """
@@ -117,7 +115,7 @@ class Reading(NamedTuple):
 
     @contextmanager
     def _named_errors(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
-        """Give errors of the store the address of the first sample; a Corrupt does not say for which one it is true."""
+        """Add the first sample's address to errors of the store; a Corrupt may be another's."""
         try:
             yield
         except ObjectNotFound as error:
@@ -129,7 +127,7 @@ class Reading(NamedTuple):
             raise
 
     def pin(self, path: str, etag: str) -> None:
-        """Pin a shard's ETag. Raises: Changed."""
+        """Pin a shard's ETag."""
         if self.pins.setdefault(path, etag) != etag:
             raise Changed(
                 f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
@@ -137,9 +135,9 @@ class Reading(NamedTuple):
             )
 
     def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
-        """Return the field's bytes by a second read, which cures a bit that flipped on the way.
+        """Return the field's bytes by a second read, which cures a bit that flipped in transit.
 
-        A bit that flipped on the disk is not cured, unless a mirror has the shard. Raises: Corrupt; Changed.
+        Raises: Corrupt, unless a mirror has right bytes; Changed.
         """
         self.on_refetch()
         return retry_corrupt(partial(self._again, address, place, said_by), again=0)
@@ -162,7 +160,7 @@ class Reading(NamedTuple):
         return blob.data
 
     def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
-        """Return a whole field of a sample by a second read, or the error."""
+        """Return a sample's whole field by a second read, or the error."""
         try:
             return self.again(address, address.fields[field])
         except Corrupt as error:
@@ -174,6 +172,6 @@ ReadingOf = Callable[[int], Reading]
 
 
 def extent(spans: Sequence[tuple[int, int]]) -> Span:
-    """Return the span from the first byte of all (offset, nbytes) spans to the last."""
+    """Return the span from the first byte of all spans to the last."""
     low = min(spans, default=(0, 0))[0]
     return Span(low, max(map(sum, spans), default=0) - low)

@@ -1,4 +1,4 @@
-"""The reader of a version's shards, in the root and in places of others."""
+"""The reader of a version's shards, in the root and in foreign locations."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,22 +16,29 @@ from ...storage.external_shards import FOREIGN, Decoded, ObjectsOf, PlacedObject
 from ...storage.store import disk_of
 from ..columnar.choices import Options
 from ..columnar.parquet_chunks import Chunks, DecodedParquet
-from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, PlaceRecord, place_of, place_record
+from ..tables.foreign_objects import (
+    FOREIGN_SCHEMA,
+    ForeignObject,
+    PlaceRecord,
+    is_bucket,
+    is_vouched,
+    place_of,
+    place_record,
+    refusal,
+)
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
-from ..tables.vouched_places import is_bucket, is_vouched, refusal
 
 KEPT_SHARDS = 4096
 """Shards whose objects are kept at hand."""
 
 
 def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
-    """Return the reader of a version's shards, in the root and in places.
+    """Return the reader of a version's shards, in the root and in foreign locations.
 
-    A place that is no bucket, and that the caller does not vouch for, is not opened: reads of its objects raise
-    Forbidden. Those of one that cannot be opened raise as `open_store`. Other shards are read.
+    A location that is no bucket and not vouched for is not opened: reads there raise Forbidden. Costs a request per
+    table, two per location, and about 100 bytes per object.
 
-    Costs a request per table, and two per place; some 100 bytes per object. files: the manifest's list `foreign`.
-    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record.
+    files: the manifest's list `foreign`. name: of the version. Raises: Corrupt; ObjectNotFound for a missing record.
     """
     tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
     empty = FOREIGN_SCHEMA.empty_table()
@@ -78,7 +85,6 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
 
 
 def _places_of(shards: Iterable[str], name: str) -> set[str]:
-    """Return the ids of the places of these shards."""
     for path in shards:
         if not re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL):
             raise Corrupt(
@@ -89,7 +95,7 @@ def _places_of(shards: Iterable[str], name: str) -> set[str]:
 
 
 def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str]) -> Store:
-    """Return the store of a place. unvouched: told of a place that the caller does not vouch for."""
+    """Return the store of a location. unvouched: collects locations that the caller does not vouch for."""
     key, url = record
     if not is_vouched(root, key, url):
         unvouched[place] = refusal(root, key, url, "copied into the root")
@@ -102,7 +108,6 @@ def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str
 
 
 def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Decoded:
-    """Return what an object decodes to. facts: of the table, with the options of the registration."""
     try:
         options = Options.of_registered(parse_json_object(facts["registered"]))
         return DecodedParquet(name, record.path, record.nbytes, Chunks.of_row(record.chunks or {}), options)

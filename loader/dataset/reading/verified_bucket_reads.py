@@ -1,4 +1,4 @@
-"""Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
+"""Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, CRC-32C checked."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,16 +18,15 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 OnCorrupt = Callable[[int, Corrupt], object]
-"""Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
+"""Called with a corrupt sample's number in the current list, and the error, which it may raise."""
 
 _Item = tuple[int, str, int, int, int | None]
-"""Number of the sample, field, offset, nbytes, CRC-32C; None if the caller verifies the bytes."""
+"""Number of the sample, field, offset, nbytes, CRC-32C; None if the caller verifies."""
 
 _Shard = tuple[int, str]
-"""Number of the version, path."""
 
 OnCrc = Callable[[int, str, int], None]
-"""Told of a field whose CRC-32C was not known, once it is: number of the sample, field, CRC-32C of what was read."""
+"""Called with a newly learned CRC-32C: number of the sample, field, CRC-32C."""
 
 
 def _nothing(number: int, field: str, crc: int) -> None:
@@ -35,12 +34,12 @@ def _nothing(number: int, field: str, crc: int) -> None:
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
-    """Raise the error: the `OnCorrupt` that stops at the first corrupt sample."""
+    """Raise the error: stops at the first corrupt sample."""
     raise error
 
 
 class FieldPart(NamedTuple):
-    """A part of a field's payload, as a table of the payload names it."""
+    """A part of a field's payload, as its table names it."""
 
     offset: int
     """First byte in the field."""
@@ -58,7 +57,7 @@ class PartsOfField(NamedTuple):
     field: str
     """Name of the field."""
     runs: Sequence[Sequence[FieldPart]]
-    """Runs of parts, ascending. A run is read from its first to its last byte."""
+    """Runs of parts, ascending; each is read from its first to its last byte."""
     said_by: str = "its packet table"
     """Source of the parts' checksums, for errors."""
 
@@ -73,14 +72,13 @@ def read_fields(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[dict[str, bytes]]:
-    """Return per sample, field -> its bytes. Fields of one shard that lie close together share a request.
+    """Return per sample, field -> its bytes. Neighbouring fields of one shard share a request.
 
-    pins: shard path -> ETag seen at its first read; a shard that was replaced since raises Changed.
-    run: may be a thread pool's map.
-    on_refetch: called before each read that is repeated.
-    on_corrupt: told, in the order of `addresses`, of each sample with a field whose checksum is wrong twice, or that
-    lies behind the shard's end. Such a sample is {}. The error has its full address.
-    on_read: told of each shard's share, in the thread that read it.
+        pins: shard path -> ETag of its first read; a replaced shard raises Changed.
+        run: may be a thread pool's map.
+        on_refetch: called before each repeated read.
+        on_corrupt: called, in order, for each sample that is wrong twice or behind the shard's end, which is then {}.
+        on_read: called with each shard's share, in the reading thread.
 
     Raises: as on_corrupt, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
@@ -108,14 +106,10 @@ def read_places(
     run: Map = map,
     unverified: Container[str] = (),
 ) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
-    """Return (number, field, its bytes or the reason why it has none) of these samples of these fields, shard by shard.
+    """Return (number, field, its bytes or the error) of these samples' fields, shard by shard.
 
-    A CRC-32C that is not known is put into the places.
-
-    numbers: field -> numbers of the samples.
+    numbers: field -> numbers of the samples; an unknown CRC-32C is put into the places.
     unverified: fields whose bytes the caller verifies and copies; they may lie in pages of a cache.
-
-    Raises: as `read_fields`.
     """
 
     def learn(number: int, field: str, crc: int) -> None:
@@ -148,13 +142,9 @@ def read_parts(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[list[bytes | memoryview]]:
-    """Return per item of `wanted` the bytes of its parts, run after run.
+    """Return per request the bytes of its parts, run after run; a corrupt one is []. Other arguments as `read_fields`.
 
-    One request per run; runs of one shard that lie at most 64 KiB apart share one, as fields do. Bytes between the
-    parts of a run are read and not looked at.
-
-    A part whose checksum is wrong is read once more. Arguments and errors as in `read_fields`; a corrupt item
-    is [].
+    One request per run; runs of one shard at most 64 KiB apart share one. A part with a wrong checksum is read again.
     """
     reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
     by_path: dict[str, list[int]] = {}

@@ -1,7 +1,7 @@
 """Gather verified fields into memory: fields of one size as rows, others concatenated.
 
-`loader.native` copies and checks the samples of all shards in one go, outside the interpreter's lock. They come out of
-open files of a disk, or out of pieces that were read from a bucket.
+`loader.native` copies and checks the samples of all shards in one call, without the interpreter's lock, from open files
+or from pieces read from a bucket.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +31,11 @@ class RowsOfField(NamedTuple):
     field: str
     """Name of the field."""
     head: bytes
-    """Bytes that all values begin with; they are compared and dropped."""
+    """Common first bytes of all values, which are compared and dropped."""
     numbers: Int64s
-    """int64 [n], ascending: numbers of the samples, whose fields have the size of head and row."""
+    """int64 [n], ascending: samples whose fields have the size of head and row."""
     rows: Int64s
-    """int64 [n]: row of `memory` that the rest of each sample fills."""
+    """int64 [n]: row of `memory` for the rest of each sample."""
     memory: np.ndarray
     """uint8 [any, nbytes], contiguous."""
 
@@ -45,11 +45,11 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 _UINT8 = np.dtype(np.uint8)
 
 FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
-"""Number of a sample, field, its bytes or the reason why it has none."""
+"""Number of a sample, field, its bytes or the error."""
 
 
 class Sources(NamedTuple):
-    """Places where samples of one field lie now: open files, or pieces in memory."""
+    """Locations of one field's samples: open files, or pieces in memory."""
 
     files: list[OpenFile]
     """Files, as `loader.native` takes them."""
@@ -62,7 +62,7 @@ class Sources(NamedTuple):
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     report: Callable[[float, float], None]
-    """Called with the seconds of the whole read, and of the verification within it."""
+    """Called with the seconds of the whole read and of its verification."""
 
 
 class Gatherable(Protocol):
@@ -77,14 +77,11 @@ class Gatherable(Protocol):
         """Places of the samples in their shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return the sources of samples, and the numbers of those without one. numbers: int64, ascending."""
+        """Return the sources of samples, and the numbers without one. numbers: int64, ascending."""
 
 
 def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
-    """Fill the rows, verified; return the samples that do not lie in their row.
-
-    Raises: Changed; ObjectNotFound; Transient.
-    """
+    """Fill the rows, verified; return the samples that did not fit."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
     every = len(rows.numbers) == len(gatherable.places)
     row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
@@ -111,9 +108,9 @@ class GatheredBytes(NamedTuple):
 def gather_bytes(
     gatherable: Gatherable, field: str, numbers: Int64s, allocate: Allocate
 ) -> tuple[GatheredBytes, list[FieldRead]]:
-    """Return verified samples of a field, and the samples that needed a second read or stay unreadable.
+    """Return verified samples of a field, and the samples with a second read or an error.
 
-    numbers: int64, ascending. Raises: as `gather_rows`.
+    numbers: int64, ascending.
     """
     sources, unread = gatherable.sources(field, numbers)
     at = np.cumsum(sources.nbytes) - sources.nbytes
@@ -126,7 +123,7 @@ def gather_bytes(
 def _gathered(
     sources: Sources, places: SamplePlaces, field: str, head: bytes, memory: np.ndarray, at: Int64s
 ) -> Bools:
-    """Read samples behind their head into memory, each from byte `at` on; return which are right, bool [n]."""
+    """Read samples behind their head into memory, each from byte `at` on; return bool [n], True for right ones."""
     status = np.zeros(len(sources.numbers), np.uint8)
     if len(status):
         start, known = perf_counter(), places.fields[field].crc32c
@@ -140,7 +137,6 @@ def _gathered(
 
 
 def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
-    """Return samples that are not in place, each by reads of the store, which say what is wrong with it."""
     by_field = {field: np.sort(numbers)}
     return read_places(gatherable.reading_of, gatherable.places, by_field) if len(numbers) else []
 
@@ -153,12 +149,12 @@ class Pieces(NamedTuple):
     places: SamplePlaces
     """Places of the samples in their shards."""
     data: Mapping[str, Mapping[int, bytes | memoryview]]
-    """Field -> number of a sample -> its bytes, unverified."""
+    """Field -> number of a sample -> its unverified bytes."""
     on_verified: Callable[[float], None]
     """Called with the seconds of checking, copies included."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return the pieces of samples that have one of the right size, and the numbers of the others."""
+        """Return the pieces of the right size, and the numbers of the other samples."""
         data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
@@ -184,7 +180,7 @@ class _Shard(NamedTuple):
 
 
 def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
-    """Report the shard that took longest; each shard's share of the common time follows its bytes."""
+    """Report the slowest shard; each shard's share of the time follows its bytes."""
     each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
     fetched_s, slowest = max(
         ((shard.opened_s + each_s * shard.nbytes, shard) for shard in shards), key=itemgetter(0)
@@ -201,7 +197,7 @@ class OpenShards(NamedTuple):
     """Places of the samples in them."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return samples in shards that could be opened, and the numbers of the others. Raises: as `gather_rows`."""
+        """Return samples in shards that could be opened, and the other numbers."""
         at, shards = self.places.fields[field], list[_Shard]()
         ordered, shares = at.shares(numbers)
         begin, nbytes = at.offset[ordered], at.nbytes[ordered]

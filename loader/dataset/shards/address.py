@@ -66,7 +66,7 @@ class SampleAddress:
     """Field name -> its place; empty where no field was asked for."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON: key, version, version_id, part, row, ordinal, and the place of each field."""
+        """Return plain JSON: key, version, version_id, part, row, ordinal, and each field's place."""
         return {
             **{name: getattr(self, name) for name in _SAMPLE},
             "fields": {
@@ -77,7 +77,7 @@ class SampleAddress:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "SampleAddress":
-        """Return the address whose `to_json` is in `body`. Raises: KeyError, TypeError, ValueError for other JSON."""
+        """Return the address that `to_json` wrote. Raises: KeyError, TypeError, ValueError."""
         fields = {
             name: FieldAddress(field=name, **{of: place[of] for of in _PLACE}, crc32c=crc_of(place["crc32c"]))
             for name, place in body["fields"].items()

@@ -1,4 +1,4 @@
-"""Sets of rows as bitmaps: exclusions of a part, live ordinals of a filtered view."""
+"""Sets of rows as bitmaps: a part's exclusions, a filtered view's live ordinals."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def unpack(data: bytes, n: int) -> Bools:
 
 
 class SelectTable:
-    """The x-th member of a set of [0, n), for arrays of x, in n/8 bytes and a running count per 4,096 bits."""
+    """The x-th member of a set of [0, n), for arrays of x, in n/8 bytes and a count per 4,096 bits."""
 
     def __init__(self, packed: bytes, n: int) -> None:
         self._n = n

@@ -1,10 +1,7 @@
-"""The sidecar index of a shard: the place and checksum of each field of each row.
+"""The sidecar index of a shard: place and checksum of each field of each row.
 
-A Parquet reader of a remote index is given a window of it as if it were the file.
-
-Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups have at most
-2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group. In front stand the
-hashes of the shard's pages, which are read only to prove shards by them.
+Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups of at most 2,048
+rows make a cold sample cost a footer and one row group. In front stand the shard's page hashes.
 """
 
 import hashlib
@@ -76,7 +73,7 @@ class IndexRows:
     """False if checksums are unknown: for registered bytes that are not sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
-        """Return the place of a field of row `first_row + local` in the shard at `path`."""
+        """Return a field's place in row `first_row + local` of the shard at `path`."""
         return FieldAddress(
             field=field,
             group=group,
@@ -88,11 +85,7 @@ class IndexRows:
 
 
 def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
-    """Return the index file.
-
-    fields: field -> int64 [rows, 3]: offset, nbytes, crc32c in each row.
-    pages: hashes of the shard's pages, by `shard.hash_pages`.
-    """
+    """Return the index file. fields: field -> int64 [rows, 3]: offset, nbytes, crc32c. pages: page hashes."""
     columns: dict[str, pa.Array] = {
         "key": keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
     }
@@ -114,10 +107,7 @@ def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Place of an index, and checksums of its bytes.
-
-    They are checked before Parquet reads the bytes: a damaged footer can crash a reader.
-    """
+    """Place of an index, and checksums of its bytes: a damaged footer can crash Parquet."""
 
     path: str
     """Path relative to the root."""
@@ -132,7 +122,7 @@ class IndexPlace:
     pages_nbytes: int = 0
     """Bytes of the page hashes in front; 0 in indexes of earlier releases."""
     seal: str = ""
-    """Path of its seal, which may not be there; "" of a shard of the root's own."""
+    """Path of its seal, which may be missing; "" for the root's own shards."""
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
@@ -149,7 +139,7 @@ class IndexPlace:
 
     @staticmethod
     def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
-        """Return the place of bytes that are to lie at `path`. pages_nbytes: size of the hashes of pages in front."""
+        """Return the place of bytes for `path`. pages_nbytes: size of the page hashes in front."""
         footer = data[len(data) - footer_nbytes(data) :]
         return IndexPlace(
             path=path,
@@ -173,16 +163,13 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """First byte of a read of all rows: behind the page hashes, or where Parquet begins to look for the footer."""
+        """First byte of a read of all rows, behind the page hashes."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
 
 class IndexFile:
-    """An open index, which keeps nothing but the footer, or a small index. Thread-safe.
-
-    whole: all rows are wanted, so that they are read at once, however many.
-    """
+    """An open index, which keeps only the footer, or a small index. Thread-safe. whole: read all rows at once."""
 
     def __init__(self, store: Store, place: IndexPlace, *, whole: bool = False) -> None:
         self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
@@ -218,9 +205,9 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt if a page's checksum is wrong, after reading it twice.
+        """Return one row group. Raises: Corrupt if a page's checksum is wrong twice.
 
-        Where checksums are not known, the first one asks for the index's seal: one request.
+        If checksums are unknown, the first call requests the index's seal.
         """
         rows = retry_corrupt(partial(self._read_unchecked, group))
         unknown = rows.places[:, :, 2] == UNKNOWN_CRC if self._place.seal else np.zeros(0, bool)
@@ -235,7 +222,7 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the checksums of the seal, which is asked for once; None without one."""
+        """Return the seal's checksums, requested once; None without one."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -243,7 +230,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one column of all rows, int64, of an index that is wholly in memory. Raises: Corrupt."""
+        """Return one column of all rows, int64, of a whole index."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -255,10 +242,7 @@ class IndexFile:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
-        """Return the hashes of the pages of a shard of so many bytes; None of an earlier release's.
-
-        Raises: Corrupt if they differ from the footer's, after reading them twice.
-        """
+        """Return the page hashes of a shard of so many bytes; None for earlier releases."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
         return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
@@ -293,7 +277,6 @@ class IndexFile:
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """Return the footer, the bytes read to have it, and the hashes that it has."""
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:
@@ -310,7 +293,6 @@ class IndexFile:
         return reader, held, hashes
 
     def _read_whole(self) -> bytes:
-        """Return the bytes behind the hashes of pages."""
         held = self._read(self._place.start, self._nbytes - self._place.start)
         if self._place.footer_sha256:
             self._check_footer(held)
@@ -319,7 +301,6 @@ class IndexFile:
         return held
 
     def _read_footer(self) -> bytes:
-        """Return the last bytes, the whole footer among them."""
         held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
         footer = footer_nbytes(held)
         # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.
@@ -384,7 +365,7 @@ MAX_OPEN_FILES = 4096
 
 
 class IndexCache:
-    """The row groups used last, bounded in bytes; shared by all threads of a reader."""
+    """The row groups used last, bounded in bytes; shared by a reader's threads."""
 
     def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
         self._store, self._capacity = store, capacity_bytes
@@ -406,10 +387,7 @@ class IndexCache:
             return entry[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
-        """Return the row group around `row` of an index.
-
-        Threads that want the same one read it once. Raises: Corrupt; ObjectNotFound.
-        """
+        """Return the row group around `row` of an index; threads share one read."""
         group = self.held(place, row)
         if group is None:
             key = (place.path, row // ROW_GROUP_ROWS)
@@ -418,7 +396,7 @@ class IndexCache:
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        """Return the page hashes as `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""
+        """Return the page hashes as `IndexFile.page_hashes`."""
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:

@@ -1,8 +1,7 @@
-"""Keys that a dataset has ever had, as sorted tables of 63-bit hashes, which a publish asks before the keys.
+"""All keys that a dataset ever had, as sorted tables of 63-bit hashes, which a publish checks before the keys.
 
-A table has one int64 column, ascending, in row groups whose smallest value is in the footer. A key that is not there
-costs the row group that its hash would be in, whatever the table's size. A hash that is there proves nothing: the
-keys are compared.
+A table has one ascending int64 column; the footer has each row group's smallest value. A missing key costs one row
+group, whatever the table's size. A hash that is there proves nothing: the keys are compared.
 """
 
 import hashlib
@@ -38,14 +37,13 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
 WHOLE_BELOW_BYTES = 256 * 2**10
-"""Size in bytes below which a table is read whole, in one request. A larger one is read by its footer and the row
-groups that may have a key."""
+"""Size in bytes below which a table is read whole, else by footer and row groups."""
 MAX_GAP_BYTES = 128 * 2**10
-"""Row groups that lie closer are read together: a round trip costs more than these bytes."""
+"""Closer row groups are read together: a round trip costs more than these bytes."""
 
 
 def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
-    """Write a table of these hashes, in any order, under `prefix`, and return its entry for a manifest."""
+    """Write a table of these hashes, in any order, under `prefix`; return its manifest entry."""
     data = hashed_table_bytes(
         pa.table({"hash": pa.array(hashes if _ascend(hashes) else np.sort(hashes))}),
         KIND,
@@ -71,8 +69,8 @@ def covered(manifest: Mapping[str, Any]) -> bool:
 def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> list[Bools]:
     """Return per table bool [n]: whether it has each of these hashes, which ascend.
 
-    A small table costs a request; a large one a request for its footer and one per stretch of row groups that a hash
-    falls into. `READ_AHEAD` tables at a time. Raises: Corrupt; ObjectNotFound; FormatTooNew.
+    A small table costs a request; a large one its footer and a request per stretch of row groups; `READ_AHEAD` tables
+    at a time.
     """
     with ThreadPoolExecutor(
         max(1, min(len(files), READ_AHEAD)), thread_name_prefix="penstock-hashes"
@@ -133,7 +131,6 @@ def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> No
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    """Return the numbers of the row groups that may hold one of the hashes, ascending."""
     at = np.searchsorted(smallest, hashes, side="right") - 1
     groups: list[int] = np.unique(at[at >= 0]).tolist()
     return groups

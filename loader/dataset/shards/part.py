@@ -1,4 +1,4 @@
-"""A part: a fixed run of samples, one shard per group of fields. One writer hands it to the publisher."""
+"""A part: a fixed run of samples, one shard per group of fields, handed from writer to publisher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ..tables.parquet import TableFile, get_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFile:
-    """One row of the `shards` table. A field with a default is missing in shards of earlier releases."""
+    """One row of the `shards` table. Earlier releases lack fields with a default."""
 
     part: str
     """Id of the part."""
@@ -62,12 +62,12 @@ SHARDS_SCHEMA = pa.schema(
 """Tables of earlier releases end with `index_footer_crc32c`."""
 
 SHARDS_ROW_GROUP_ROWS = 4096
-"""Rows of a shards table that are decoded together when one of them is asked for: some 2 ms."""
+"""Rows of a shards table that are decoded together, in about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Shards of one part and the table of its samples. It is plain data: it pickles, and `to_json` is plain JSON."""
+    """Shards of one part and the table of its samples. Plain data: it pickles; `to_json` is plain JSON."""
 
     id: str
     """Id of the part."""
@@ -78,10 +78,10 @@ class Part:
     shards: tuple[ShardFile, ...]
     """One shard per group of fields."""
     samples: TableFile | None
-    """Samples table of the part; None for a group added to a part that already has one."""
+    """Samples table; None for a group added to an existing part."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, to hand parts between processes, without columns that an earlier release's shards lack."""
+        """Return plain JSON, without columns that an earlier release's shards lack."""
         shards = [
             {name: value for name in ShardFile.__slots__ if (value := getattr(shard, name)) is not None}
             for shard in self.shards
@@ -101,6 +101,6 @@ class Part:
 
 
 def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
-    """Return the part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
+    """Return part, row, key, provenance and metadata of each sample, in order."""
     rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
     return rows

@@ -1,10 +1,7 @@
-"""The parts of a version in order: the part and row of an ordinal, and the place of each group's shard.
+"""The parts of a version in order: part and row of an ordinal, and the place of each group's shard.
 
-Arrays, not objects: a million shards take 25 MB and their tables' bytes, some 150 MB. Names of parts, 45 MB, are
-decoded when all of them are asked for. Finding n ordinals costs O(n log parts).
-
-The rows of the shards tables are kept as the Parquet bytes they came in: a million shards are 100 MB there, and 300
-MB decoded. A read of one row decodes its row group; the last groups are kept.
+A million shards take 25 MB of arrays, and 100 MB of rows in Parquet (300 MB decoded): a read decodes a row group, and
+the last ones are kept. Names of parts, 45 MB, are decoded on request. Finding n ordinals costs O(n log parts).
 """
 
 from collections import OrderedDict
@@ -47,24 +44,21 @@ class ShardRows:
         return int(self._first[-1])
 
     def row(self, at: int) -> dict[str, Any]:
-        """Return all columns of one row. Raises: Corrupt."""
+        """Return all columns of one row."""
         table, local = self._place(at)
         return {name: table[name][local].as_py() for name in table.column_names}
 
     def value(self, name: str, at: int) -> Any:
-        """Return one column of one row. Raises: Corrupt."""
+        """Return one column of one row."""
         table, local = self._place(at)
         return table[name][local].as_py()
 
     def columns(self, *names: str) -> pa.Table:
-        """Return these columns of all rows, or every column; null where a table of an earlier release does not have it.
-
-        Raises: Corrupt.
-        """
+        """Return these columns of all rows, or all; null where an earlier release lacks one."""
         return pa.concat_tables(list(self.tables(*names)), promote_options="default")
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
-        """Yield as `columns`, a row group at a time: Parquet takes three times the memory for a whole column."""
+        """Yield as `columns`, a row group at a time: a whole column takes three times the memory."""
         for number, group in self._groups:
             with self._lock:  # a Parquet reader is not for two threads at once
                 read = partial(self._read_group, number, group, list(names) or None)
@@ -103,7 +97,6 @@ def _open(name: str, data: bytes) -> pq.ParquetFile:
 
 
 def _read(name: str, action: Callable[[], Any]) -> Any:
-    """Return the result of `action`."""
     try:
         return action()
     except PenstockError:
@@ -117,7 +110,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MISSING = -1
 FEW_SHARDS = 2**14
-"""Shards whose names Python compares in less time than the import of Arrow's functions takes, 40 ms of a start."""
+"""Shards whose names Python compares faster than Arrow's functions import (40 ms)."""
 
 EXCLUSIONS_SCHEMA = pa.schema(
     [("part", pa.string()), ("bitmap", pa.binary()), ("n_rows", pa.int64()), ("reason", pa.string())]
@@ -125,7 +118,6 @@ EXCLUSIONS_SCHEMA = pa.schema(
 
 
 KEPT_NAMES = 4096
-"""Names of parts that a table keeps."""
 
 
 class PartsTable:
@@ -162,7 +154,7 @@ class PartsTable:
         return names if self._shard_rows is None else take_rows(names, self._shard_rows)
 
     def id(self, position: int) -> str:
-        """Return the name of one part. Arrow takes 2 us for it, and 40 among other work, so the last ones are kept."""
+        """Return the name of one part, cached: Arrow takes 2 to 40 us."""
         name = self._names.get(position)
         if name is None:
             at = position if self._shard_rows is None else int(self._shard_rows[position])
@@ -193,7 +185,7 @@ class PartsTable:
         }
 
     def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
-        """Return the positions of these parts in the version's order. Raises: Corrupt for an unknown part."""
+        """Return these parts' positions in the version's order. Raises: Corrupt for an unknown part."""
         if not isinstance(parts, pa.ChunkedArray):
             parts = pa.chunked_array([parts if isinstance(parts, pa.Array) else _texts(parts)])
         ids = parts
@@ -206,14 +198,11 @@ class PartsTable:
         return integers(index)
 
     def position(self, part: str) -> int:
-        """Return the position of a part in the version's order. Raises: Corrupt for an unknown part."""
+        """Return a part's position in the version's order. Raises: Corrupt for an unknown part."""
         return int(self.positions([part])[0])
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """Return (part position, row in the part) of live ordinals; int64 arrays of the same length.
-
-        Raises: InvalidRuntime for an ordinal that the version does not have.
-        """
+        """Return (part position, row in the part) of live ordinals, int64 [n] each. Raises: InvalidRuntime."""
         out_of_range = (ordinals < 0) | (ordinals >= self.first_ordinal[-1])
         if out_of_range.any():
             raise InvalidRuntime(
@@ -245,7 +234,7 @@ class PartsTable:
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """Return the `shards` row of one part's group. Raises: FieldNotFound if the part has no such group."""
+        """Return the `shards` row of a part's group. Raises: FieldNotFound."""
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
@@ -255,12 +244,12 @@ class PartsTable:
         return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """Return (SHA-256 in hex, bytes) of the shard at a path; None if the version has no such shard. O(shards)."""
+        """Return (SHA-256 hex, bytes) of the shard at a path; None without one. O(shards)."""
         row = self.shard_at(path)
         return None if row is None else (row["sha256"], row["nbytes"])
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the `shards` row of the shard at a path; None if the version has no such shard. O(shards)."""
+        """Return the `shards` row of the shard at a path; None without one. O(shards)."""
         if len(self._shards) <= FEW_SHARDS:
             row = self._row_of.get(path)
             return None if row is None else self._shards.row(row)
@@ -292,7 +281,7 @@ class PartsTable:
 
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
-    """Return (groups by first shard, group number of each shard, rows of each shard). Reads a row group at a time."""
+    """Return (groups by first shard, group number of each shard, rows of each shard)."""
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
     for table in shards.tables("group", "n_rows"):
@@ -304,12 +293,10 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 
 
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
-    """Return (position of each shard's part, first shard of each part), int64 [shards] and int64 [parts].
+    """Return (int64 [shards]: position of its part, int64 [parts]: first shard); None, None if each part has one shard.
 
-    None, None if every shard is a part's only one.
-
-    Shards of a part stand side by side, unless a group was added later. If each such run of shards has one group
-    in common no part comes twice, and no names need to be kept.
+    A part's shards stand side by side, unless a group was added later. If each run of shards shares one group, no part
+    comes twice, and no names are kept.
     """
     if n_groups <= 1:
         return None, None
@@ -334,19 +321,17 @@ def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | No
 
 
 def _texts(values: Sequence[str]) -> pa.Array:
-    """Return texts as an array, which `pa.array` makes with pandas, where it is installed: 0.4 s at the first time."""
+    """Return texts as an array; `pa.array` would import pandas, 0.4 s."""
     data = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, data)]).astype(np.int32)
     return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
 
 
 def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:
-    """Return (part position, row in the part) of ordinals, int64 arrays of one length.
+    """Return (part position, row in the part) of ordinals, int64 [n] each. O(n log parts + n).
 
-    O(n log parts), and O(n) for each part with exclusions that occurs.
-
-    first: int64 [parts + 1], ascending: first ordinal of each part, and in the end the number of ordinals.
-    live_rows: of the parts with exclusions.
+    first: int64 [parts + 1], ascending: first ordinal of each part, and the number of ordinals. live_rows: of the parts
+    with exclusions.
     """
     part = np.searchsorted(first, ordinals, side="right") - 1
     row = ordinals - first[part]

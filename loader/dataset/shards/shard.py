@@ -1,11 +1,8 @@
-"""A shard: one POSIX tar with one group of fields of one part, the same samples giving the same bytes.
+"""A shard: one POSIX tar with one group of fields of one part; the same samples give the same bytes.
 
-Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). ustar cannot hold a name over 100 bytes without a
-`/` that splits it into 155 + 100. Such a name gets a pax extended header before it, which tarfile, GNU tar, bsdtar
-and webdataset read.
-
-The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a part of it. Registered bytes have no
-checksums in their index. Seals add them:
+Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name over 100 bytes that no `/` splits into 155 +
+100 gets a pax extended header, which tarfile, GNU tar, bsdtar and webdataset read. The SHA-256 of a shard proves it
+whole; the hashes of its pages prove a part. Seals add checksums to the indexes of registered bytes:
 
     seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, a row per row of one index; -1: unknown
 """
@@ -31,15 +28,14 @@ from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 
 BLOCK_BYTES = 512
 DEFAULT_SHARD_BYTES = 256 * 2**20
-"""Bytes of a shard that a writer fills before it begins another, unless told otherwise."""
+"""Default bytes of a shard that a writer fills."""
 MAX_FIELD_BYTES = 4 * 2**30
-"""Largest field. A larger one is refused: no decoder here takes it in one piece and one range read cannot serve it."""
+"""Largest field: no decoder takes more in one piece."""
 
 END_BYTES = 3 * BLOCK_BYTES
-"""Bytes at the end of a shard that are of no sample, at most: padding of its last block, and two blocks that end it."""
+"""Most bytes behind a shard's last sample: padding and two end blocks."""
 
 _NAME_BYTES = 100
-"""Bytes of a name that fits into a header."""
 _END = bytes(2 * BLOCK_BYTES)
 _EMPTY = (
     bytes(100)
@@ -56,14 +52,14 @@ _EMPTY = (
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
 Fill = Callable[[Uint8s, Int64s], Int64s]
-"""(memory, int64 [n]) -> int64 [n]: puts each payload into memory from its place on, and gives its CRC-32C."""
+"""(memory, int64 [n]) -> int64 [n]: puts each payload at its offset, returns CRC-32Cs."""
 
 WRITE_BYTES = 2**20
 """Bytes written and hashed at once, in whole pages. Other threads run meanwhile."""
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. The C library refuses memoryviews."""
+    """Return the CRC-32C (Castagnoli) of a buffer. The C library refuses memoryviews."""
     return int(_crc32c(data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)))
 
 
@@ -84,7 +80,7 @@ def aligned(nbytes: int) -> memoryview:
 
 
 class ShardWriter:
-    """Writes members a block at a time, records each payload's offset, and hashes the shard and its pages."""
+    """Writes members in blocks, records payload offsets, and hashes the shard and its pages."""
 
     def __init__(self, write: Callable[[memoryview], object]) -> None:
         """write: takes all bytes of a block, which is used over."""
@@ -103,7 +99,7 @@ class ShardWriter:
         return offset, nbytes, crc32c(data)
 
     def add_many(self, names: Sequence[str], nbytes: Int64s, fill: Fill) -> Int64s:
-        """Append members whose payloads `fill` puts in place, and return int64 [n, 3] as `add` returns.
+        """Append members whose payloads `fill` puts in place; return int64 [n, 3] as `add`.
 
         names: `member_name` of each. nbytes: int64 [n], of each payload. Holds all headers in memory.
         """
@@ -122,7 +118,7 @@ class ShardWriter:
         return spans
 
     def finish(self) -> str:
-        """Write the end of the archive, and return the SHA-256 of the whole file, hex."""
+        """Write the end of the archive; return the file's SHA-256 hex."""
         self._write(_END)
         self._flush(self._filled)
         return self._sha256.digest().hex()
@@ -143,7 +139,6 @@ class ShardWriter:
         self._filled += len(rest)
 
     def _room(self, nbytes: int) -> memoryview:
-        """Return so many bytes behind the filled ones."""
         if self._filled + nbytes > len(self._block):
             self._flush(self._filled - self._filled % PAGE_BYTES)
         if (needed := self._filled + nbytes) > len(self._block):
@@ -153,7 +148,7 @@ class ShardWriter:
         return self._block[self._filled : self._filled + nbytes]
 
     def _flush(self, end: int) -> None:
-        """Write and hash the first `end` bytes of the block: whole pages, but at the end of the archive."""
+        """Write and hash the block's first `end` bytes: whole pages, except at the end."""
         data = self._block[:end].toreadonly()
         self._out(data)
         self._pages.append(self._sha256.update(data))
@@ -174,7 +169,7 @@ def member_header(name: str, nbytes: int) -> bytes:
 
 
 def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
-    """Return the blocks that `member_header` gives, uint8 [blocks, 512], and how many each member has, int64 [n]."""
+    """Return `member_header` blocks, uint8 [blocks, 512], and int64 [n] blocks per member."""
     raw = "\0".join(names).encode().split(b"\0")
     if max(map(len, raw)) > _NAME_BYTES:
         headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
@@ -227,8 +222,7 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
 
 
 PAGE_BYTES = 64 * 2**10
-"""Bytes of a page. Reading one sample costs the pages that hold it, half a page too much at either end. A
-store reads as much between two ranges rather than ask twice. The hashes take 0.05 % of a shard."""
+"""Bytes of a page. A sample costs half a page more at either end; hashes take 0.05 % of a shard."""
 DIGEST_BYTES = 32
 _BLOCK_BYTES = 4 * 2**20
 
@@ -246,7 +240,7 @@ class PageHashes:
 
     @staticmethod
     def of(digests: bytes, page_bytes: int, nbytes: int, name: str) -> "PageHashes":
-        """Return the hashes of a shard of `nbytes`. name: of its index. Raises: Corrupt for another number of pages."""
+        """Return the hashes of a shard of `nbytes`. name: of its index. Raises: Corrupt for a wrong number."""
         if page_bytes < 1 or len(digests) != DIGEST_BYTES * -(-nbytes // page_bytes):
             raise Corrupt(
                 f"{name} has {len(digests)} bytes of hashes of pages of {page_bytes} bytes, for a shard of {nbytes} "
@@ -280,7 +274,6 @@ def hash_pages(path: str) -> bytes:
 
 
 def _filled(file: BinaryIO, block: memoryview) -> int:
-    """Read until the block is full, or the file ends, and return the bytes read."""
     at = 0
     while at < len(block) and (n := file.readinto(block[at:])):  # type: ignore[attr-defined]
         at += n
@@ -294,7 +287,7 @@ _CRC = "_crc32c"
 
 
 def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
-    """Return the path of the seal of a shard's index, relative to the root; "" of a shard of the root's own."""
+    """Return the path of an index's seal in the root; "" for the root's own shards."""
     if not shard_path.startswith(FOREIGN) or not index_footer_sha256:
         return ""
     return f"{SEALS}{hashlib.sha256(f'{index_footer_sha256} {shard_path}'.encode()).hexdigest()}.parquet"
@@ -307,7 +300,7 @@ def seal_bytes(path: str, crcs: Crcs) -> bytes:
 
 
 def put_seal(store: Store, path: str, data: bytes) -> None:
-    """Create a seal of `seal_bytes`; one that is there stays: it is of the same bytes. path: as `seal_path`."""
+    """Create a seal of `seal_bytes`; an existing one has the same bytes. path: from `seal_path`."""
     try:
         store.put_if_absent(path, data)
     except AlreadyExists:
@@ -315,10 +308,7 @@ def put_seal(store: Store, path: str, data: bytes) -> None:
 
 
 def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
-    """Return the checksums of an index with these fields, sorted, and rows; None if it is not sealed.
-
-    One request, and 8 bytes per field and row. Raises: Corrupt, after reading it twice.
-    """
+    """Return the checksums of an index with these sorted fields, by one request; None without a seal."""
     name = f"{store.url}/{path}"
     try:
         crcs = retry_corrupt(partial(_read, store, path))
@@ -332,7 +322,7 @@ def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs |
 
 
 def parse_seal(data: bytes, path: str, name: str) -> Crcs:
-    """Return the checksums in the bytes of a seal. Raises: Corrupt."""
+    """Return the checksums in the bytes of a seal."""
     table = parse_stored(data, path, name)
     try:
         crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}

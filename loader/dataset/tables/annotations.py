@@ -1,8 +1,8 @@
 """Columns of the samples table as annotations left them.
 
-A samples file with an `author` is an annotation: it names single samples by (part, row) and has values for some of
-their columns. A null is no value; a column that `annotated_removed` names has its value taken away. The last value of
-a cell counts, in the manifest's order.
+A samples file with an `author` is an annotation: it names samples by (part, row) with values for some columns. A null
+is no value; `annotated_removed` names columns whose value it takes away. A cell's last value in the manifest's order
+counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
 BY, AT_US, REMOVED = "annotated_by", "annotated_at_us", "annotated_removed"
 EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
-"""Columns of an annotation's file beside part, row and its own. Two are author and time, where these differ from row to
-row. The third names the columns whose value the row takes away."""
+"""Columns of an annotation's file beside its own: author and time per row, and columns whose value the row removes."""
 
 PLACE = ("part", "row")
 Entry = Mapping[str, Any]
-"""A samples file, as a manifest names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,7 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
 
 
 def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:
-    """Return those annotations, or all other files, that have one of these columns (None: any)."""
+    """Return the annotations, or all other files, with one of these columns (None: any)."""
     return [
         entry
         for entry in entries
@@ -73,10 +71,7 @@ def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotatio
 def with_edits(
     store: Store, entries: Sequence[Entry], frame: "polars.DataFrame", names: Sequence[str] | None
 ) -> "polars.DataFrame":
-    """Return a frame with part and row with its columns `names` (None: all) as annotations left them.
-
-    Columns of one set of files are joined together. O(rows + cells annotated) time and memory.
-    """
+    """Return a frame with part and row, its columns `names` (None: all) as annotations left them. O(rows + cells)."""
     import polars as pl
 
     together: dict[tuple[int, ...], list[str]] = {}
@@ -96,7 +91,7 @@ def with_edits(
 
 
 def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """Return part, row and one column: a row per cell that any file of it has, with its last value."""
+    """Return part, row and one column: the last value of each cell in any file."""
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
         return _nothing(name)
@@ -104,9 +99,9 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
 
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """Return every edit of a column, oldest first: part, row, the column, removed and facts.
+    """Return every edit of a column, oldest first: part, row, the column, removed and facts of its annotation.
 
-    The facts are annotation, annotated_by, annotated_at (UTC). A fact with the column's own name is `edit_<fact>`.
+    The facts are annotation, annotated_by, annotated_at (UTC); one with the column's own name is `edit_<fact>`.
     """
     import polars as pl
 
@@ -135,7 +130,7 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
 
 
 def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
-    """Return part, row, each column and, as `<column> said`, whether a file has it for the row; a row per sample."""
+    """Return part, row, each column and, as `<column> said`, whether a file has it; a row per sample."""
     import polars as pl
 
     layers = [

@@ -1,9 +1,11 @@
-"""The samples table: its columns, the conversion of values to columns, and the joining of runs of parts.
+"""The samples table: its columns, the conversion of values, and the joining of parts.
 
-Two column groups are written with every part run: `keys` (identity and provenance) and `metadata` (columns to filter
-on). Later annotations are further column groups of the same shape.
+Every run of parts has two column groups: `keys` (identity and provenance) and `metadata` (columns to filter on).
+Annotations are further groups of the same shape.
 """
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, InvalidField
 from ..names import check_column
@@ -31,7 +34,7 @@ SOURCE_COLUMNS = (
     "partition",
     "code_version",
 )
-"""Provenance that `source=` may carry, all strings; `loader.explain` follows it back to the raw object."""
+"""String columns of provenance for `source=`; `loader.explain` follows them to the raw object."""
 
 KEY_COLUMNS = ("part", "row", "key", *SOURCE_COLUMNS)
 RESERVED_COLUMNS = frozenset((*KEY_COLUMNS, "ordinal"))
@@ -47,16 +50,14 @@ KEYS_SCHEMA = pa.schema(
 
 
 def is_annotation(file: Mapping[str, Any]) -> bool:
-    """Return whether a samples file of a manifest was added to samples that were there."""
+    """Return whether a manifest's samples file annotates existing samples."""
     return "author" in file
 
 
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as plain Python values.
+    """Return metadata as None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
 
-    These are None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
-
-    Raises: InvalidField naming the sample, the column and the accepted kinds.
+    Raises: InvalidField naming sample, column and accepted kinds.
     """
     row = {}
     for name, value in metadata.items():
@@ -117,9 +118,9 @@ def _text(key: str, what: str, value: str) -> str:
 
 
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
-    """Return part, row and one column per metadata name that any row has (absent = null), names sorted.
+    """Return part, row and one column per metadata name, sorted; absent is null.
 
-    Raises: FieldMismatch if one column holds values of different kinds; the first odd sample is named.
+    Raises: FieldMismatch for a column of different kinds, naming the first odd sample.
     """
     names = sorted({name for row in rows for name in row})
     columns: dict[str, pa.Array] = {
@@ -132,12 +133,9 @@ def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[
 
 
 def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
-    """Return plain Python values of one kind as an Arrow column; int and float together are float64.
+    """Return Python values of one kind as an Arrow column; int and float together are float64. keys: for messages.
 
-    keys: of the rows, for the message.
-
-    Raises: FieldMismatch if the values are of different kinds, and for an int beside floats that float64 does not
-    hold.
+    Raises: FieldMismatch for different kinds, or an int that float64 does not hold.
     """
     kinds: dict[str, int] = {}
     for position, value in enumerate(values):
@@ -166,7 +164,7 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 
 
 def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
-    """Return the provenance columns that a sample has, null where another has none. Many samples share a mapping."""
+    """Return the provenance columns that any sample has, with nulls. Many samples share a mapping."""
     distinct = {id(source): source for source in sources}
     numbers = dict(zip(distinct, range(len(distinct)), strict=True))
     which = pa.array([*map(numbers.__getitem__, map(id, sources))], pa.int64())
@@ -177,7 +175,7 @@ def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
 
 
 def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
-    """Return the `keys` column group of one part; provenance columns that no sample has are null."""
+    """Return a part's `keys` column group; provenance that no sample has is null."""
     columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)} | source_arrays(
         sources
     )
@@ -191,9 +189,9 @@ def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: 
 
 
 def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
-    """Return tables of several parts as one: missing columns become null, int meets float as float.
+    """Return tables of parts as one: missing columns become null, int meets float as float.
 
-    Raises: FieldMismatch if a column's types do not go together.
+    Raises: FieldMismatch for incompatible types.
     """
     try:
         return pa.concat_tables(list(tables), promote_options="permissive")
@@ -202,9 +200,9 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
 
 
 def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
-    """Return the table with the column types that the dataset already has: null fits all, int meets float as float.
+    """Return the table with the dataset's column types (`earlier`): null fits all, int meets float as float.
 
-    earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch for any other change.
+    Raises: FieldMismatch for any other change.
     """
     for name, kind in earlier.items():
         if name not in table.column_names:
@@ -228,7 +226,7 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
 
 
 def fits(weak: str, kind: str) -> bool:
-    """Return whether values of type `weak` are of type `kind` as they are: the same, or null and [] only so far."""
+    """Return whether values of type `weak` are of type `kind`: the same, or only null and []."""
     inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
 
@@ -241,10 +239,7 @@ def _becomes(have: str, type_name: str) -> bool:
 
 
 def type_named(name: str) -> pa.DataType:
-    """Return the Arrow type that `str()` of it gave; a list has the item name that Parquet gives it.
-
-    Raises: ValueError.
-    """
+    """Return the Arrow type with this `str()`, list items named as Parquet does. Raises: ValueError."""
     if inner := _LIST.fullmatch(name):
         return pa.list_(pa.field("element", type_named(inner[1])))
     simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}
@@ -252,3 +247,135 @@ def type_named(name: str) -> pa.DataType:
 
 
 _LIST = re.compile(r"list<(?:element|item): (.*)>")
+
+
+MOST_COLUMNS = 64
+"""Most such columns of a dataset, its other metadata columns included."""
+EXACT = 2**53
+"""float64 holds each whole number up to here."""
+_TYPES = {bool: "bool", int: "int64", float: "double", str: "string"}
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+
+
+def column_of_any(values: Sequence[Any]) -> pa.Array:
+    """Return values as a column of a type that holds them all. values: None, bool, 64-bit int, float, str."""
+    kinds = {_TYPES[type(value)] for value in values if value is not None}
+    kind = joined_type(kinds, len(kinds) < 2 or all(map(_is_exact, (v for v in values if type(v) is int))))
+    if len(kinds) > 1:
+        values = [value_as(value, kind) for value in values]
+    return pa.array(values, type_named(kind))
+
+
+def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return a column for each name of any row, sorted, as `column_of_any`."""
+    names = sorted({name for row in rows for name in row})
+    return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
+
+
+def joined_type(kinds: Iterable[str], exact: bool) -> str:
+    """Return the type of values of several. exact: float64 holds each whole number."""
+    seen = set(kinds) - {"null"}
+    if len(seen) < 2:
+        return next(iter(seen), "null")
+    return "double" if seen == {"int64", "double"} and exact else "string"
+
+
+def agreed_types(
+    tables: Iterable[pa.Table], known: Mapping[str, str], most: int
+) -> tuple[dict[str, str], list[str]]:
+    """Return column -> type in all tables, and the columns beyond `most`, in the order of the tables.
+
+    known: column -> type in the dataset, which stay.
+    """
+    kinds, inexact = dict[str, set[str]](), set[str]()
+    for table in tables:
+        for field in table.schema:
+            if field.name in KEYS_SCHEMA.names:
+                continue
+            kinds.setdefault(field.name, set()).add(str(field.type))
+            if field.type == pa.int64() and not _all_exact(table[field.name]):
+                inexact.add(field.name)
+    types, left_out = dict[str, str](), list[str]()
+    for name, kinds_seen in kinds.items():
+        if name in known:
+            types[name] = known[name]
+        elif most <= 0:
+            left_out.append(name)
+        else:
+            types[name] = joined_type(kinds_seen, name not in inexact)
+            most -= 1
+    return types, left_out
+
+
+def as_agreed(table: pa.Table, types: Mapping[str, str]) -> tuple[pa.Table, dict[str, tuple[int, str]]]:
+    """Return a table with only these types, keys and provenance; and column -> (values now null, an example)."""
+    lost = dict[str, tuple[int, str]]()
+    for at, name in reversed([*enumerate(table.column_names)]):
+        if name in KEYS_SCHEMA.names:
+            continue
+        if name not in types:
+            table = table.remove_column(at)
+        elif str(table.schema.field(name).type) != types[name]:
+            column, wrong = _cast(table[name], types[name])
+            table = table.set_column(at, name, column)
+            if wrong:
+                lost[name] = len(wrong), _json_text(wrong[0])
+    return table, lost
+
+
+def value_as(value: Any, kind: str) -> Any:
+    """Return a value as one of a type, also spelled in text; None if the type does not hold it."""
+    if value is None or kind == "null":
+        return None
+    if kind == "string":
+        return _json_text(value)
+    if isinstance(value, str):
+        value = _spelled(value)
+    if isinstance(value, bool) or kind == "bool":
+        return value if isinstance(value, bool) and kind == "bool" else None
+    if isinstance(value, int):
+        return value if kind == "int64" else float(value) if kind == "double" and _is_exact(value) else None
+    if isinstance(value, float):
+        if kind == "int64":
+            return int(value) if value.is_integer() and abs(value) <= EXACT else None
+        return value if kind == "double" else None
+    return None
+
+
+def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
+    """Return a column of this type, and the values that it lacks, null in it."""
+    values = column.to_pylist()
+    values_cast = [value_as(value, kind) for value in values]
+    wrong = [
+        value for value, now in zip(values, values_cast, strict=True) if now is None and value is not None
+    ]
+    return pa.array(values_cast, type_named(kind)), wrong
+
+
+def _all_exact(column: pa.ChunkedArray) -> bool:
+    ends = pc.min_max(column)
+    return all(end is None or _is_exact(end) for end in (ends["min"].as_py(), ends["max"].as_py()))
+
+
+def _is_exact(value: int) -> bool:
+    return -EXACT <= value <= EXACT
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
+        value = int(value)
+    return json.dumps(value)
+
+
+def _spelled(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if _WHOLE.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        return int(text)
+    try:
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return None if math.isnan(value) else value

@@ -1,32 +1,36 @@
-"""Objects that were registered where they lie: the table of a version's, and the record of their place.
+"""Objects registered in place: a version's table of them, and the record of their location.
 
     foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
                                Objects of tables have `chunks` too
-    places/<place>/<n>.json    {"format", "url", "at_us"}: where the objects are; created once, the highest n counts
+    places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n counts
 
-The table has no URL, so that a bucket may move, and a copy of a root has the same version ids.
+The table has no URL, so that a bucket may move and a copied root keeps its version ids.
 """
 
 import hashlib
 import json
+import os
 import re
+import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
-from ...json_text import parse_json_object
-from ...storage import ObjectInfo, Store
+from ...errors import AlreadyExists, Corrupt, FormatTooNew, NotARoot, ObjectNotFound
+from ...json_text import DamagedJson, parse_json_object
+from ...storage import ObjectInfo, Store, open_store
 from ...storage.external_shards import FOREIGN
+from ...storage.mirror.store import primary_of
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical
+from ..log.marker import MIRROR_OF, PRIMARY, check_root
 from .parquet import TableFile, get_tables, table_facts
-from .vouched_places import is_own_record
 
 PLACES = "places/"
 _PATH = re.compile(rf"{FOREIGN}([0-9a-f]{{32}})/(.+)", re.DOTALL)
@@ -34,7 +38,7 @@ _RECORD = re.compile(r"[0-9]{12}\.json")
 LAST_RECORD = 10**12 - 1
 """Number of a place's last record: one behind it would not be read."""
 PLACE_FORMAT, HERE_FORMAT = 1, 2
-"""Formats of records: of a place with a URL, and of one in the root, which earlier releases cannot read."""
+"""Formats of records: of a location with a URL, and of one in the root, new to earlier releases."""
 CHUNKS_FIELD = pa.field(
     "chunks",
     pa.struct(
@@ -73,19 +77,19 @@ class ForeignObject:
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token of its store; "" in a folder, where the time of the last write stands for it."""
+    """Change token; "" in a folder, which has `modified_us` instead."""
     modified_us: int
-    """Time of the last write, in microseconds since 1970; 0 if the store does not report it."""
+    """Last write, microseconds since 1970; 0 if the store does not report it."""
     sha256: str = ""
     """Sha256 hex of its bytes; "" for not known."""
     chunks: Mapping[str, Any] | None = None
-    """Chunks that it decodes to; None if its own bytes are read, or if not requested."""
+    """Chunks that it decodes to; None if read as it is, or not requested."""
 
     @staticmethod
     def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
-        """Return the object of a stored row, of which nothing is believed. table: its name, for the error.
+        """Return the object of an untrusted stored row. table: its name, for the error.
 
-        Raises: Corrupt for a row that no registration writes: without a value, or whose path leads out of its place.
+        Raises: Corrupt for a missing value, or a path out of its location.
         """
         record = ForeignObject(**row)
         missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
@@ -128,14 +132,14 @@ class ForeignObject:
 
 
 def etag_to_keep(store: Store, info: ObjectInfo) -> str:
-    """Return the change token that a table keeps of an object: none of a folder, where it has the inode's number."""
+    """Return an object's change token for the table; "" in a folder, where it has the inode's number."""
     return "" if disk_of(store) is not None else info.etag
 
 
 def place_id(store: Store, infos: Iterable[ObjectInfo], decoded: Mapping[str, Any] | None = None) -> str:
-    """Return the id of a place, a hash of the keys, sizes and change tokens of its objects, in order.
+    """Return a location's id: a hash of its objects' keys, sizes and change tokens, in order.
 
-    decoded: format and options of tables, from which it follows what their objects decode to.
+    decoded: format and options of tables, which determine their decoded bytes.
     """
     digest = hashlib.sha256(b"" if decoded is None else canonical(dict(decoded)) + b"\n")
     for info in infos:
@@ -159,9 +163,9 @@ def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
 def foreign_objects(
     store: Store, files: Sequence[dict[str, Any]]
 ) -> tuple[list[ForeignObject], dict[str, str]]:
-    """Return the objects of a manifest's list `foreign`, in its order, without chunks; and the facts of its last table.
+    """Return the objects of a manifest's list `foreign`, in order, without chunks; and its last table's facts.
 
-    A request per table. Raises: Corrupt.
+    A request per table.
     """
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
@@ -173,10 +177,9 @@ def foreign_objects(
 
 
 def put_place(store: Store, place: str, url: str | None) -> None:
-    """Record where a place is, unless the newest record already does. url: None for in the root. Raises: StoreError.
+    """Record a location, unless the newest record agrees. url: None for in the root. Raises: StoreError; Corrupt.
 
-    After another user's record the caller adds its own, which vouches for the place: `is_own_record`.
-    Raises: Corrupt also for a record with the last number.
+    After another user's record it adds this user's, which vouches for the location (`is_own_record`).
     """
     while True:
         n, known = _newest(store, place)
@@ -198,7 +201,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
 
 
 def is_adopted(store: Store, place: str) -> bool:
-    """Return whether a place is in the root. A listing and a request. Raises: Corrupt; FormatTooNew."""
+    """Return whether a location is in the root. Two requests."""
     _, known = _newest(store, place)
     return known is not None and known["url"] is None
 
@@ -209,14 +212,11 @@ class PlaceRecord(NamedTuple):
     key: str
     """Key of the record."""
     url: str
-    """URL of the place, untrusted: `vouched_places` decides whether it may be opened."""
+    """URL of the place, untrusted: `is_vouched` decides whether it may be opened."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
-    """Return the newest record of a place; None for in the root.
-
-    Raises: ObjectNotFound if there is no record; Corrupt; FormatTooNew.
-    """
+    """Return a location's newest record; None for in the root."""
     n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
@@ -227,7 +227,7 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
-    """Return the record of where a place is, or was before it was adopted. Raises: as `place_record`."""
+    """Return the record of a location, from before its adoption if adopted."""
     for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
             return PlaceRecord(key, str(url))
@@ -239,13 +239,12 @@ def _key(place: str, n: int) -> str:
 
 
 def _records(store: Store, place: str) -> list[str]:
-    """Return the keys of a place's records; objects with other names are none."""
     keys = (info.key for info in store.list(f"{PLACES}{place}/"))
     return [key for key in keys if _RECORD.fullmatch(key.rpartition("/")[2])]
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
-    """Return the number and body of the newest record of a place; (0, None) without any."""
+    """Return (number, body) of a location's newest record; (0, None) without any."""
     key = max(_records(store, place), default="")
     if not key:
         return 0, None
@@ -271,10 +270,95 @@ def _record(store: Store, key: str) -> dict[str, Any]:
 
 
 def place_of(path: str) -> str:
-    """Return the id of the place in the path of a shard or an object."""
+    """Return the location's id in a shard's or object's path."""
     return path.split("/", 2)[1]
 
 
 def is_foreign(path: str) -> bool:
     """Return whether a shard lies in another's place."""
     return path.startswith(FOREIGN)
+
+
+VARIABLE = "PENSTOCK_PLACES"
+MAX_RECORD_BYTES = 2**20
+_BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+"""Schemes of buckets, which grant access by credentials only -> their one spelling."""
+
+
+def is_vouched(store: Store, key: str, url: str) -> bool:
+    """Return whether the caller vouches for a location. key: of its record in the root."""
+    spelled = _spelled(url)
+    return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
+
+
+def is_bucket(url: str) -> bool:
+    """Return whether a location grants access by credentials only."""
+    scheme, _, rest = url.partition("://")
+    return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
+
+
+def is_own_record(store: Store, key: str, url: str) -> bool | None:
+    """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner.
+
+    A link on the path counts as another user's. Owner and URL are read from one open file, which may be replaced.
+    """
+    primary = primary_of(store)
+    if "://" in primary.url:
+        return primary.url.startswith("memory://") or None  # only in this process
+    path = f"{primary.url}/{key}"
+    if os.path.realpath(path) != f"{os.path.realpath(primary.url)}/{key}" or not _is_own_file(path, url):
+        return False
+    marker = check_root(primary)
+    return (
+        _is_of_primary(primary, str(marker[MIRROR_OF]), key, url)
+        if MIRROR_OF in marker
+        else PRIMARY not in marker
+    )
+
+
+def _is_own_file(path: str, url: str) -> bool:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_uid not in (os.geteuid(), 0):
+                return False
+            return bool(parse_json_object(file.read(MAX_RECORD_BYTES)).get("url") == url)
+    except (OSError, DamagedJson):
+        return False
+
+
+def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
+    if "://" in primary or os.path.realpath(primary) == os.path.realpath(mirror.url):
+        return False
+    source = open_store(primary)
+    try:
+        is_same = bytes(source.get(key).data) == bytes(mirror.get(key).data)
+        return is_same and MIRROR_OF not in check_root(source) and is_own_record(source, key, url) is True
+    except (ObjectNotFound, NotARoot):
+        return False
+
+
+def refusal(store: Store, key: str, url: str, what: str) -> str:
+    """Return why a location is not opened. what: its purpose."""
+    return (
+        f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
+        f"you trust the place, run the same again with {VARIABLE}={url}"
+    )
+
+
+def _named() -> Iterator[str]:
+    yield from map(_spelled, os.environ.get(VARIABLE, "").split())
+
+
+def _spelled(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    if not rest or scheme.lower() in ("file", "local"):
+        return os.path.realpath(open_store(url).url)
+    return f"{_BUCKETS.get(scheme.lower(), scheme.lower())}://{rest.rstrip('/')}"
+
+
+def _lies_in(place: str, named: str) -> bool:
+    r"""Return whether a location is, or lies below, the named one. Servers read %2e as ".", some "\\" as "/"."""
+    rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
+    path = unquote(rest) if "://" in place else rest
+    return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))

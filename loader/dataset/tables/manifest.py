@@ -1,15 +1,15 @@
-"""The manifest: the content of a version, and the sha256 that is its identity.
+"""The manifest: a version's content, and the sha256 that is its identity.
 
     id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 
-A change (new parts, a group for existing parts, exclusions) only appends file names to its parent's lists. So a
-version costs its additions, and the same change can be laid on a newer parent by writing one small manifest.
+A change only appends file names to its parent's lists. So a version costs its additions, and a rebase writes one small
+manifest.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,15 +20,15 @@ from ...storage.shared.requests import retry_corrupt
 from ..log.entries import entry_key
 from ..log.state import VersionRecord
 from .columns import fits, is_annotation
-from .parquet import TableFile
+from .parquet import TableFile, get_tables
 
 FORMAT = 1
 ANNOTATED_FORMAT = 2
-"""Format of a manifest with annotations: an older reader would see the overridden values."""
+"""Format with annotations, which older readers would ignore."""
 REGISTERED_FORMAT = 3
-"""Format of a manifest with registered bytes: an older reader would look for them in the root."""
+"""Format with registered bytes, which older readers would seek in the root."""
 NEWEST_FORMAT = 4
-"""Format of a manifest with registered tables: an older reader would take places for bytes of the object."""
+"""Format with registered tables, whose offsets older readers would take for the object's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,9 @@ class SamplesFile:
     columns: Mapping[str, str]
     """Name -> Arrow type."""
     author: str = ""
-    """Author of an annotation; "" for columns written with their samples. An annotation is of samples that were
-    there, and overrides earlier values."""
+    """Author of an annotation, which overrides earlier values; "" for columns written with their samples."""
     at_us: int = 0
-    """Time of an annotation in UTC microseconds; 0 for columns written with their samples."""
+    """Time of an annotation, UTC microseconds; 0 for other columns."""
 
     def to_json(self) -> dict[str, Any]:
         body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
@@ -81,8 +80,7 @@ class Change:
     foreign: TableFile | None = None
     """Table of objects that were registered where they lie; None for none."""
     chunks: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of objects that are decoded by the chunk: `chunk_rows`, samples of one on the average, and `chunk_fields`,
-    which lie in them. Empty for others."""
+    """Facts of chunked objects: `chunk_rows`, average samples of a chunk, and `chunk_fields`. Empty for others."""
     key_hashes: Mapping[str, Any] | None = None
     """Entry of the table of key hashes (`key_hashes.put_hashes`); None for none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
@@ -114,8 +112,8 @@ def child(
 ) -> dict[str, Any]:
     """Return the manifest of `change` laid on `parent`.
 
-    Raises: FieldMismatch if a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
-    field that is not there.
+    Raises: FieldMismatch if a group's fields, a column or a field's fact differ; FieldNotFound for facts of a missing
+    field.
     """
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
@@ -161,7 +159,6 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str, Any]]) -> int:
-    """Return the lowest format whose readers understand a manifest with these lists."""
     if any(entry.get("chunk_rows") for entry in foreign):
         return NEWEST_FORMAT
     if foreign:
@@ -209,7 +206,6 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
 def _facts(
     base: Mapping[str, Any], added: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return {"facts": field -> name -> value}, {} where no field has any."""
     merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
     there = sorted(of for group in groups.values() for of in group["field_nbytes"])
     for of, added_facts in added.items():
@@ -228,7 +224,7 @@ def _facts(
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
-    """Return a manifest's columns, extended by the columns of more files. Raises: FieldMismatch for another type."""
+    """Return a manifest's columns, extended by more files. Raises: FieldMismatch."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():
@@ -246,7 +242,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
-    """Return the manifest that a commit names. Raises: Corrupt if its bytes are not those committed; FormatTooNew."""
+    """Return the manifest that a commit names. Raises: Corrupt if its bytes differ; FormatTooNew."""
     body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
@@ -265,7 +261,7 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """Return the facts that a commit and its version's manifest do not share, in words; empty where they agree."""
+    """Return the facts in which a commit and its manifest differ, in words."""
     return [
         f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
         "entry was edited; restore it from a mirror"
@@ -283,3 +279,39 @@ def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
             "damaged. Restore it from a mirror; nothing was read from it"
         )
     return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One object that a manifest needs."""
+
+    path: str
+    """Path relative to the root."""
+    nbytes: int
+    """Size in bytes."""
+    sha256: str | None
+    """Sha256 hex; None for an index, whose CRC-32C is in the shards table."""
+    kind: str
+    """Manifest list that names it (`shards`, `samples`, ...), or `shard` or `index` from a shards table."""
+
+
+def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
+    """Yield the tables that a manifest names, in order, also of newer releases' lists. No request."""
+    for kind, files in manifest.items():
+        for file in files if isinstance(files, list) else ():
+            if isinstance(file, dict) and "path" in file:
+                yield Reference(path=file["path"], nbytes=file["nbytes"], sha256=file["sha256"], kind=kind)
+
+
+def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
+    """Yield the tables that a manifest names, then the shards and indexes of its shards tables, each once per row.
+
+    Costs a request per shards table.
+    """
+    yield from table_references(manifest)
+    files = [TableFile.from_json(file) for file in manifest["shards"]]
+    for table in get_tables(store, files, ["path", "nbytes", "sha256", "index_path", "index_nbytes"]):
+        for batch in table.to_batches(max_chunksize=4096):
+            for row in batch.to_pylist():
+                yield Reference(path=row["path"], nbytes=row["nbytes"], sha256=row["sha256"], kind="shard")
+                yield Reference(path=row["index_path"], nbytes=row["index_nbytes"], sha256=None, kind="index")

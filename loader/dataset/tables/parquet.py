@@ -1,16 +1,12 @@
-"""Parquet in and out of a store: one way to write every table, with its kind and schema version inside.
+"""Parquet in and out of a store: every table has its kind and schema version inside.
 
-Numbers out of Arrow columns come without pandas. `to_numpy` of pyarrow, `pa.scalar`, `pa.array` and comparisons with
-a Python value import pandas, where it is installed: 0.15 to 0.4 s of a process's start, for nothing. Readers of a
-root use these functions instead.
-
-Each part of a file that is read in parts is checked against a SHA-256. The footer's is stored elsewhere. The footer
-holds the hashes of the row groups, and of the front.
+pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values import pandas where installed, 0.15 to
+0.4 s; use these functions instead. A file read in parts has SHA-256 of its row groups and front in the footer:
 
     PAR1, bytes that are no table (the front), row groups, footer
 
-A Parquet reader goes by the offsets in the footer, and never looks at the front. The footer's metadata has, in hex,
-`penstock.row_groups_sha256` (a space between) and `penstock.front_sha256`, and `penstock.front_nbytes`.
+The footer's metadata has `penstock.row_groups_sha256` (hex, separated by spaces), `penstock.front_sha256` and
+`penstock.front_nbytes`; its own hash is stored elsewhere.
 """
 
 import hashlib
@@ -35,10 +31,7 @@ T = TypeVar("T", pa.Array, pa.Table)
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    """Return int64 [n], read-only where it is the column's own memory.
-
-    Raises: TypeError for a column of another kind, or with nulls.
-    """
+    """Return int64 [n], read-only if it is the column's memory. Raises: TypeError for other kinds, or nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise TypeError(f"a column of {column.type} with {column.null_count} nulls; integers are needed")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -49,10 +42,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """Return (its values, each once, in the order of their first row; int64 [n], the number of each row's value).
-
-    Raises: TypeError for a column with nulls.
-    """
+    """Return (distinct values by first row; int64 [n], each row's value number). Raises: TypeError for nulls."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -60,7 +50,7 @@ def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
 
 
 def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return bool [n]: whether each value differs from the one before; the first does."""
+    """Return bool [n]: whether each value differs from the one before; the first is True."""
     import pyarrow.compute as pc  # 40 ms, which a start does without
 
     out = np.ones(len(column), bool)
@@ -85,14 +75,13 @@ def text(value: str) -> pa.StringScalar:
 SCHEMA_VERSION = 1
 ROW_GROUP_ROWS = 65_536
 SAMPLES = "samples-"
-"""Beginning of the kinds of tables that have a row per sample."""
+"""Prefix of the kinds of tables with a row per sample."""
 HASHED_FROM_ROWS = 8_192
-"""Rows of a table of samples from which its footer has hashes of its row groups, so that single rows can be read."""
+"""Rows from which a samples table has hashes of its row groups."""
 READ_AHEAD = 16
 """Tables fetched together: all are in memory at once."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""Errors of reading a file that is damaged or no Parquet: OSError for its compression or footer, ValueError for a name
-or number that is none."""
+"""Errors of reading a file that is damaged or no Parquet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +97,7 @@ class TableFile:
     n_rows: int
     """Number of rows."""
     footer_sha256: str = ""
-    """Sha256 hex of the footer, which holds the row groups' hashes; "" for a table that is always read whole."""
+    """Sha256 hex of the footer; "" for a table that is always read whole."""
 
     def to_json(self) -> dict[str, Any]:
         body = {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
@@ -130,7 +119,7 @@ def table_bytes(
 ) -> bytes:
     """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata.
 
-    facts: further metadata, each as `penstock.<name>`; `table_facts` reads them.
+    facts: further metadata, as `penstock.<name>` (`table_facts`).
     """
     sink = io.BytesIO()
     pq.write_table(
@@ -146,7 +135,6 @@ def table_bytes(
 
 
 def _named(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the metadata of a table: its kind, the schema version, and facts."""
     named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
     return {f"penstock.{name}": value for name, value in named.items()}
 
@@ -154,7 +142,7 @@ def _named(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
 def put_table(
     store: Store, path: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """Write a table under a new key, and return its entry for a manifest."""
+    """Write a table under a new key; return its manifest entry."""
     data, footer_sha256 = _stored(table, kind, row_group_rows)
     return replace(put_bytes(store, path, data, table.num_rows), footer_sha256=footer_sha256)
 
@@ -162,13 +150,12 @@ def put_table(
 def put_named_table(
     store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """Write as `put_table`, named after its content: several of one kind may lie under a prefix."""
+    """Write as `put_table`, named after its content."""
     data, footer_sha256 = _stored(table, kind, row_group_rows)
     return replace(put_named(store, prefix, kind, data, table.num_rows), footer_sha256=footer_sha256)
 
 
 def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str]:
-    """Return a table's bytes, and the SHA-256 of the footer where the table can be read by row groups."""
     if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
         return table_bytes(table, kind, row_group_rows=row_group_rows), ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
@@ -181,21 +168,18 @@ def footer_sha256_of(data: bytes) -> str:
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
-    """Write the bytes of `table_bytes` under `prefix`, named after their content: again is no change."""
+    """Write the bytes of `table_bytes` under `prefix`, named after their content."""
     return put_bytes(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
 
 
 def put_bytes(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
-    """Write a table's bytes under a new key, and return its entry for a manifest."""
+    """Write a table's bytes under a new key; return its manifest entry."""
     store.put_if_absent(path, data)
     return TableFile(path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=n_rows)
 
 
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:
-    """Return the file's bytes.
-
-    Raises: Corrupt if its size or SHA-256 is not the one recorded, after reading it twice.
-    """
+    """Return the file's bytes. Raises: Corrupt if size or SHA-256 is wrong twice."""
     return retry_corrupt(partial(_table_bytes, store, file))
 
 
@@ -211,19 +195,14 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
 
 
 def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
-    """Return the table, checked. Raises: Corrupt; FormatTooNew."""
+    """Return the table, checked."""
     return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
 
 
 def get_tables(
     store: Store, files: Sequence[TableFile], columns: list[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the tables in the order given, `READ_AHEAD` at a time.
-
-    A dataset of many runs has many small files, and a remote store answers each in tens of milliseconds.
-
-    Raises: Corrupt; FormatTooNew.
-    """
+    """Yield the tables in order, `READ_AHEAD` at a time."""
     if len(files) < 2:
         yield from (get_table(store, file, columns) for file in files)
         return
@@ -234,7 +213,7 @@ def get_tables(
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Return Parquet bytes of ours as a table. Raises: Corrupt; FormatTooNew."""
+    """Return our Parquet bytes as a table."""
     try:
         reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
@@ -246,11 +225,7 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
 
 
 def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
-    """Return the table as `parse_table`, checked against its own fact `path`, relative to the root.
-
-    A table without it was written before there was such a fact. Raises: as `parse_table`; Corrupt for another table's
-    file.
-    """
+    """Return the table as `parse_table`; Corrupt if its fact `path` is another's. Older tables have no such fact."""
     table = parse_table(data, name)
     written_as = (table.schema.metadata or {}).get(b"penstock.path")
     if written_as is not None and written_as != path.encode():
@@ -262,14 +237,14 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
-    """Return the metadata of `table_bytes`: its kind as `table`, its schema version, and facts."""
+    """Return the metadata of `table_bytes`: kind as `table`, schema version, facts."""
     facts = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
     return {name[len(prefix) :]: value for name, value in facts.items() if name.startswith(prefix)}
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
-    """Raise FormatTooNew when the table was written by a newer penstock."""
+    """Raise FormatTooNew for a table of a newer penstock."""
     version = int((schema.metadata or {}).get(b"penstock.schema", b"0"))
     if version > SCHEMA_VERSION:
         raise FormatTooNew(
@@ -285,7 +260,7 @@ _FRONT_NBYTES = "penstock.front_nbytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartHashes:
-    """Hashes of a file's parts, as its footer has them."""
+    """Hashes of a file's parts, from its footer."""
 
     row_groups: tuple[str, ...]
     """Sha256 hex of each row group."""
@@ -296,7 +271,7 @@ class PartHashes:
 
 
 def hashed_table_bytes(table: pa.Table, kind: str, *, row_group_rows: int, **how: Any) -> bytes:
-    """Return the table as `table_bytes` does, with the front and the hashes. how: as `hashed_bytes`."""
+    """Return the table as `table_bytes` with front and hashes. how: as `hashed_bytes`."""
     groups = (table.slice(first, row_group_rows) for first in range(0, table.num_rows, row_group_rows))
     return hashed_bytes(groups, table.schema, kind, **how)
 
@@ -310,7 +285,7 @@ def hashed_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return a hashed table of these row groups; one at a time is asked for."""
+    """Return a hashed table of these row groups, which are requested one at a time."""
     schema, hashes, out = schema.with_metadata(_named(kind, facts)), list[str](), io.BytesIO()
     sink = pa.PythonFile(out, mode="w")  # it counts what is written, also in front
     with pq.ParquetWriter(
@@ -333,7 +308,7 @@ def hashed_bytes(
 
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
-    """Return the hashes in a footer. Raises: KeyError if it has none; ValueError for no number."""
+    """Return the hashes in a footer. Raises: KeyError without any; ValueError."""
     facts = metadata.metadata or {}
     hashes = PartHashes(
         row_groups=tuple(facts[_GROUPS.encode()].decode().split()),
@@ -346,12 +321,12 @@ def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
 
 
 def footer_nbytes(tail: bytes) -> int:
-    """Return the length of a Parquet file's footer with its length and the magic behind it, from the last bytes."""
+    """Return the length of a footer with its length and magic, from the file's last bytes."""
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
 def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
-    """Return (first byte, byte behind the last) of a row group."""
+    """Return (first byte, end) of a row group."""
     columns = [metadata.row_group(group).column(c) for c in range(metadata.num_columns)]
     first = min(chunk_start(column) for column in columns)
     return first, max(chunk_start(column) + column.total_compressed_size for column in columns)
@@ -364,12 +339,12 @@ def chunk_start(column: pq.ColumnChunkMetaData) -> int:
 
 
 WHOLE_BELOW_BYTES = 512 * 2**10
-"""Size in bytes below which a table or an index is read whole, in one request."""
+"""Bytes below which a table or an index is read whole."""
 TAIL_BYTES = 64 * 2**10
 
 
 class Window(io.RawIOBase):
-    """A read-only file of which only [start, start + len(data)) is here; reading elsewhere is an error."""
+    """A read-only file with only [start, start + len(data)); reading elsewhere is an error."""
 
     def __init__(self, nbytes: int, start: int, data: bytes) -> None:
         self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0

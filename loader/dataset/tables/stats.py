@@ -1,8 +1,7 @@
-"""Statistics of a run of samples, one row per column, that merge without a rescan: drift checks read them.
+"""Statistics of a run of samples, one row per column, that merge without a rescan.
 
-A version's statistics are the sum over its runs: counts, sums and histogram bins add; minima, maxima and the bottom-k
-sketches merge. Exclusions are not subtracted; `n_rows` of a run counts its rows. An annotation that
-changes a column that was there cannot add: its row is of the whole column, and stands for all rows before it.
+Counts, sums and histogram bins add; minima, maxima and the bottom-k sketches merge. Exclusions are not subtracted. An
+annotation that changes an existing column cannot add: its row covers the whole column and replaces those before it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,21 +41,18 @@ STATS_SCHEMA = pa.schema(
 
 WHOLE = "whole"
 WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
-"""Schema for an annotation: a row with `whole` is of all cells of its column, those counted before it too."""
+"""Schema for an annotation: a `whole` row covers all cells of its column."""
 
 
 def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
-    """Return one row per column of `table` but `skip`."""
+    """Return one row per column of `table` except `skip`."""
     stats = RunStats(smallest(hashes_of(table["key"])) if "key" in table.column_names else [])
     stats.add(table.select([name for name in table.column_names if name not in skip]))
     return stats.table()
 
 
 class RunStats:
-    """Statistics of a run whose samples come table by table, all with the same columns.
-
-    bottom_k: the smallest hashes of the keys.
-    """
+    """Statistics of a run from tables with the same columns. bottom_k: smallest hashes of the keys."""
 
     def __init__(self, bottom_k: list[int]) -> None:
         self._bottom_k = bottom_k
@@ -87,14 +83,13 @@ class _Column:
     nulls: int = 0
     """Nulls."""
     numbers: list[Float64s] | None = None
-    """Numbers of each table: they are added up at the end, as whole columns are. None for other types."""
+    """Numbers of each table, added up at the end; None for other types."""
     counts: dict[str, int] | None = None
-    """Value -> how often it came, of a column of texts or booleans that has few values so far."""
+    """Value -> count, for texts or booleans with few values so far."""
     categorical: bool = False
     """True for texts and booleans but keys."""
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
-        """Count values."""
         kind = values.type
         if not self.n and (pa.types.is_string(kind) or pa.types.is_boolean(kind)) and name != "key":
             self.categorical, self.counts = True, {}
@@ -111,7 +106,7 @@ class _Column:
             self.counts = None if len(self.counts) > MAX_CATEGORIES else self.counts
 
     def row(self) -> dict[str, Any]:
-        """Return the statistics. A column of nulls has no kind, and is neutral in `merge`."""
+        """Return the statistics; a column of nulls has no kind."""
         row: dict[str, Any] = {"type": self.type, "n": self.n, "nulls": self.nulls}
         if self.numbers is not None:
             return row | _numeric(np.concatenate(self.numbers))
@@ -136,9 +131,9 @@ def _numeric(numbers: Float64s) -> dict[str, Any]:
 
 
 def log_bins(values: Float64s) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the bin of each finite value: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
+    """Return each finite value's bin: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
 
-    Logarithmic bins need no range agreed beforehand, so histograms of different runs add.
+    Logarithmic bins need no agreed range, so histograms of different runs add.
     """
     magnitude = np.zeros(len(values), np.int64)
     nonzero = values != 0
@@ -149,23 +144,22 @@ def log_bins(values: Float64s) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
-    """Return the k smallest 63-bit key hashes: a uniform sample of the keys whose unions estimate versions' overlap."""
+    """Return the k smallest 63-bit key hashes: a uniform sample whose unions estimate overlap."""
     return smallest(hashes_of(keys), k)
 
 
 def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> list[int]:
-    """Return the k smallest of these hashes, each once."""
+    """Return the k smallest distinct hashes."""
     ascending = np.sort(hashes)
     sketch: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
     return sketch
 
 
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return column -> statistics of all runs together, as plain Python; `mean` is added where there is a sum.
+    """Return column -> statistics of all runs, as plain Python, with `mean` where there is a sum.
 
-    Categories that any run had too many of are None in the merged row.
-
-    rows: in the manifest's order. A row of a whole column replaces the rows before it.
+    Categories that overflowed in any run are None. rows: in the manifest's order; a whole column's row replaces earlier
+    ones.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -178,7 +172,7 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of a stats table that stand for all of these: they merge with others as these would."""
+    """Return stats rows equivalent to all of these."""
     out = []
     for row in merge(rows).values():
         pairs = {name: list(row[name].items()) if row[name] else None for name in ("histogram", "categories")}

@@ -1,4 +1,4 @@
-"""Single rows of a stored table, read by the row groups that hold them: a look costs alike at any size of the table."""
+"""Single rows of a stored table, read by their row groups, at a cost independent of its size."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,12 @@ from .parquet import (
 )
 
 GROUPS_AT_ONCE = 8
-"""Row groups whose bytes are in memory at once."""
 
 
 def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return these rows of a table, in the order given. rows: int64 [n], each below `file.n_rows`.
+    """Return these rows of a table, in order. rows: int64 [n], each below `file.n_rows`.
 
-    A large table costs its footer and the row groups of the rows, checked against their SHA-256; a small one, or
-    one of an earlier release, whole.
+    A large table costs its footer and the rows' row groups, checked against SHA-256; a small or old one is read whole.
 
     Raises: Corrupt, after reading twice; FormatTooNew; ObjectNotFound.
     """
@@ -70,7 +68,7 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
 
 
 def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, str]:
-    """Return the footer, and the change token of the file. It is checked first: a damaged one can end the process."""
+    """Return the footer, checked before it is parsed (a damaged one can end the process), and the file's ETag."""
     start = max(0, file.nbytes - TAIL_BYTES)
     blob = store.get_range(file.path, start, file.nbytes - start)
     held, nbytes = blob.data, footer_nbytes(blob.data)
@@ -86,7 +84,6 @@ def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, 
 def _row_groups(
     store: Store, file: TableFile, metadata: pq.FileMetaData, etag: str, groups: list[int]
 ) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (number, bytes, first byte) of row groups, checked; a few are fetched together."""
     hashes = part_hashes(metadata).row_groups
     for at in range(0, len(groups), GROUPS_AT_ONCE):
         batch = groups[at : at + GROUPS_AT_ONCE]

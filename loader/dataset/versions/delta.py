@@ -1,6 +1,6 @@
-"""New samples of a view of a later version against the same view of an earlier one, and the samples excluded since.
+"""Samples added to, and excluded from, a view since an earlier version.
 
-A version only appends to its parent's parts, so the samples that both have keep their order and the new ones follow.
+A version only appends to its parent's parts, so common samples keep their order and new ones follow.
 """
 
 from itertools import takewhile
@@ -21,15 +21,13 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
-    """Return the samples of `view` that `old`, of an earlier version, has not.
+    """Return the samples of `view` that `old`, of an earlier version, lacks.
 
-    Reads only manifests, unless tables were merged or samples excluded since (then both versions' tables of parts),
-    or the views have a predicate (then their select tables).
+    Reads only manifests, unless tables were merged or samples excluded since (then both tables of parts), or the views
+    have a predicate (then their select tables). compare: False skips the comparison sample by sample.
 
-    compare: compare views with a predicate sample by sample; False for a plan that was made with them.
-
-    Raises: InvalidPlan if the version does not go on from the earlier one, or the views differ in fields,
-    predicate, or in their selection of the samples that both have.
+    Raises: InvalidPlan if the version does not continue the earlier one, or the views differ in fields, predicate, or
+    their selection of common samples.
     """
     was, now = old.version, view.version
     if was.dataset != now.dataset or was.id == now.id:
@@ -64,10 +62,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
 
 
 def _rewritten(was: "Version", now: "Version") -> str | None:
-    """Return the name of a table of the later version without all rows of the earlier one's, in their order; else None.
-
-    Lists of files that begin alike are alike; where tables were merged since, the rows of both are compared.
-    """
+    """Return a table of the later version that lacks rows of the earlier one's, or their order; else None."""
     for name in ("shards", "exclusions"):
         before, after = was.manifest[name], now.manifest[name]
         if after[: len(before)] != before and not _begins_with(was, before, after):
@@ -88,7 +83,7 @@ def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[d
 
 
 def _removed(was: "Version", now: "Version") -> Int64s:
-    """Return the live ordinals of a version (int64, ascending) that are not live in a later one."""
+    """Return a version's live ordinals (int64, ascending) that are not live in a later one."""
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
     removed = [np.zeros(0, np.int64)]

@@ -3,9 +3,8 @@
     packs/<hash>.parquet           sequence, document, start, length; a row per piece
     packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
 
-The table is written once. Its hash covers view, field, length, and the source of the lengths. The file and every plan
-made with it hold the SHA-256 of its rows, so a changed table is noticed. The index has checksums of whole fields only:
-checksums of pieces are computed once, from verified bytes. `field_crc32c` is the index's.
+The hash covers view, field, length, and the source of the lengths. The file and its plans hold the SHA-256 of its rows.
+Checksums of pieces are computed once, from verified bytes: the index covers only whole fields.
 """
 
 import json
@@ -17,29 +16,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPlan, ObjectNotFound, StoreError
 from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
 from ...order.sources.best_fit import PackTable, pack_documents
 from ...order.sources.packed_view import PackedView
 from ...order.sources.packing import PackBy
-from ..reading.verified_bucket_reads import read_fields
+from ..reading.verified_bucket_reads import FieldPart, read_fields
+from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.index import IndexFile, IndexPlace
+from ..shards.shard import crc32c
 from ..tables.parquet import READ_AHEAD, parse_stored, table_bytes, table_facts
 from .samples_table import live_values
 
 if TYPE_CHECKING:
     from .version import Version
-    from .view import View
-from typing import TYPE_CHECKING
-
-from ...errors import DecodeFailed
-from ..reading.verified_bucket_reads import FieldPart
-from ..shards.address import UNKNOWN_CRC, FieldAddress
-from ..shards.shard import crc32c
-
-if TYPE_CHECKING:
     from .view import View
 
 logger = logging.getLogger(__name__)
@@ -50,7 +42,7 @@ _AT_ONCE = 16  # documents in memory while their pieces are summed
 
 
 class PieceChecks:
-    """Places of the pieces of split documents in their field, and their CRC-32C. 40 bytes per piece; read-only."""
+    """Places of the pieces of split documents, and their CRC-32C; 40 bytes per piece, read-only."""
 
     def __init__(self, rows: Int64s) -> None:
         """rows: int64 [pieces, 5], as stored; by document, then piece."""
@@ -58,7 +50,7 @@ class PieceChecks:
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return piece `number` of a document, from 0; None if nothing is known of it, or only of other bytes."""
+        """Return piece `number` of a document, from 0; None if unknown, or of other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -67,7 +59,7 @@ class PieceChecks:
 
 
 def load_checks(view: "View", path: str) -> PieceChecks | None:
-    """Return the checksums that `keep_checks` left in the root; None without any. Raises: Corrupt."""
+    """Return the checksums that `keep_checks` left in the root; None without any."""
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -82,9 +74,9 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
 
 
 def keep_checks(view: "View", packed: PackedView, path: str) -> None:
-    """Read every split document once, whole, and store its pieces' checksums beside the table at `path`.
+    """Read every split document once, and store its pieces' checksums beside the table at `path`.
 
-    Documents that are corrupt, or not as planned, are left out: their readers find out.
+    Corrupt or unexpected documents are left to their readers.
     """
     documents, tokens = packed.table.longer_than(packed.packing.length)
     checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
@@ -138,9 +130,9 @@ def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
 
 
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
-    """Yield int64 per part of the version, in order: a value per live sample, -1 in parts that lack the field's group.
+    """Yield int64 per part of the version: a value per live sample, -1 in parts without the field's group.
 
-    Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound.
+    Reads every index of the group whole, a few at a time.
     """
     group, parts = version.group_of(field), version.parts
     present = parts.has_group(group)
@@ -170,8 +162,7 @@ COLUMNS = ("sequence", "document", "start", "length")
 def packed(view: "View", asked: PackBy) -> PackedView:
     """Return the view's packed sequences.
 
-    Costs, once per root, the indexes of the field's group, one document for the dtype of all, and about a microsecond
-    per document; then reading the table.
+    Costs, once per root, the indexes of the field's group, one document for the dtype, and about 1 us per document.
 
     Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
     """
@@ -195,7 +186,7 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    """Return the checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
+    """Return the checksums of split documents' pieces, or None, by one request."""
     if not hasattr(packed.documents, "version"):
         return None  # synthetic documents lie in no root
     documents = cast("View", packed.documents)
@@ -203,7 +194,6 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
 
 
 def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    """Return the dtypes of the fields, and the table, stored for other ranks and runs."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
@@ -233,7 +223,7 @@ class _Stored:
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
-        """Return int64 per live sample of the version: its tokens; negative where its bytes are no whole number."""
+        """Return int64 per live sample of the version: its tokens; negative for a fraction."""
         nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
         count, rest = np.divmod(nbytes - self._start, self._itemsize)
         count[rest != 0] = -1
@@ -270,13 +260,12 @@ def _path(view: "View", asked: PackBy) -> str:
         "field": asked.field,
         "length": asked.length,
         "lengths": asked.lengths,
-        **({"beside": asked.fields[1:]} if asked.beside else {}),
+        **({"beside": asked.fields[1:]} if asked.side_fields else {}),
     }
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 
 
 def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    """Return the table as `_pack`; None if the root has no such table."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -303,13 +292,11 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
-    """Return the dtypes as facts of a table."""
-    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
+    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.side_fields else {}
     return {"dtype": dtypes[asked.field], **extra}
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the dtypes in `_facts`; None if there are none."""
     try:
         dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
         return dict(zip(asked.fields, dtype_names, strict=True))
@@ -318,7 +305,6 @@ def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
-    """Raise Corrupt for rows that no packing gives."""
     sequence, document, start, nbytes = columns
     ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
     whole = ascends and all(column.dtype == np.int64 for column in columns)
@@ -337,7 +323,6 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 def _kept(
     view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    """Return the stored table: ours, or another process's."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})

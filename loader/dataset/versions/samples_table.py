@@ -1,7 +1,4 @@
-"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added.
-
-Few samples are looked up by a scan of the key column.
-"""
+"""The samples table in polars, and samples decoded in storage order: to look at, not to train on."""
 
 import io
 import logging
@@ -12,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Corrupt, FieldNotFound, MissingDependency
+from ...errors import Corrupt, DecodeFailed, FieldNotFound, MissingDependency
 from ...json_text import is_text
 from ...keywords import did_you_mean
+from ...modalities import decoder_for
+from ..reading.verified_bucket_reads import read_fields
 from ..shards.address import SampleAddress
 from ..tables.annotations import edits_of, files_of, with_edits
 from ..tables.columns import is_annotation
@@ -32,7 +31,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key, for the live ones among these keys. Reads the key column of every run."""
+    """Return part id -> row -> key, of the live ones among these keys. Reads every run's key column."""
     import pyarrow.compute as pc  # 40 ms, which a start does without
 
     rows: dict[str, dict[int, str]] = {}
@@ -49,7 +48,7 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
-    """Return the int64 ordinal of each key's live sample, -1 where there is none. Costs as much as `live_rows`."""
+    """Return each key's int64 live ordinal, -1 without one. Costs as `live_rows`."""
     ordinals: dict[str, int] = {}
     parts = version.parts
     for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
@@ -77,11 +76,7 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """Return ordinal, part, row, key, ... in the version's order.
-
-    Only the files that hold `columns` are opened, and only these columns are decoded. A column is as its last
-    annotation has it.
-    """
+    """Return ordinal, part, row, key, ... in the version's order, as last annotated; reads only `columns`."""
     pl = import_polars()
     entries = version.manifest["samples"]
     frame = _in_order(version, _read_group(pl, version, "keys", columns))
@@ -99,10 +94,9 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 
 
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
-    """Return column -> value of one sample, as `scan_samples` has its row.
+    """Return column -> value of one sample, as `scan_samples`, from one row group of each table.
 
-    Reads one row group of each table, and annotations whole. Raises: InvalidRuntime for
-    an ordinal that the version does not have; Corrupt.
+    Reads annotations whole. Raises: InvalidRuntime for an unknown ordinal; Corrupt.
     """
     pl = import_polars()
     parts = version.parts
@@ -125,7 +119,7 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
 def sample_rows(
     version: "Version", addresses: Sequence[SampleAddress], group: str, columns: Collection[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (place in `addresses`, column -> value) of a column group, as it was written; no annotation is read.
+    """Yield (index in `addresses`, column -> value) of a column group, without annotations.
 
     Reads only the samples' row groups of large tables. A file without one of the columns leaves it out.
 
@@ -160,10 +154,9 @@ def sample_rows(
 
 
 def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:
-    """Return the row of a column group with this part and row, or none: a frame with all columns of the group.
+    """Return the row of a column group with this part and row, or an empty frame.
 
-    at: number of the row in the order of the parts. A group that lacks rows, or has them in another order, is read
-    whole.
+    at: its number in the order of the parts.
     """
     files = [one for one in version.manifest["samples"] if one["group"] == group and not is_annotation(one)]
     ends = np.cumsum([file["n_rows"] for file in files])
@@ -202,7 +195,6 @@ def _columns(version: "Version") -> dict[str, Any]:
 def _read_group(
     pl: Any, version: "Version", group: str, columns: Sequence[str] | None, place: Any = None
 ) -> Any:
-    """Return one column group of all runs, in the manifest's order. place: filter of rows; None for all."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
@@ -220,7 +212,7 @@ def _read_group(
 
 
 def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the columns of two tables side by side; null where the second lacks a row."""
+    """Return two tables side by side; null where the second lacks a row."""
     place = ["part", "row"]
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
         return frame.hstack(
@@ -230,7 +222,7 @@ def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.Dat
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the rows of the keys tables by part and row. Earlier releases merged some out of order."""
+    """Return keys tables sorted by part and row; earlier releases merged some out of order."""
     parts, runs = version.parts, keys["part"].rle().struct
     start = np.cumsum(parts.n_rows) - parts.n_rows
     position = parts.positions(runs.field("value").to_list())
@@ -253,10 +245,9 @@ def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame
 
 
 def live_where(version: "Version", predicate: str) -> Bools:
-    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null counts as false.
+    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null is false.
 
-    Raises: FieldNotFound for a column the samples table does not have, and for a malformed expression, with the
-    parser's words.
+    Raises: FieldNotFound for an unknown column or a malformed expression.
     """
     truth = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
     members: Bools = truth.to_series().to_numpy().astype(bool)
@@ -266,21 +257,18 @@ def live_where(version: "Version", predicate: str) -> Bools:
 def live_values(
     version: "Version", expressions: Sequence[str], what: str, *, as_truth: bool = False
 ) -> "polars.DataFrame":
-    """Return a column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
+    """Return a column per SQL expression, named "0", "1", ..., a row per live ordinal.
 
-    what: name of the question, for messages.
-    as_truth: each as a bool, null as False.
-
-    Raises: FieldNotFound as `live_where`.
+    what: its purpose, for messages. as_truth: bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     truths = len(expressions) if as_truth else 0
     return live_columns(version, [(one, what) for one in expressions], truths)
 
 
 def check_names(version: "Version", predicate: str) -> None:
-    """Check the names of an SQL expression, and all of it where polars is imported. Raises: FieldNotFound.
+    """Check the names of an SQL expression, and all of it if polars is imported. Raises: FieldNotFound.
 
-    Words that may be names are compared with the columns first: a training, whose views are stored, imports no polars.
+    Names are compared with the columns first: a training with stored views imports no polars.
     """
     words = names_in(predicate) if isinstance(predicate, str) else {""}
     if "polars" not in sys.modules and words <= {name.upper() for name in _known(version)}:
@@ -293,7 +281,6 @@ def check_names(version: "Version", predicate: str) -> None:
 
 
 def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression of the version's columns."""
     expression, known = parse_expression(pl, text, what), _known(version)
     if unknown := sorted(set(expression.meta.root_names()) - known):
         raise FieldNotFound(
@@ -304,14 +291,13 @@ def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Exp
 
 
 def _known(version: "Version") -> set[str]:
-    """Return the names that an expression may use."""
     return {*_columns(version), "part", "row"}
 
 
 def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
-    """Return as `live_values`; the tables are read once for all. asked: expression and name of its question, for each.
+    """Return as `live_values`, reading the tables once. asked: (expression, its purpose) for each.
 
-    truths: that many columns, the first, are bools, null as False. Raises: FieldNotFound as `live_where`.
+    truths: the first columns that are bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = [_parsed(pl, version, one, what) for one, what in asked]
@@ -333,3 +319,86 @@ def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: i
             f"{version.name}: {what} gave {frame.height} rows for {len(version)} samples; run penstock verify"
         )
     return frame
+
+
+KEY = "__key__"
+"""Name of the key in a sample; no field may begin so."""
+VIDEO = frozenset(("mp4", "mov", "webm", "mkv", "run"))
+BLOCK = 64
+SHOWN_CHARACTERS = 200
+
+
+def picked(index: object, n: int) -> Int64s:
+    """Return the numbers that an index or slice picks of `n`. Raises: IndexError; TypeError."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(n), dtype=np.int64)
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
+        raise TypeError(f"[{index!r}]: samples are numbered from 0; pass an integer or a slice")
+    at = index.__index__()
+    if not -n <= at < n:
+        raise IndexError(f"[{at}]: there are {n} samples")
+    return np.array([at % n], np.int64)
+
+
+def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iterator[dict[str, Any]]:
+    """Yield `KEY` and field -> value of live ordinals, decoded by extension; absent fields are left out.
+
+    Videos stay bytes. Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
+    """
+    for start in range(0, len(ordinals), BLOCK):
+        block = ordinals[start : start + BLOCK]
+        for key, data in zip(version.keys(block), _stored(version, fields, block), strict=True):
+            yield {KEY: key, **{field: _value(version, key, field, data[field]) for field in data}}
+
+
+def table_of(version: "Version", fields: Sequence[str], ordinals: Int64s) -> "polars.DataFrame":
+    """Return a row per live ordinal: ordinal, key, fields (long values by size), and columns of the samples table.
+
+    Raises: as `decoded`; MissingDependency.
+    """
+    pl = import_polars()
+    rows = []
+    for ordinal, data in zip(ordinals.tolist(), _stored(version, fields, ordinals), strict=True):
+        facts = live_row(version, ordinal)
+        cells = {field: _cell(field, data[field]) for field in data}
+        shown = {name: value for name, value in facts.items() if name not in ("part", "row")}
+        rows.append({"ordinal": ordinal, "key": facts["key"], **cells, **shown})
+    table: polars.DataFrame = pl.DataFrame(rows, infer_schema_length=None)
+    return table
+
+
+def _stored(version: "Version", fields: Sequence[str], ordinals: Int64s) -> list[dict[str, bytes]]:
+    groups = {field: version.group_of(field) for field in fields}
+    part, _ = version.parts.locate(ordinals)
+    has = {group: version.parts.has_group(group)[part] for group in set(groups.values())}
+    of_each = [tuple(field for field in fields if has[groups[field]][row]) for row in range(len(ordinals))]
+    samples: list[dict[str, bytes]] = [{} for _ in of_each]
+    for names in filter(None, set(of_each)):
+        rows = [row for row, own_names in enumerate(of_each) if own_names == names]
+        read = read_fields(version.shard_store, version.address(ordinals[rows], names))
+        for row, data in zip(rows, read, strict=True):
+            samples[row] = {field: data[field] for field in names}
+    return samples
+
+
+def _value(version: "Version", key: str, field: str, data: bytes) -> Any:
+    if _extension(field) in VIDEO:  # which frames is the caller's choice: loader.video(frames=8)(data, None)
+        return data
+    try:
+        return decoder_for(field)(data, None)
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{version.name}, sample {key!r}, field {field!r}: {error}") from error
+
+
+def _cell(field: str, data: bytes) -> object:
+    if _extension(field) not in ("cls", "txt", "json"):
+        return f"{len(data):,} bytes"
+    try:
+        value = decoder_for(field)(data, None)
+    except DecodeFailed:
+        return "damaged"
+    return value if isinstance(value, int) else str(value)[:SHOWN_CHARACTERS]
+
+
+def _extension(field: str) -> str:
+    return field.rpartition(".")[2].lower()

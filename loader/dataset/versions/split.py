@@ -1,7 +1,6 @@
 """A view split into buckets: one view per value of an expression, or per range of a number.
 
-A bucket is the view narrowed by a predicate, so it is stored, opened again and named as any other view. The samples
-table is read once, for the values; the predicates are evaluated on these.
+A bucket is the view narrowed by a predicate. The samples table is read once; predicates are evaluated on its values.
 """
 
 import re
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InvalidPlan
-from ...order.mixing.interleave import MAX_BUCKETS
+from ...order.interleave import MAX_BUCKETS
 from ...order.sources.bucket import edge_ranges
 from ..shards.bitmap import Bools
 from .expression import parse_expression
@@ -31,13 +30,10 @@ Comparisons = tuple[str, ...]
 def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
     """Return label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
 
-    Costs a scan of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
+    by: an SQL expression on the samples table. edges: None for its values as labels; or ascending decimal numbers (the
+    last may be "inf"), for ranges `0..12.5` of low <= value < high. Keeps len(version) / 8 bytes per bucket.
 
-    by: an SQL expression on the samples table.
-    edges: None, and its values are the labels; or ascending decimal numbers (the last may be "inf"). The labels are
-    then ranges, `0..12.5`, of low <= value < high.
-
-    Raises: InvalidPlan for samples without a bucket, which it names, and for values that make none; FieldNotFound.
+    Raises: InvalidPlan for samples without a bucket, and for values that make none; FieldNotFound.
     """
     what = f"bucket({by!r})"
     members = view.members()
@@ -92,7 +88,6 @@ def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> d
 
 
 def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
-    """Return label -> comparison, of every value that a member has."""
     pl = import_polars()
     if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
         raise InvalidPlan(
@@ -109,7 +104,6 @@ def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Com
 
 
 def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
-    """Return label -> comparisons, of every range."""
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
@@ -132,7 +126,7 @@ def _literal(value: str | int | bool) -> str:
 
 
 def _is_known(values: "polars.Series") -> Bools:
-    """Return bool per value: True for neither null nor NaN, which polars takes for larger than every number."""
+    """Return bool per value: neither null nor NaN, which polars ranks above every number."""
     known = values.is_not_nan().fill_null(False) if values.dtype.is_float() else values.is_not_null()
     out: Bools = known.to_numpy().astype(bool)
     return out

@@ -1,6 +1,6 @@
 """Lists of samples for an epoch in a given order, kept in the root.
 
-    lists/<sha256>.parquet      ordinal; a row per place
+    lists/<sha256>.parquet      ordinal; a row per position
 
 The name is the SHA-256 of the ordinals as little-endian int64. A list is created once, and plans name it.
 """
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, InvalidPlan, ObjectNotFound
 from ...order.random.keyed_permutation import I64
-from ...order.sources.listed_view import ListedView, checked_list, list_sha256
+from ...order.sources.views import ListedView, checked_list, list_sha256
 from ...storage import Store
 from ..tables.parquet import parse_stored, table_bytes
 from .version import Version
@@ -20,19 +20,18 @@ from .view import View
 
 
 def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedView:
-    """Return a view whose first epoch has its samples in a given order; later epochs are shuffled as any.
+    """Return a view whose first epoch has its samples in a given order; later epochs are shuffled.
 
     Args:
-        view: View, or version, that the samples are of.
-        ordinals: Version ordinals of its samples, such as `view.ordinals(keys)`; position i of the first epoch holds
-            the i-th. One may come more than once, and samples that are not listed are left out. Or the name of a list
-            that the root has, such as `penstock order-of` makes.
+        view: View, or version, of the samples.
+        ordinals: Version ordinals, such as `view.ordinals(keys)`, by position in the first epoch; repeats are allowed,
+            and others are left out. Or the name of a list in the root, such as `penstock order-of` makes.
 
-    The list is kept in the root, 8 bytes per sample before compression. Its plan has no packing and no buckets, and
-    does not grow. Samples of the list may be quarantined.
+    The root keeps the list, 8 bytes per sample before compression. Its plan has no packing and no buckets, and does not
+    grow. Its samples may be quarantined.
 
-    Raises: InvalidPlan for a list of anything else, or of samples that the view lacks; EmptyView; Corrupt; Forbidden
-    for a root that may not be written and lacks the list.
+    Raises: InvalidPlan for anything else, or samples that the view lacks; EmptyView; Corrupt; Forbidden for a read-only
+    root without the list.
     """
     view_listed = view.select() if isinstance(view, Version) else view
     if not isinstance(view_listed, View):
@@ -50,7 +49,7 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
 
 
 def listed_again(view: View, sha256: str) -> ListedView:
-    """Return the view of a list that the root has. Raises: InvalidPlan if it has none; Corrupt."""
+    """Return the view of a list in the root. Raises: InvalidPlan without it; Corrupt."""
     store = view.version.store
     ordinals = read_list(store, sha256)
     if ordinals is None:
@@ -98,7 +97,6 @@ def parse_list(data: bytes, path: str, name: str) -> I64:
 
 
 def _of_view(view: View, ordinals: I64) -> I64:
-    """Return the list."""
     n = len(view.version)
     lacks = ordinals >= n
     if view.is_filtered or view.first:

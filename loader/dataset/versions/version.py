@@ -1,7 +1,4 @@
-"""An open version: immutable, thread-safe, picklable.
-
-Nothing but the manifest, and the tables of its parts where they are small, is read until it is needed.
-"""
+"""An open version: immutable, thread-safe, picklable. Reads only the manifest and small tables of parts at once."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -33,9 +30,9 @@ if TYPE_CHECKING:
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Verify = Literal["crc32c", "sha256"]
-"""Checks of the bytes of samples: each field's CRC-32C, or that and the SHA-256 of the shard's pages."""
+"""Checks of samples' bytes: each field's CRC-32C, or that and the SHA-256 of pages."""
 PREPARED_BYTES = 2**20
-"""Tables of parts that are read when a version is opened, at most: some 5,000 shards."""
+"""Most bytes of tables of parts that opening reads: about 5,000 shards."""
 KEPT_SHARDS = 4096
 """Places of shards that a version keeps at hand, some hundred bytes each."""
 
@@ -56,7 +53,7 @@ class Version:
     manifest: dict[str, Any]
     """The parsed manifest."""
     reader: object
-    """The root that holds the version's lease, kept alive with the version; None without, and it is not pickled."""
+    """The root with the version's lease, kept alive here; None without, not pickled."""
 
     def __init__(
         self,
@@ -101,25 +98,24 @@ class Version:
 
     @property
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Field -> facts that writers told about it, such as {"unit": "dB"}; fields without any are left out."""
+        """Field -> facts from its writers, such as {"unit": "dB"}; fields without any are left out."""
         return {name: dict(each) for name, each in self.manifest.get("facts", {}).items()}
 
     @property
     def parts(self) -> PartsTable:
-        """The parts, read at first use. Raises: Corrupt if a table is not the one the manifest names."""
+        """The parts, read at first use. Raises: Corrupt."""
         with self._lock:
             if self._parts is None:
                 self._parts = self._read_parts()
             return self._parts
 
     def prepare(self) -> None:
-        """Read the parts now, where their tables are small: most callers go on to read samples."""
+        """Read the parts now, if their tables are small."""
         if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
             with suppress(PenstockError):  # raised again where they are needed
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
-        """Return the tables of the parts: of shards, then of exclusions."""
         return [
             TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
         ]
@@ -139,9 +135,7 @@ class Version:
 
     @property
     def shard_store(self) -> RangeReader:
-        """Reader of shards: the store, or a reader that also opens registered objects in place.
-
-        With verify="sha256" it checks the hashes of pages.
+        """Reader of shards, registered ones too; with verify="sha256" it checks page hashes.
 
         Raises: where shards are registered, as `shard_reader.shard_reader`.
         """
@@ -155,10 +149,7 @@ class Version:
 
     @property
     def placed(self) -> "PlacedStore | None":
-        """Reader of shards of which some were registered where they lie; None if none were.
-
-        Raises: as `shard_reader.shard_reader`.
-        """
+        """Reader of registered shards; None without any. Raises: as `shard_reader.shard_reader`."""
         if not (foreign := self.manifest.get("foreign")):
             return None
         from ..reading.shard_reader import shard_reader  # which versions with all their bytes do without
@@ -169,7 +160,6 @@ class Version:
             return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:
-        """Return a shard's page hashes."""
         shard = self.parts.shard_at(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
@@ -205,11 +195,10 @@ class Version:
         )
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
-        """Return a view of these fields: only their bytes are fetched. Without names, of every field.
+        """Return a view of these fields, all without names: only their bytes are fetched.
 
-        where_present: leave out samples of parts that do not have these fields; otherwise such a field is refused.
-
-        Raises: FieldNotFound.
+        where_present: leave out samples of parts without these fields; otherwise such a field is refused. Raises:
+        FieldNotFound.
         """
         from .view import View
 
@@ -226,24 +215,24 @@ class Version:
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample, or a list of them for a slice, as `View.__getitem__`: {"__key__": key, field: value}.
+        """Return a sample, or a list for a slice, as `View.__getitem__`: {"__key__": key, field: value}.
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .samples import decoded, picked
+        from .samples_table import decoded, picked
 
         samples = list(decoded(self, self.fields, picked(index, len(self))))
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `version[i]` returns it, 64 read together."""
-        from .samples import decoded
+        from .samples_table import decoded
 
         yield from decoded(self, self.fields, np.arange(len(self)))
 
     def head(self, n: int = 5) -> "polars.DataFrame":
         """Return the first samples as a table: see `View.head`."""
-        from .samples import picked, table_of
+        from .samples_table import picked, table_of
 
         return table_of(self, self.fields, picked(slice(n), len(self)))
 
@@ -264,23 +253,21 @@ class Version:
         """Return every edit of a column of live samples, oldest first.
 
         Columns: `ordinal`, `key`, the column's value, `removed`, `annotation`, `annotated_by`, `annotated_at`. For a
-        column with one of these names the fact is `edit_<name>`.
-
-        Raises: FieldNotFound for a column that is not in the table.
+        column with one of these names the fact is `edit_<name>`. Raises: FieldNotFound.
         """
         from .samples_table import scan_edits
 
         return scan_edits(self, column)
 
     def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
-        """Return the places of these fields of these live ordinals, in the order given; see `places`."""
+        """Return these fields' places of these live ordinals, in order; see `places`."""
         ordinals = np.asarray(ordinals, np.int64)
         if not fields:
             return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
         return self.places(ordinals, fields, run).addresses()
 
     def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
-        """Return the places of these fields, at least one, of these live ordinals, in order: see `Lookup.places`."""
+        """Return these fields' places, at least one, of these live ordinals, in order: see `Lookup.places`."""
         only = np.zeros(len(ordinals), np.int64)
         return Lookup([self], fields).places(only, ordinals, run)
 
@@ -338,7 +325,7 @@ class Version:
         return stretch
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
-        """Return the place of a shard's index, and the shard. Arrow takes 20 us for it, so the last ones are kept."""
+        """Return the place of a shard's index, and the shard, cached: Arrow takes 20 us."""
         shard_place = self._shards.get((group, part))
         if shard_place is None:
             shard = self.parts.shard(group, part)
@@ -350,9 +337,9 @@ class Version:
 
 
 def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
-    """Return the version that a log record names, its shards read by CRC-32C. Raises: as `manifest_of`.
+    """Return the version that a log record names, checked by CRC-32C. manifest: None reads it.
 
-    manifest: The parsed manifest, where it is at hand; None reads it.
+    Raises: as `manifest_of`.
     """
     if manifest is None:
         manifest = manifest_of(store, record)

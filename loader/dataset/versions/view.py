@@ -32,7 +32,7 @@ CHUNK_BITS = 2**20
 
 
 class View:
-    """Samples and fields of a version. It is immutable; `select` and `where` give narrower views.
+    """Samples and fields of a version. Immutable; `select` and `where` give narrower views.
 
     A view pickles as its version, fields and predicate. Its length is the number of its samples.
     """
@@ -44,9 +44,9 @@ class View:
     predicate: str | None
     """SQL expression that is true for its samples; None for all."""
     where_present: bool
-    """True leaves out samples of parts that lack one of the fields; otherwise such a field is refused."""
+    """True leaves out samples of parts without one of the fields, instead of refusing."""
     first: int
-    """Live ordinal of the version; the view leaves out the samples before it (see `since`)."""
+    """Live ordinal of the version; earlier samples are left out (see `since`)."""
 
     def __init__(
         self,
@@ -85,10 +85,7 @@ class View:
         return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
 
     def where(self, predicate: str) -> "View":
-        """Return the samples of this view for which an SQL expression is true too.
-
-        Raises: FieldNotFound for a name that is no column.
-        """
+        """Return the samples of this view for which an SQL expression is true too. Raises: FieldNotFound."""
         from .samples_table import check_names
 
         check_names(self.version, predicate)
@@ -100,13 +97,13 @@ class View:
         return View(version, self.fields, self.predicate, self.where_present)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
-        """Return the view that this one is a bucket of, by the predicate that `split` gave it. Raises: InvalidPlan."""
+        """Return the view that this one is a bucket of, by `split`'s predicate. Raises: InvalidPlan."""
         from .split import whole_predicate
 
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """Return the new samples of this view, of a later version, and removed ones. See `delta.delta_of`."""
+        """Return the new samples of this view of a later version, and removed ones (`delta.delta_of`)."""
         from .delta import delta_of
 
         return delta_of(self, old, compare)
@@ -128,7 +125,7 @@ class View:
         return view
 
     def members(self) -> Bools:
-        """Return bool [len(version)]: True for a live ordinal of the version that is in the view."""
+        """Return bool [len(version)]: True for a live ordinal in the view."""
         n = len(self.version)
         members = unpack(self._table.packed(), n) if self.is_filtered else np.ones(n, bool)
         members[: self.first] = False
@@ -156,37 +153,37 @@ class View:
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample of the view, or a list of them for a slice, in the order of storage.
+        """Return a sample of the view, or a list of them for a slice, in storage order.
 
-        A sample is {"__key__": key, field: value}. A field is decoded by its extension, and left out where the sample
-        has none. Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an
-        index and a read: training reads batches, by `Loader`.
+        A sample is {"__key__": key, field: value}. A field is decoded by its extension; absent ones are left out.
+        Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index and a
+        read: train by `Loader`, which reads batches.
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .samples import decoded, picked
+        from .samples_table import decoded, picked
 
         samples = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it, 64 read together."""
-        from .samples import decoded
+        from .samples_table import decoded
 
         yield from decoded(self.version, self.fields, self.version_ordinals(np.arange(len(self))))
 
     def head(self, n: int = 5) -> "polars.DataFrame":
         """Return the first samples as a table: ordinal, key, fields, columns of the samples table.
 
-        Numbers and texts stand there themselves, other fields by their size. Needs polars.
+        Long values appear by their size. Needs polars.
         """
-        from .samples import picked, table_of
+        from .samples_table import picked, table_of
 
         return table_of(self.version, self.fields, self.version_ordinals(picked(slice(n), len(self))))
 
     @property
     def id(self) -> str:
-        """The content hash of L0: of the version and its narrowing, not of the fields."""
+        """The content hash of L0: of the version and its narrowing, not the fields."""
         return self._id({"first": self.first} if self.first else {})
 
     @property
@@ -206,10 +203,7 @@ class View:
 
     @property
     def decoded_chunk(self) -> tuple[int, int] | None:
-        """Samples of this view that a chunk of a registered table has on the average, and bytes that one decodes to.
-
-        None if no selected field lies in one.
-        """
+        """Average samples per chunk of a registered table, and a chunk's decoded bytes; None without chunks."""
         tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
         fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
         if not fields:
@@ -241,19 +235,18 @@ class View:
         return self.version.keys(version_ordinals)
 
     def ordinals(self, keys: Sequence[str]) -> Int64s:
-        """Return the int64 live ordinals of the version for sample keys, -1 where it has none. Reads its key column."""
+        """Return the int64 live ordinals of sample keys, -1 where missing. Reads the key column."""
         from .samples_table import live_ordinals
 
         return live_ordinals(self.version, keys)
 
     @property
     def is_filtered(self) -> bool:
-        """True if it leaves out samples of its version by a predicate, or because they lack a field."""
+        """True if a predicate, or lack of a field, leaves out samples of its version."""
         return self.predicate is not None or bool(self._partial)
 
     @property
     def _skipped(self) -> int:
-        """Samples before `first` that the view without it would have."""
         return self._table.rank(self.first) if self.first and self.is_filtered else self.first
 
     def _id(self, more: dict[str, Any]) -> str:
@@ -337,7 +330,7 @@ class View:
         return table
 
     def _save(self, packed: bytes) -> None:
-        """Store the select table for the other ranks; a root that we may not write only costs them the scan."""
+        """Store the select table for the other ranks; failing costs them only the scan."""
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(

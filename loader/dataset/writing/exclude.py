@@ -1,7 +1,4 @@
-"""Exclusions: a version without some samples, as one small table of bitmaps.
-
-Its parts must still be in the version that it is applied to.
-"""
+"""Exclusions: a version without some samples, as one small table of bitmaps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +18,9 @@ from ..versions.version import Version
 
 
 def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
-    """Return the version, itself, if it still has all of these parts.
+    """Return the version if it still has all of these parts: a change of others would have no effect.
 
-    A change of other parts would enter its tables without any effect.
-
-    Raises: Conflict if a part is missing, or there is no version any more.
+    Raises: Conflict if a part, or the version, is missing.
     """
     if parent is None:
         raise Conflict("every version of the dataset was retired meanwhile; begin again")
@@ -39,7 +34,6 @@ def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
 
 
 Rows = dict[str, list[int]]
-"""Part id -> rows of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +71,8 @@ def check_reason(verb: str, of: str, reason: str) -> None:
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
     """Upload the bitmaps of these keys.
 
-    Raises: SampleNotFound for keys that are not live in the version; EmptyVersion without keys; InvalidKey for a
-    single str, whose characters would count as keys, or an invalid key.
+    Raises: SampleNotFound for keys that are not live; EmptyVersion without keys; InvalidKey for an invalid key, or one
+    str instead of a list.
     """
     if isinstance(keys, str):
         raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
@@ -98,7 +92,7 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
     """Return the samples of these keys (-> reason). Costs a scan of the version's keys.
 
-    Raises: SampleNotFound for a key that is not live in the version; InvalidSample without a reason.
+    Raises: SampleNotFound for a key that is not live; InvalidSample without a reason.
     """
     if version is None:
         raise VersionNotFound(
@@ -117,7 +111,7 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
 def put_exclusions(
     store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
 ) -> TableFile:
-    """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
+    """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows; n_rows: of each part."""
     table = []
     for (part, reason), members in sorted(rows.items()):
         excluded = np.zeros(n_rows[part], bool)
@@ -128,7 +122,6 @@ def put_exclusions(
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of these keys."""
     rows = live_rows(version, keys)
     keys_excluded = {key for members in rows.values() for key in members.values()}
     if missing := sorted(keys - keys_excluded):

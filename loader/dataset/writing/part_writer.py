@@ -1,4 +1,4 @@
-"""Writing of one part: a shard and its index per group, and the part's rows of the samples table."""
+"""Writing of one part: a shard and its index per group, and its rows of the samples table."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,13 +18,12 @@ from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
 from ..shards.shard import MAX_FIELD_BYTES, Int64s, ShardWriter, check_field_bytes
 from ..tables import columns
-from ..tables.agreed_columns import table_of_any
+from ..tables.columns import table_of_any
 from ..tables.parquet import put_table
 from .spill import Sample, Spill
 
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
 Groups = Callable[[str], str]
-"""Field -> the group that it belongs to."""
 
 
 def group_chooser(default: str, groups: Mapping[str, str] | None) -> Groups:
@@ -40,7 +39,7 @@ def make_sample(
     metadata: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Sample:
-    """Return a checked sample with encoded fields. Raises: InvalidSample leaves, each naming key and field."""
+    """Return a checked sample with encoded fields. Raises: InvalidSample leaves, naming key and field."""
     check_key(key)
     if not isinstance(fields, Mapping) or not fields:
         raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
@@ -92,9 +91,8 @@ class SampleBlock:
     sources: Sequence[Mapping[str, str]]
     """Provenance of each, checked."""
     fill: Callable[[Sequence[int], Uint8s, Int64s], Int64s]
-    """(columns, memory, at) -> int64 [samples, columns], the CRC-32C of each field of these columns.
-
-    It writes their bytes into memory: sample i, column j from byte `at[i, j]` on."""
+    """(columns, memory, at) -> int64 [samples, columns], CRC-32Cs: writes sample i, column j from byte `at[i, j]` on.
+    """
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +101,7 @@ class SampleBlock:
 
 
 def block_of(samples: Sequence[Sample]) -> SampleBlock:
-    """Return samples with the same fields as a block. Their buffers must not change until it is written."""
+    """Return samples with the same fields as a block; do not change their buffers before it is written."""
     fields = sorted(samples[0].fields)
     sizes = np.array([[len(one.fields[name]) for name in fields] for one in samples], np.int64)
 
@@ -127,7 +125,7 @@ def block_of(samples: Sequence[Sample]) -> SampleBlock:
 
 
 class PartWriter:
-    """Takes samples in their final order; `finish` uploads everything, an exception before it leaves nothing."""
+    """Takes samples in final order; `finish` uploads everything, an exception before it leaves nothing."""
 
     def __init__(
         self,
@@ -157,7 +155,7 @@ class PartWriter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest shard so far, which the target size is compared with."""
+        """Bytes of the largest shard so far."""
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
@@ -179,7 +177,7 @@ class PartWriter:
         self._sources += block.sources
 
     def finish(self, with_samples: bool = True) -> Part:
-        """Upload shards, indexes and (unless a group is added to existing samples) the samples table."""
+        """Upload shards, indexes and, unless `with_samples` is False, the samples table."""
         try:
             shards = tuple(self._upload(group, shard) for group, shard in self._shards.items())
         finally:
@@ -206,7 +204,6 @@ class PartWriter:
             shard.close()
 
     def _opened(self, key: str, fields: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the layout of fields, with the shards open."""
         layout = self._layout_of(fields)
         if self._layout is None:
             self._layout = layout
@@ -253,11 +250,9 @@ class _OpenShard:
         self._rows: list[list[tuple[int, int, int]]] = []
 
     def add(self, key: str, fields: Sequence[tuple[str, Any]]) -> None:
-        """Append the fields of a sample."""
         self._rows.append([self.tar.add(key, field, data) for field, data in fields])
 
     def add_block(self, block: SampleBlock, columns: Sequence[int]) -> None:
-        """Append these fields of a block's samples."""
         names, sizes = [block.fields[number] for number in columns], block.sizes[:, columns]
         if int(sizes.max()) > MAX_FIELD_BYTES:
             for key, row in zip(block.keys, sizes.tolist(), strict=True):
@@ -272,7 +267,6 @@ class _OpenShard:
         self._spans.append(self.tar.add_many(members, sizes.reshape(-1), fill).reshape(*sizes.shape, 3))
 
     def finish(self) -> str:
-        """Put the shard, and return its SHA-256, hex."""
         sha256 = self.tar.finish()
         self._new.finish()
         return sha256
@@ -285,11 +279,9 @@ class _OpenShard:
 
     @property
     def field_nbytes(self) -> dict[str, int]:
-        """Field -> its bytes."""
         return {field: int(spans[:, 1].sum()) for field, spans in self.spans().items()}
 
     def close(self) -> None:
-        """Delete what was not finished."""
         self._new.close()
 
     def _settle(self) -> None:
@@ -322,8 +314,8 @@ def write_part(
 ) -> Part:
     """Write one part from (key, fields[, metadata[, source]]) tuples, in hash order of their keys.
 
-    name: the part's number inside its transaction; give it where a worker may be retried (two attempts of one name
-    are one part, and publishing both is a Conflict).
+    name: the part's number inside its transaction, for workers that may be retried: attempts of one name are one part,
+    and publishing both is a Conflict.
 
     Raises: EmptyVersion without samples; InvalidSample.
     """
@@ -356,7 +348,7 @@ def _shown(sample: object) -> str:
 
 
 def check_part_name(name: str) -> str:
-    """Return the name. Raises: InvalidSample for a name that is not lower-case letters, digits or '_'."""
+    """Return the name. Raises: InvalidSample unless it is lower-case letters, digits or '_'."""
     if not name.replace("_", "").isalnum() or not name.isascii() or name != name.lower() or len(name) > 64:
         raise InvalidSample(
             f"part name {name!r} is not accepted; use lower-case letters, digits and '_', e.g. '00042'"

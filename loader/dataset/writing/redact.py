@@ -1,8 +1,7 @@
-"""Samples redacted in the files that hold them: the same files once more, without these samples.
+"""Samples redacted in files: the same files once more, without these samples.
 
-Nothing moves: a redacted sample keeps its row, and its fields their offsets and lengths. Their bytes are zeros, the
-sample's values in tables are null, and its key is another. The old files stay where they are until a collector takes
-them.
+A redacted sample keeps its row, and its fields their offsets and lengths. Their bytes are zeros, its values in tables
+null, and its key another. A collector takes the old files.
 """
 
 import hashlib
@@ -32,18 +31,14 @@ from ..tables.stats import column_stats
 Redacted = Mapping[str, Mapping[int, str]]
 """Part id -> row -> its new key."""
 Shard = Mapping[str, Any]
-"""A row of the shards table."""
 
 _BLOCK = bytes(2**20)
 
 
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
-    """Return the row of the shard's redacted copy, which lies with its index under `prefix`.
+    """Return the row of the shard's redacted copy, written under `prefix`; the row itself without one.
 
-    It is the row itself where there is nothing to redact. Reads and writes the shard once, from front to back,
-    through a local temporary file.
-
-    rows: row -> its new key, of as many bytes.
+    Copies the shard once, through a local temporary file. rows: row -> new key, of as many bytes.
 
     Raises: Corrupt if its bytes differ from the shards table's; StoreError.
     """
@@ -84,7 +79,7 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
-    """Redact only the index of a registered shard: its owner deletes the bytes."""
+    """Redact only a registered shard's index: its owner deletes the bytes."""
     for table in places.values():
         table[list(rows)] = 0
     index = index_bytes(keys, places)
@@ -101,12 +96,12 @@ def redact_shards(
     placed: PlacedStore | None = None,
     own: Collection[str] = (),
 ) -> TableFile:
-    """Return a shards table whose shards of these parts are redacted; the file itself where it has none of them.
+    """Return a shards table with these parts' shards redacted; the file itself if it has none.
 
-    Registered bytes that were adopted become shards of the root's own, with all parts that share their objects.
+    Adopted registered bytes become the root's own shards, with all parts that share their objects.
 
-    placed: reader of registered bytes; None if none of them can have been adopted.
-    own: paths of adopted shards that become shards of the root's own though nothing of them is to be redacted.
+        placed: reader of registered bytes; None if none can be adopted.
+        own: paths of further adopted shards that become the root's own.
     """
     table = get_table(store, file)
     shards = table.to_pylist()
@@ -134,7 +129,6 @@ def redact_shards(
 def _own_shard(
     store: Store, placed: PlacedStore, prefix: str, shard: Shard, rows: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the row of a shard that has the samples of an adopted one, these redacted."""
     keys, places = shard_index(store, shard)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
@@ -158,7 +152,7 @@ def _own_shard(
 
 
 def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: int) -> bytes:
-    """Return a field of an adopted shard; nothing of one that was left out before it was sealed."""
+    """Return a field of an adopted shard; empty if it was left out before sealing."""
     if crc == UNKNOWN_CRC or not nbytes:
         return b""
     data = placed.get_ranges(shard["path"], [Span(offset, nbytes)])[0].data
@@ -174,10 +168,7 @@ def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: i
 def redact_samples(
     store: Store, prefix: str, files: Sequence[SamplesFile], rows: Redacted
 ) -> tuple[SamplesFile, ...]:
-    """Return samples files in which everything but the key of these rows is null.
-
-    A file with none of the rows is returned itself.
-    """
+    """Return samples files in which all but the key of these rows is null; files with none are unchanged."""
     out = []
     for file in files:
         table = get_table(store, file.file)
@@ -190,7 +181,7 @@ def redact_samples(
 
 
 def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
-    """Return the redacted rows of a table with `part` and `row` -> their new keys."""
+    """Return a table's redacted rows (`part`, `row`) -> their new keys."""
     if not rows:
         return {}
     places = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
@@ -198,7 +189,7 @@ def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
 
 
 def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
-    """Return the table with nulls in these rows, but for part, row and the key, which is the given one."""
+    """Return the table with nulls in these rows, except part, row and the new key."""
     mask = np.zeros(table.num_rows, bool)
     mask[list(redacted)] = True
     for position, name in enumerate(table.column_names) if redacted else ():
@@ -220,7 +211,7 @@ def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> Tab
 
 @lru_cache(maxsize=4096)
 def crc_of_zeros(nbytes: int) -> int:
-    """Return the CRC-32C of so many zeros. O(nbytes), kept for the next field of that length."""
+    """Return the CRC-32C of so many zeros, cached. O(nbytes)."""
     crc = 0
     for start in range(0, nbytes, len(_BLOCK)):
         crc = extend(crc, _BLOCK[: nbytes - start])
@@ -234,7 +225,7 @@ def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
-    """Return all keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable. Raises: Corrupt."""
+    """Return all keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable."""
     index = IndexFile(store, IndexPlace.of(shard))
     keys: list[str] = []
     places: list[Int64s] = []
@@ -251,7 +242,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """Copy the shard to `path`, patched; return its SHA-256 and page hashes. patches: (offset, bytes or zeros)."""
+    """Copy the shard, patched; return its SHA-256 and page hashes. patches: (offset, bytes or number of zeros)."""
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),

@@ -1,7 +1,7 @@
-"""From parts to one run: the shards, samples and stats tables that a change adds to a dataset.
+"""From parts to one run: the shards, samples and stats tables that a change adds.
 
-Samples come part by part. Memory holds eight bytes per sample and the rows of a few parts. Tables are read twice, so
-callers pass a sequence that makes them again.
+Memory holds eight bytes per sample and the rows of a few parts. Tables are read twice, so callers pass a sequence that
+makes them again.
 """
 
 from collections import deque
@@ -38,9 +38,8 @@ from .spill import duplicate
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T")
 AT_ONCE = 4
-"""Parts whose rows are in memory together."""
 SMALLEST_AMONG = 2**20
-"""Hashes of different keys among which the smallest few of all are."""
+"""Distinct hashes among which the smallest few of all are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class RunKeys:
         return RunKeys(hashes=np.sort(hashes_of(table["key"])), tables=[table])
 
     def having(self, hashes: Int64s) -> list[str]:
-        """Return the keys that have one of these hashes, which ascend, in order. Costs a pass over the tables."""
+        """Return the sorted keys with one of these ascending hashes, by a pass over the tables."""
         if not len(hashes):
             return []
         of_tables = ahead(self.tables, lambda table: _having(table["key"], hashes))
@@ -76,10 +75,7 @@ class RunKeys:
 
 
 class RunSamples:
-    """The samples of a run.
-
-    tables: of each part. n_rows: of them all. earlier: column -> type that the dataset already has.
-    """
+    """The samples of a run. tables: of each part. n_rows: of all. earlier: column -> type in the dataset."""
 
     def __init__(self, tables: Sequence[pa.Table], n_rows: int, earlier: Mapping[str, str]) -> None:
         """Look at all tables once. Raises: DuplicateKey; FieldMismatch."""
@@ -107,7 +103,7 @@ class RunSamples:
             seen.add(key)
 
     def rows_of(self, reasons: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-        """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a key that is not there."""
+        """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a missing key."""
         rows: dict[tuple[str, str], list[int]] = {}
         unmatched = dict(reasons)
         hashes = np.sort(hashes_of(reasons))
@@ -122,7 +118,7 @@ class RunSamples:
         return rows
 
     def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
-        """Write tables of keys and of metadata, and their statistics. Raises: FieldMismatch; StoreError."""
+        """Write tables of keys, metadata and statistics. Raises: FieldMismatch; StoreError."""
         kinds = {field.name: field.type for field in self._fitted(self._schema.empty_table()).schema}
         names = {
             "keys": [name for name in kinds if name in KEY_COLUMNS],
@@ -156,7 +152,6 @@ class RunSamples:
         return files, put_table(store, f"{prefix}/stats.parquet", stats.table(), "stats")
 
     def _fitted(self, table: pa.Table) -> pa.Table:
-        """Return a table with the columns of all tables, as in the dataset, without columns that no sample has."""
         if table.schema != self._schema:
             table = concat([self._schema.empty_table(), table], "the samples table")
         return fit_types(table, self._earlier).drop_columns(self._empty)
@@ -171,7 +166,7 @@ def put_rows(
     n_rows: int,
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
-    """Write a table of samples that comes table by table, as `put_table` writes it whole. n_rows: of them all."""
+    """Write a table of samples, table by table, as `put_table`. n_rows: of all."""
     if n_rows < HASHED_FROM_ROWS:
         whole = pa.concat_tables([schema.empty_table(), *tables])
         return put_table(store, path, whole, kind, row_group_rows)
@@ -197,7 +192,6 @@ def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
 
 
 def _looked_at(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
-    """Return a table's schema, the columns of provenance that a sample has, and hashes of its keys."""
     source_columns = {name for name in SOURCE_COLUMNS if table[name].null_count < table.num_rows}
     return table.schema, source_columns, hashes_of(table["key"])
 
@@ -208,7 +202,7 @@ def _having(keys: pa.ChunkedArray, hashes: Int64s) -> list[str]:
 
 
 def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
-    """Yield the work on each table, in order. Threads make and process `AT_ONCE` tables ahead of the consumer."""
+    """Yield the work on each table, in order; threads run `AT_ONCE` ahead."""
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
         for number in range(len(tables)):
@@ -220,10 +214,10 @@ def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator
 
 
 def check_parts(parts: Sequence[Part]) -> str:
-    """Return the transaction that all parts belong to.
+    """Return the transaction of all parts.
 
-    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions, or whose
-    files were written with another.
+    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for several transactions, or files of
+    another.
     """
     if not parts:
         raise EmptyVersion("there is nothing to publish: no parts were given")
@@ -246,7 +240,7 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def _is_written_by(part: Part) -> bool:
-    """Return whether all files of a part lie where its transaction writes, or were registered, and are of this part."""
+    """Return whether all files of a part are its transaction's, or registered."""
     paths = [shard.path for shard in part.shards if not shard.path.startswith(FOREIGN)]
     paths += [shard.index_path for shard in part.shards]
     paths += [part.samples.path] if part.samples else []
@@ -264,17 +258,16 @@ def write_run(
     superseded: Superseded = NOTHING_SUPERSEDED,
     samples: Sequence[pa.Table] | None = None,
 ) -> tuple[Change, RunKeys]:
-    """Upload the run's tables under `prefix`, and return the change and the live keys that it adds.
+    """Upload the run's tables under `prefix`; return the change and the live keys it adds.
 
-    Costs a request per new part and six more at most, whatever the dataset holds.
+    Costs a request per new part and six more, whatever the dataset holds.
 
-    earlier: column -> type that the dataset already has.
-    exclude: key -> reason.
-    superseded: samples of earlier parts that are left out from now on.
-    samples: of each part, in their order, as its samples table would have them; each may be made when it is asked for.
-        None reads these tables.
+        earlier: column -> type in the dataset.
+        exclude: key -> reason.
+        superseded: samples of earlier parts to leave out.
+        samples: of each part, as its samples table, made on request; None reads the tables.
 
-    Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to exclude that no part has; Corrupt.
+    Raises: DuplicateKey; FieldMismatch; InvalidKey for a missing key to exclude; Corrupt.
     """
     tables = part_tables(store, parts) if samples is None else samples
     added = sum(part.n_rows for part in parts)
@@ -311,7 +304,7 @@ def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
 
 
 def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
-    """Return the samples table of each part. Raises: InvalidSample for a part without; FieldMismatch; Corrupt."""
+    """Return each part's samples table. Raises: InvalidSample for a part without; FieldMismatch; Corrupt."""
     files = []
     for part in parts:
         if part.samples is None:
@@ -330,7 +323,7 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
-    """Return the additions of these parts to each group. Raises: FieldMismatch if parts of a group differ."""
+    """Return group -> what these parts add. Raises: FieldMismatch if parts of a group differ."""
     out: dict[str, GroupExtent] = {}
     seen: set[tuple[str, str]] = set()
     for part in parts:

@@ -1,8 +1,8 @@
 """Samples in hash order, in bounded memory: a class-sorted import comes out shuffled.
 
-Samples stay in memory up to `memory_bytes`, then go to 256 bucket files by the first byte of their hash. Reading goes
-bucket by bucket: its headers (about 150 bytes a sample) are sorted in memory, payloads stay on disk until they are
-asked for. Two samples with one key have one hash, so duplicates appear together.
+Samples stay in memory up to `memory_bytes`, then go to 256 bucket files by the first byte of their hash. Reading sorts
+a bucket's headers (about 150 bytes a sample) in memory; payloads stay on disk. Two samples with one key have one hash,
+so duplicates meet.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ BUCKETS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sample on its way into a shard: encoded fields and its row of the samples table."""
+    """One sample on its way into a shard."""
 
     key: str
     """Key of the sample."""
@@ -42,7 +42,7 @@ class Sample:
 
 
 class Spill:
-    """Collects samples, gives them back in hash order once, and leaves no file behind after `close`."""
+    """Collects samples, yields them in hash order once; `close` leaves no file."""
 
     def __init__(self, memory_bytes: int = 256 * 2**20, directory: str | None = None) -> None:
         self._memory_bytes, self._parent = memory_bytes, directory
@@ -53,10 +53,9 @@ class Spill:
         self.n_samples = 0
 
     def add(self, sample: Sample) -> None:
-        """Take one sample; its buffers must not change until it was spilled or read.
+        """Add one sample; its buffers must not change until it was spilled or read.
 
-        Raises: DuplicateKey (at once while the other is in memory, else when read back); StoreError when the
-        spill directory is full.
+        Raises: DuplicateKey, at once or when read back; StoreError if the directory is full.
         """
         hashed = key_hash(sample.key)
         if hashed in self._held:
@@ -125,7 +124,6 @@ def _encode(value: object) -> dict[str, str]:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a metadata value, or the items of one. Only `_encode` makes dictionaries in it."""
     if isinstance(value, list):
         return [_decoded(item) for item in value]
     return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value
@@ -154,7 +152,7 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
 
 
 def scratch_error(when: str, path: str, error: OSError) -> StoreError:
-    """Return the error for temporary space that is full or cannot be written. when: the work that it stopped."""
+    """Return the error for full or read-only temporary space. when: the interrupted work."""
     meanwhile = f"when {when}; nothing was published"
     return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
 

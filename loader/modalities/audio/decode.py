@@ -1,9 +1,9 @@
 """Audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes decide which of them it is.
 
-Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the audio (MP3, AAC
-and Opus padding) is cut if the file states its length. Gaps in the timestamps are filled with silence. A WAV,
-FLAC, M4A or MP3 that is shorter than its header states is refused, and an Ogg that ends within a page. An Ogg cut
-between two pages, or an MP3 without a header of its length cut between two frames, looks like a shorter one.
+Sample n is heard n / rate s after the first (`timeline.py`). Encoder padding is cut if the file states its length (MP3,
+AAC, Opus). Gaps in the timestamps become silence. A WAV, FLAC, M4A or MP3 shorter than its header states is refused,
+and an Ogg that ends within a page. An Ogg cut between pages, or an MP3 without a length cut between frames, looks like
+a shorter one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from av.error import FFmpegError
 
 from ...errors import DecodeFailed
 from ...limits import MAX_AUDIO_BYTES
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, is_of_the_machine
 from ..video.mp4 import check_complete, check_tables
 from .downmix import UnknownLayout, mix_for
-from .padding import announced, ends_of, flac_samples
+from .padding import announced, check_lengths, check_wav, ends_of, flac_samples
 from .resample import StrangeRate, resampled, window
-from .stated_lengths import check_lengths, check_wav
 from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:
@@ -36,15 +34,14 @@ if TYPE_CHECKING:
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
 
 _PROBED_BYTES = 8_192
-"""Bytes of a WAV to look through: by itself FFmpeg searches 5 MB for a DTS stream, 44 ms for 20 s of audio."""
+"""Probed bytes of a WAV: FFmpeg would search 5 MB for a DTS stream, 44 ms for 20 s of audio."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
     """Return the first audio stream as float32 [channels, samples] at its stored rate. O(samples).
 
-    Integer samples are divided by their full scale, so they lie in [-1, 1): exactly for up to 24 bits;
-    32-bit ones are rounded to float32. Float samples are kept as they are and may exceed 1, as may what a
-    lossy decoder computes.
+    Integer samples are divided by their full scale, to [-1, 1): exactly up to 24 bits; 32-bit ones are rounded to
+    float32. Float samples, and a lossy decoder's, may exceed 1.
 
     Raises: DecodeFailed (no audio, damaged, truncated, a change of channels or rate midway, too long).
     """
@@ -56,8 +53,8 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
 def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
     """Return float32 [channels, samples]: the samples that `request` chooses, of its channels, at its rate.
 
-    They equal, bit for bit, the samples of the whole audio, mixed and resampled. A FLAC, and a WAV of PCM, is read
-    from near the first of them on, in O(samples asked for); others are decoded from their start.
+    They equal, bit for bit, the whole audio mixed, resampled and sliced. FLAC and PCM WAV are read from near the
+    first, in O(samples asked for); others are decoded from their start.
 
     Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
     """
@@ -87,8 +84,7 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
 def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
     """Return (float32 [channels, samples], Hz, whether it is all): the beginning of audio, to look at.
 
-    most_bytes: of the result, 4 a sample. It is cut where no more is decoded, and a file that is cut short later on is
-    not found. O(samples returned). Raises: DecodeFailed, as `decode`.
+    most_bytes: of the result, 4 a sample. Truncation behind it is not noticed. Raises: DecodeFailed, as `decode`.
     """
     with _opened(data) as (container, stream):
         samples, heard, whole = _read(container, stream, data, most_bytes)
@@ -98,7 +94,7 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Yield the opened file and its audio stream. Raises: DecodeFailed, also for errors inside the block."""
+    """Yield the opened file and its audio stream. Raises: DecodeFailed, for errors inside the block too."""
     try:
         check_lengths(data)
         check_tables(data)
@@ -136,7 +132,7 @@ def _whole(container: InputContainer, stream: av.AudioStream, data: Buffer) -> t
 def _read(
     container: InputContainer, stream: av.AudioStream, data: Buffer, most_bytes: int
 ) -> tuple[Floats, Heard, bool]:
-    """Return samples, and whether they are all: reading stops where there are more than `most_bytes`."""
+    """Return samples, and whether they are all: reading stops above `most_bytes`."""
     heard = Heard(ends_of(container, stream, data))
     pieces: list[Floats] = []
     nbytes = 0
@@ -162,7 +158,7 @@ def _read(
 
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
-    """Return samples [low, high) of a stream whose packets can be decoded one by one. Raises: DecodeFailed."""
+    """Return samples [low, high) of a stream with independent packets. Raises: DecodeFailed."""
     assert stream.time_base is not None  # of a WAV or a FLAC
     if low:
         container.seek(int(low / stream.rate / stream.time_base), stream=stream)
@@ -186,7 +182,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
 
 
 def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
-    """Return the number of samples of audio in which one can seek exactly. None: decode it to its end."""
+    """Return the number of samples of exactly seekable audio; None: decode it to its end."""
     name = container.format.name
     if name == "flac":
         return flac_samples(data)
@@ -202,7 +198,6 @@ def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
 
 
 def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
-    """Yield the decoded frames. Raises: DecodeFailed for a damaged one."""
     # check_lengths has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
     may_be_damaged = container.format.name != "wav"
     for packet in container.demux(stream):

@@ -1,4 +1,4 @@
-"""Channels that the audio is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
+"""Mixing channels by position, with the coefficients of ITU-R BS.775, never too loud."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -36,7 +36,7 @@ _UNNAMED = {1: ("FC",), 2: ("FL", "FR")}
 
 
 class UnknownLayout(ValueError):
-    """Channels whose places are not told, or have no coefficient: mixing them would be a guess."""
+    """Channels without known positions or coefficients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Mix:
     name: str
     """Source and result, such as "5.1 to mono"; "" where nothing is changed."""
     gain_db: float
-    """dB by which every coefficient of the standard was lowered, so that no input can exceed full scale."""
+    """dB by which the coefficients were lowered, so that no input exceeds full scale."""
 
     def __call__(self, samples: Floats) -> Floats:
         """Return float32 [results, samples] of [channels, samples], added one by one: the same on every processor."""
@@ -63,9 +63,9 @@ class Mix:
 
 
 def mix_for(positions: tuple[str, ...], layout: str, channels: Channels) -> Mix:
-    """Return the mix from the audio with these channels (FFmpeg's names of places and layout) to the wanted ones.
+    """Return the mix from these channels (FFmpeg's names of positions and layout) to the wanted ones.
 
-    "mono", "stereo": by place; one channel becomes two equal ones. "first": only the first channel. "keep": all.
+    "mono", "stereo": by position; one channel becomes two equal ones. "first": only the first channel. "keep": all.
 
     Raises: UnknownLayout.
     """

@@ -1,11 +1,12 @@
-"""The end of audio as its file states it apart from the packets: edit lists, iTunSMPB, the Xing header."""
+"""Lengths of audio as its file states them: edit lists, iTunSMPB, the Xing header, chunks and pages."""
 
 import re
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ...errors import DecodeFailed
 from ..fields import Buffer
 from .timeline import Ends
 
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
     from av import AudioStream
     from av.container import InputContainer
 
+
 _SMPB = re.compile(r"\s*[0-9A-F]{8} ([0-9A-F]{8}) ([0-9A-F]{8}) ([0-9A-F]{16})\b", re.I)
 _AAC_FRAMES = (960, 1024, 1920, 2048)
 
 _XING_AT = {(True, False): 36, (True, True): 21, (False, False): 21, (False, True): 13}
-"""(MPEG-1, mono) -> bytes from a frame's start to its Xing header: 4 and the side information."""
+"""(MPEG-1, mono) -> bytes from a frame's start to its Xing header."""
 
 _MAX_BOXES = 10_000
 
@@ -32,10 +34,7 @@ class Promise(NamedTuple):
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
-    """Return the ends for `Heard`. Reads the boxes of an MP4's header, or the first frame of an MP3.
-
-    data: the file's bytes.
-    """
+    """Return the ends for `Heard`, from an MP4's boxes or an MP3's first frame. data: the file's bytes."""
     if container.format.name == "mp3":
         return Ends(n_samples=mp3_samples(data))
     if container.format.name == "avi":
@@ -58,7 +57,6 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """Return the length in iTunes' gapless tag, if priming, audio and padding together are all packets."""
     tag_match = _SMPB.match(tag)
     if tag_match is None or not n_packets:
         return None
@@ -68,10 +66,9 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
-    """Return (end of a track's edit list, one tick of its clock), in s of presentation time.
+    """Return (end of a track's edit list, one tick of its clock), in s of presentation time. O(boxes of the header).
 
-    None without an edit list, for one that leaves its length open, and for fragmented files, whose list is written
-    before their length is known. O(boxes of the header).
+    None without an edit list, for one of open length, and for fragmented files, whose list comes before their length.
     """
     edits = _edits(data, track_id)
     if edits is None:
@@ -113,7 +110,6 @@ def _durations(data: Buffer, start: int, end: int) -> list[int]:
 
 
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of the contents of every box in [at, end) that lies wholly inside."""
     for _ in range(_MAX_BOXES):
         if at + 8 > end:
             return
@@ -134,14 +130,14 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """Return the length in the header of a FLAC or MP3. container: FFmpeg's name of the format."""
+    """Return the length in a FLAC's or MP3's header. container: FFmpeg's name of the format."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
     # Decoders of MP3 count their delay in one of two ways, and some writers the frame that holds the header.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
 
 
 def flac_samples(data: Buffer) -> int | None:
-    """Return the length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None where its writer did not know it."""
+    """Return the length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None if unknown."""
     at = _behind_id3(data)
     if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
         return None
@@ -157,10 +153,9 @@ def _behind_id3(data: Buffer) -> int:
 
 
 def mp3_samples(data: Buffer) -> int | None:
-    """Return the samples per channel that an MP3's Xing or Info header announces, after its gaplessness is applied.
+    """Return the samples per channel in an MP3's Xing or Info header, gapless; None without one.
 
-    None without one. LAME's rev1 tag, as FFmpeg applies it: 529 samples of the decoder's delay are added to the
-    encoder's in front, and taken from the padding behind.
+    LAME's rev1 tag, as FFmpeg applies it: the decoder's delay, 529 samples, moves from the padding to the front.
     """
     at = _behind_id3(data)
     head = bytes(data[at : at + 192])
@@ -180,3 +175,86 @@ def mp3_samples(data: Buffer) -> int | None:
         delay, padding = gaps >> 12, gaps & 0xFFF
         n_samples -= delay + 529 + max(0, padding - 529)
     return n_samples if n_samples > 0 else None
+
+
+# Writers to a pipe cannot know the size: they leave 0, all ones, or (sox) a little less than 2 GiB.
+_UNKNOWN_FROM = 0x7FFF0000
+
+W64_RIFF: Final = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
+"""The first bytes of a W64: Sony's RIFF with 64-bit sizes."""
+
+_W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
+_W64_UNKNOWN_FROM = 2**62
+
+OGG: Final = b"OggS"
+"""The bytes with which every page of an Ogg begins (RFC 3533)."""
+
+_OGG_PAGE_BYTES = 27 + 255 + 255 * 255  # the longest page
+
+
+def check_lengths(data: Buffer) -> None:
+    """Accept a WAV, W64 or Ogg as long as it states, and other files. Raises: DecodeFailed."""
+    check_wav(data)
+    check_w64(data)
+    check_ogg(data)
+
+
+def check_wav(data: Buffer) -> int | None:
+    """Accept a whole RIFF or RF64 WAV, and other files; return the bytes of samples that the header states, if any.
+
+    Raises: DecodeFailed (the data chunk is longer than the rest of the file).
+    """
+    if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
+        return None
+    at, long_size = 12, None
+    while at + 8 <= len(data):
+        name, nbytes = struct.unpack("<4sI", bytes(data[at : at + 8]))
+        if name == b"ds64" and at + 24 <= len(data):
+            (long_size,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
+        if name == b"data":
+            promised = long_size if nbytes == 0xFFFFFFFF and long_size is not None else nbytes
+            remaining, is_told = len(data) - at - 8, 0 < promised < _UNKNOWN_FROM or long_size is not None
+            if promised > remaining and (promised < _UNKNOWN_FROM or long_size is not None):
+                raise DecodeFailed(f"wav: truncated: {remaining} of {promised} bytes of samples are there")
+            return promised if is_told else None
+        at += 8 + nbytes + nbytes % 2
+    return None
+
+
+def check_w64(data: Buffer) -> None:
+    """Accept a whole W64, and other files. Raises: DecodeFailed.
+
+    An impossible size was left by a writer that could not seek back.
+    """
+    if bytes(data[:16]) != W64_RIFF:
+        return
+    at = 40  # behind the head of the file
+    while at + 24 <= len(data):
+        identity, (nbytes,) = bytes(data[at : at + 16]), struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
+        if identity == _W64_DATA and 24 < nbytes < _W64_UNKNOWN_FROM and at + nbytes > len(data):
+            remaining = len(data) - at - 24
+            raise DecodeFailed(f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there")
+        if identity == _W64_DATA or nbytes < 24:
+            return
+        at += (nbytes + 7) // 8 * 8
+
+
+def check_ogg(data: Buffer) -> None:
+    """Accept an Ogg whose last page is whole, and other files. Raises: DecodeFailed.
+
+    A live stream without an end mark, stopped between two pages, is accepted.
+    """
+    if bytes(data[:4]) != OGG:
+        return
+    low = max(0, len(data) - _OGG_PAGE_BYTES)
+    tail = bytes(data[low:])
+    at = tail.rfind(OGG)
+    if at < 0 or (at + 27 <= len(tail) and tail[at + 4]):  # no page, or none of the only version
+        return
+    n_segments = tail[at + 26] if at + 27 <= len(tail) else 0
+    head = 27 + n_segments
+    end = at + head + sum(tail[at + 27 : at + head])
+    if at + head > len(tail) or end > len(tail):
+        raise DecodeFailed(
+            f"ogg: truncated: the page at byte {low + at} ends behind the file's {len(data)} bytes"
+        )

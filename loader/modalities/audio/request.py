@@ -1,4 +1,4 @@
-"""Audio: which samples of it are wanted, in which channels and at which rate; `audio` reads them."""
+"""Audio requests: which samples, in which channels and at which rate."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ _RATES_HZ = (1_000, 384_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioDecoder:
-    """Decodes a stretch of audio to float32 [channels, samples].
-
-    `loader.audio` makes one and explains its arguments.
-    """
+    """Decodes a stretch of audio to float32 [channels, samples]. `loader.audio` makes one."""
 
     samples: int | None = None
     """Length in samples at the rate that comes out; None for `seconds` or all."""
@@ -33,7 +30,7 @@ class AudioDecoder:
     channels: Channels = "keep"
     """"keep", "first", "mono" or "stereo"."""
     at: Fraction | None = None
-    """Second at which the stretch begins; None for a place drawn from the sample's generator."""
+    """Second at which the stretch begins; None for a random draw."""
     pad: bool = False
     """True puts silence behind audio that is too short; otherwise it is refused."""
 
@@ -68,7 +65,7 @@ class AudioDecoder:
         return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
 
     def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
-        """Return (first sample, the one behind the last, silent ones to add) of audio of `n_samples` at `rate_hz`.
+        """Return (first sample, end, silent samples to add) of audio of `n_samples` at `rate_hz`.
 
         Raises: DecodeFailed (too short, and `pad` is False).
         """
@@ -98,16 +95,15 @@ def audio(
 ) -> AudioDecoder:
     """Return a decoder for a field of audio: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
 
-    samples, seconds: length of the stretch, at the rate that comes out; neither for all that is there.
-    rate_hz: the rate that it is resampled to (`audio.resample`), None for the stored rate.
-    channels: "keep", "first", or "mono" and "stereo", mixed by ITU-R BS.775 and never too loud.
-    at: seconds at which it begins; None for a place drawn from the sample's generator. The draw is uniform over every
-    sample from which it fits (the beginning where there is no generator).
-    pad: put silence behind audio that is too short; otherwise it is refused.
+        samples, seconds: length of the stretch, at the resulting rate; neither for all.
+        rate_hz: the resulting rate (`audio.resample`), None for the stored one.
+        channels: "keep", "first", or "mono" and "stereo", mixed by ITU-R BS.775 and never too loud.
+        at: seconds at which it begins; None draws it uniformly over every sample from which it fits (the beginning
+            without a generator).
+        pad: put silence behind audio that is too short; otherwise it is refused.
 
-    The samples equal, bit for bit, the samples of the whole audio decoded, mixed, resampled and sliced.
-
-    Raises: InvalidRuntime.
+    The samples equal, bit for bit, the whole audio decoded, mixed, resampled and sliced. Raises:
+    InvalidRuntime.
     """
     for name, value in (("seconds", seconds), ("at", at)):
         try:

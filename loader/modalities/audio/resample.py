@@ -1,13 +1,10 @@
-"""One resampler for all audio: FFmpeg's polyphase windowed sinc, with a longer filter than it has by default.
+"""One resampler for all audio: FFmpeg's polyphase windowed sinc, with a longer filter than its default.
 
-The filter spans 128 samples of the lower of the two rates: a sinc cut off at 0.96 of the lower Nyquist frequency under
-a Kaiser window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower Nyquist
-frequency keeps its level to 0.2 dB. One above it comes out 58 dB lower, from 1.02 of it on 100 dB lower. FFmpeg's
-default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
-
-Sample n of the result is heard at n / target_hz, for any n: the positions are exact rationals and do not drift. Before
-and behind the audio there is silence (FFmpeg would mirror it there). Blocks of any size give the same samples. All is
-computed in float32: bit for bit the same on one kind of processor.
+The filter spans 128 samples of the lower rate: a sinc cut off at 0.96 of the lower Nyquist frequency under a Kaiser
+window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower Nyquist frequency
+keeps its level to 0.2 dB; one above it is 58 dB lower, from 1.02 on 100 dB. FFmpeg's default filter (32 samples, 0.97)
+folds a tone just above back at -14 dB. Sample n is heard at n / target_hz: positions are exact rationals. Silence
+surrounds the audio (FFmpeg would mirror it). Blocks of any size give the same samples, in float32.
 """
 
 from collections.abc import Iterator
@@ -29,14 +26,14 @@ MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 
 
 class StrangeRate(ValueError):
-    """A rate that no audio has: a damaged header, whose filter would be longer than memory."""
+    """A rate from a damaged header, whose filter would exceed memory."""
 
 
 class Resampler:
-    """float32 [channels, samples] in, the same at another rate out. Equal rates hand the samples through.
+    """float32 [channels, samples] in, the same at another rate out; equal rates pass through.
 
-    add() any number of blocks, then finish(): together they give round(n * target_hz / source_hz) samples.
-    short: FFmpeg's default filter, for measuring. n_out: samples given so far. O(samples). Raises: StrangeRate.
+    Any number of add(), then finish(), give round(n * target_hz / source_hz) samples. short: FFmpeg's default filter,
+    for measuring. n_out: samples given so far. O(samples). Raises: StrangeRate.
     """
 
     def __init__(self, source_hz: int, target_hz: int, n_channels: int, *, short: bool = False) -> None:
@@ -117,7 +114,7 @@ class Resampler:
 
 
 def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
-    """Return the whole audio at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
+    """Return the whole audio: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
     if source_hz == target_hz:
         return samples
     resampler = Resampler(source_hz, target_hz, samples.shape[0])
@@ -128,8 +125,7 @@ def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
 def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
     """Return [low, high) of the n_source samples that samples [first, stop) of the resampled audio come from.
 
-    Resampled by themselves they give the same samples bit for bit. The first is number low * target_hz / source_hz (a
-    whole number) of the audio's.
+    Resampled by themselves they give the same samples. The first is number low * target_hz / source_hz, a whole number.
     """
     if source_hz == target_hz:
         return first, stop
@@ -139,12 +135,10 @@ def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int)
 
 
 def _period(source_hz: int, target_hz: int) -> int:
-    """Return the number of samples after which the filter's phases repeat."""
     return source_hz // gcd(source_hz, target_hz)
 
 
 def _reach(source_hz: int, target_hz: int) -> int:
-    """Return more than the filter's half length on one side, in samples of the source and whole periods."""
     period = _period(source_hz, target_hz)
     length = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
     return -(-length // period) * period

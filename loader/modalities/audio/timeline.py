@@ -1,11 +1,9 @@
 """Decoded audio on its timeline: sample n is heard n / rate_hz s after the first.
 
-A decoder's frames are laid end to end by their timestamps; mere jitter moves nothing. A gap is filled with
-silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out. In MP4 a frame
-lasts until the next one's time, whatever it decodes to. Frames that go further back are left out until they catch up.
-Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put some in
-front) that the file states is hidden by FFmpeg and not in the frames. Padding behind the audio is cut if the file
-states its length: see `Ends`.
+A decoder's frames are laid end to end by their timestamps; mere jitter moves nothing. A gap becomes silence. Where two
+frames overlap by up to the earlier one's length, its end is left out. In MP4 a frame lasts until the next one's time.
+Frames that go further back are left out until they catch up. Links of a chained Ogg, whose clocks restart, follow one
+another. FFmpeg hides stated priming; padding is cut if the file states its length (`Ends`).
 """
 
 from collections import deque
@@ -22,17 +20,16 @@ if TYPE_CHECKING:
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 BLOCK_SAMPLES = 65_536
-"""Samples per channel that are handed on at a time, about: memory does not grow with the audio."""
+"""Samples per channel of a block, which bounds the memory."""
 
 JITTER_S = 0.25
 """A shift of the timestamps that does not last for so long moves nothing."""
 
 MAX_GAP_S = 3600
-"""A longer gap in the timestamps counts as a mistake of the file, not as silence."""
+"""A longer gap is a mistake of the file, not silence."""
 
 MAX_PADDING_SAMPLES = 4608
-"""An encoder pads its last packets. Where a file goes on for longer behind the end that it states, that end is of
-another one: MP3s that were put one behind the other have the header of the first."""
+"""Most padding of an encoder: more behind the stated end means that MP3s were concatenated."""
 
 
 class BadSound(ValueError):
@@ -48,15 +45,15 @@ class Ends:
     """A file's statements about the end of its audio."""
 
     untimed: bool = False
-    """True where frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them)."""
+    """True if frames follow one another whatever their timestamps (AVI, whose FFmpeg computes)."""
     restarts: bool = False
-    """True where the clock may begin anew in the middle (in every link of a chained Ogg)."""
+    """True if the clock may restart midway (links of a chained Ogg)."""
     durations_count: bool = False
-    """True where a frame's own duration, if shorter, gives the part of the last frame that is audio (MP4, MOV)."""
+    """True if a shorter duration of the last frame cuts it (MP4, MOV)."""
     end: Fraction | None = None
-    """Seconds on the container's clock, at or behind the end (an edit list's); None for none."""
+    """Seconds on the container's clock, at or behind the end; None for none."""
     n_samples: int | None = None
-    """Samples from the first that is heard (iTunSMPB's, LAME's); None where the file has no count."""
+    """Samples from the first heard (iTunSMPB, LAME); None without a count."""
 
 
 class _Next(NamedTuple):
@@ -72,12 +69,12 @@ class _Next(NamedTuple):
 class Heard:
     """Takes decoded frames in order and gives float32 [channels, samples] back, full scale = 1.
 
-    start: seconds at which the first sample is heard, on the container's clock; None before the first frame.
-    n_source: samples per channel that were decoded.
-    n_filled: silent ones put into gaps.
-    n_overlapping: left out because another is heard at that time.
-    n_padding: left out at the end.
-    n_samples: given so far, which is n_source + n_filled - n_overlapping - n_padding after the last.
+        start: seconds of the first sample on the container's clock; None before the first frame.
+        n_source: samples per channel that were decoded.
+        n_filled: silent ones in gaps.
+        n_overlapping: left out for another at that time.
+        n_padding: left out at the end.
+        n_samples: given so far; in the end n_source + n_filled - n_overlapping - n_padding.
 
     All count at the source's rate. O(samples); holds about BLOCK_SAMPLES, JITTER_S and a frame.
     """
@@ -162,7 +159,6 @@ class Heard:
             raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
 
     def _place(self, frame: "AudioFrame") -> int | None:
-        """Return the number of its first sample, by its timestamp."""
         if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
@@ -176,10 +172,7 @@ class Heard:
         return place
 
     def _late(self, frame: "_Next") -> int:
-        """Return samples between where it belongs and the end of what is there.
-
-        0 within its clock's precision, and where it is not shifted for long: a frame that follows soon is where it
-        would be without, or off to the other side.
+        """Return samples between a frame's position and the end so far; 0 for jitter.
 
         Recorders' timestamps jitter by some ms. FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg
         page may be off by most of a block. Silence and cuts there would be clicks that no player makes.
@@ -235,7 +228,6 @@ class Heard:
         return max(0, n_samples - (2 * frame.duration * num + den) // (2 * den))
 
     def _cut_tail(self, n_samples: int) -> int:
-        """Cut the last frame and return the number of samples cut: as many as it had, at most."""
         last = self._held.pop()
         n_cut: int = min(n_samples, last.shape[1])
         self._held.append(last[:, : last.shape[1] - n_cut])
@@ -243,7 +235,6 @@ class Heard:
         return n_cut
 
     def _cut_padding(self) -> None:
-        """Cut the samples behind the told end, where they can be padding."""
         assert self.start is not None  # there was a frame
         stated = [] if self._ends.n_samples is None else [self._ends.n_samples]
         if self._ends.end is not None:
@@ -259,7 +250,6 @@ class Heard:
                 self._held.pop()
 
     def _give(self, n_samples: int) -> Iterator[Floats]:
-        """Yield the first `n_samples` in memory."""
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)
@@ -271,10 +261,10 @@ class Heard:
 
 
 def floats(frame: "AudioFrame") -> Floats:
-    """Return float32 [channels, samples] of a decoded frame in any sample format, full scale = 1.
+    """Return float32 [channels, samples] of a decoded frame, full scale = 1.
 
-    Integers are divided by a power of two: exactly for up to 24 bits; FFmpeg shifts 20- and 24-bit samples up to fill
-    32. Floats are kept as they are and may exceed 1.
+    Integers are divided by a power of two, exactly up to 24 bits (FFmpeg shifts 20- and 24-bit samples up to 32).
+    Floats may exceed 1.
     """
     # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and lacks s64.
     n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name

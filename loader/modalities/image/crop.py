@@ -1,10 +1,90 @@
-"""The part of an image that is kept, and its size: arithmetic between upright and stored pixels."""
+"""Images turned upright by EXIF or XMP, and cut and scaled: arithmetic between upright and stored pixels."""
 
+import re
+import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from ...errors import DecodeFailed
-from .orientation import Turn
+
+
+class Turn(NamedTuple):
+    """A turn of [..., H, W, C], in the order of the fields."""
+
+    transpose: bool
+    """True swaps H and W."""
+    flip_y: bool
+    """True reverses the rows."""
+    flip_x: bool
+    """True reverses the columns."""
+
+
+UPRIGHT = Turn(False, False, False)
+
+# EXIF orientation -> the turn that makes the stored pixels upright.
+EXIF_TURNS = {
+    1: UPRIGHT,
+    2: Turn(False, False, True),
+    3: Turn(False, True, True),
+    4: Turn(False, True, False),
+    5: Turn(True, False, False),
+    6: Turn(True, False, True),  # a quarter turn clockwise
+    7: Turn(True, True, True),
+    8: Turn(True, True, False),  # a quarter turn anticlockwise
+}
+
+_ORIENTATION_TAG = 0x0112
+_XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
+
+
+def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
+    """Return uint8 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if unchanged."""
+    if turn == UPRIGHT:
+        return pixels
+    n_channels = pixels.shape[-1]
+    whole = pixels.view(f"V{n_channels}")[..., 0]  # a pixel as one item is moved twice as fast as C bytes
+    if turn.transpose:
+        whole = np.swapaxes(whole, -2, -1)
+    if turn.flip_y:
+        whole = whole[..., ::-1, :]
+    if turn.flip_x:
+        whole = whole[..., ::-1]
+    whole = np.ascontiguousarray(whole)
+    return whole.view(np.uint8).reshape(*whole.shape, n_channels)
+
+
+def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
+    """Return the turn in an image's metadata: EXIF first, then XMP. Malformed metadata is ignored."""
+    orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
+    return EXIF_TURNS.get(orientation, UPRIGHT)
+
+
+def exif_orientation(exif: bytes) -> int:
+    """Return tag 0x0112 of an EXIF block's first directory (IFD0), with or without its `Exif` header."""
+    tiff = exif[6:] if exif[:6] == b"Exif\0\0" else exif
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 0
+    try:
+        (directory,) = struct.unpack_from(order + "I", tiff, 4)
+        (n_entries,) = struct.unpack_from(order + "H", tiff, directory)
+        for entry in range(directory + 2, directory + 2 + 12 * n_entries, 12):
+            tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
+            if tag == _ORIENTATION_TAG and count == 1 and kind in (3, 4):
+                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
+                return value if value in EXIF_TURNS else 0
+    except struct.error:
+        return 0
+    return 0
+
+
+def xmp_orientation(xmp: bytes) -> int:
+    """Return `tiff:Orientation` of an XMP packet: 1..8, or 0."""
+    match = _XMP.search(xmp)
+    return int(match[1]) if match else 0
+
 
 Size = tuple[int, int]
 """(height, width) in px."""
@@ -26,18 +106,17 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """The cut and scaling asked of every image of a clip, in the upright orientation."""
+    """The cut and scaling of every image of a clip, upright."""
 
     size: Size | None = None
     """(height, width) of the result in px; None for the size there is."""
     crop: str | Box | None = None
-    """None stretches all of the image to `size`; a Box of the unscaled image is scaled to `size`. "center" and
-    "random" scale the image so that it just covers `size`, and cut the rest away."""
+    """None stretches the image to `size`; a Box is cut first; "center" and "random" cover `size` and cut the rest."""
     place: tuple[float, float] | None = None
-    """Place of a random crop: 0 at the top and left, just under 1 at the bottom and right; None: in the middle."""
+    """Position of a random crop, from (0, 0) to just under 1; None: the middle."""
 
     def layout(self, stored: Size, turn: Turn) -> Layout:
-        """Return the layout for an image of `stored` px that is to be turned. Raises: DecodeFailed (a box outside)."""
+        """Return the layout for an image of `stored` px before `turn`. Raises: DecodeFailed (a box outside)."""
         whole = stored[::-1] if turn.transpose else stored
         source: Box = (0, 0, *whole)
         scaled = kept_size = self.size or whole
@@ -68,7 +147,7 @@ class Framing:
 
 
 def covering(whole: Size, size: Size) -> Size:
-    """Return the size of an image of the shape of `whole` that just covers `size`; a half px is rounded up."""
+    """Return the size of an image of `whole`'s shape that just covers `size`; half px round up."""
     (height, width), (to_height, to_width) = whole, size
     if to_height * width >= to_width * height:
         return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))
@@ -76,7 +155,7 @@ def covering(whole: Size, size: Size) -> Size:
 
 
 def stored_box(box: Box, whole: Size, turn: Turn) -> Box:
-    """Return a box of an upright image of size `whole`, as it lies in the stored one."""
+    """Return an upright image's box in the stored one. whole: upright size."""
     top, left, height, width = box
     if turn.flip_x:
         left = whole[1] - left - width

@@ -1,16 +1,11 @@
-"""Images: the words jpg, jpeg, png, webp, and img for a field that holds any of these.
-
-The bytes decide, not the word: a PNG in a `.jpg` field decodes as the PNG it is (wrong suffixes are common,
-and are counted when data come in).
+"""Images: the words jpg, jpeg, png, webp, and img for any of these. The bytes decide, not the word.
 
 - Pixels come upright: EXIF and XMP orientation are applied.
-- C is 3 (RGB; gray is repeated) or, for an image with transparency, 4 (RGB and alpha, not premultiplied):
-  flattening it on some colour would be a silent choice. Cast in a transform what must have one shape.
+- C is 3 (RGB; gray is repeated) or, with transparency, 4 (RGB and alpha, not premultiplied).
 - 16-bit samples keep their high byte (Pillow's own conversion of gray would saturate).
-- CMYK JPEGs are turned into RGB without their profile; no other colour profile is applied either: stored
-  images are sRGB.
+- CMYK JPEGs become RGB without their profile; no other colour profile is applied: stored images are sRGB.
 - Of an animation, the first frame.
-- Truncated or damaged data is refused: even what libjpeg only warns of.
+- Truncated or damaged data is refused, even where libjpeg only warns.
 """
 
 from __future__ import annotations
@@ -30,12 +25,9 @@ from ...errors import DecodeFailed
 from ...limits import MAX_IMAGE_PX, beyond
 from ...native import resample
 from ...native.python import MAX_SIDE
-from ..destination import Place, nowhere
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
-from .crop import Box, Framing, Layout, Size, stored_box
+from ..fields import Buffer, Place, is_of_the_machine, nowhere
+from .crop import UPRIGHT, Box, Framing, Layout, Size, Turn, stored_box, turn_of, turned
 from .jpeg_header import JpegHeader, check_scans, read_header
-from .orientation import UPRIGHT, Turn, turn_of, turned
 
 # By how much a JPEG that is scaled while it is decoded stays larger than what is wanted: with 2 the result is 0.2 to
 # 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
@@ -62,8 +54,8 @@ _DAMAGED = (
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
     """Return an image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha).
 
-    It lies in the memory that `place` offers, where the image is a JPEG that is stored upright. Raises: DecodeFailed
-    (not JPEG, PNG or WebP; damaged; truncated; more than MAX_IMAGE_PX pixels).
+    A JPEG that is stored upright lies in `place`'s memory. Raises: DecodeFailed (not JPEG, PNG or WebP; damaged;
+    truncated; more than MAX_IMAGE_PX pixels).
     """
     start = bytes(data[:12])
     if start[:2] == b"\xff\xd8":
@@ -76,10 +68,9 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 
 
 def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
-    """Return the part of an image that `framing` asks for, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
+    """Return the part of an image in `framing`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
 
-    Upright, C-contiguous, writable. Without "keep", transparent pixels are laid on alpha="white" or "black". Raises:
-    DecodeFailed, as `decode`.
+    Upright, C-contiguous, writable. alpha="white" or "black" is put behind transparent pixels.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
@@ -95,13 +86,9 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
 def decode_box(
     data: Buffer, choose: Callable[[Size], tuple[Box, bool]], size: Size, alpha: str, place: Place = nowhere
 ) -> np.ndarray:
-    """Return a box of an image, filtered to `size`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
+    """Return a box of an image, filtered to `size`, as `decode_framed`, perhaps in `place`.
 
-    Upright, C-contiguous, writable, in the memory that `place` offers. Without "keep", transparent pixels are laid on
-    alpha="white" or "black".
-
-    choose: (height, width) of the upright image -> box, and whether the result is flipped. Raises: DecodeFailed, as
-    `decode`.
+    choose: (height, width) of the upright image -> box, and whether to flip.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
@@ -133,7 +120,6 @@ def decode_box(
 
 
 def _filtered(pixels: np.ndarray, divisor: int, box: Box, size: Size, turn: Turn, place: Place) -> np.ndarray:
-    """Return a box of stored pixels (already shrunk by `divisor`) filtered to the upright `size`, in `place`."""
     out = place((*size, pixels.shape[2]), _UINT8)
     if out is None:
         out = np.empty((*size, pixels.shape[2]), np.uint8)
@@ -159,7 +145,6 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
 
 
 def _checked_header(data: Buffer) -> JpegHeader:
-    """Return the header of a JPEG within the limits. Raises: DecodeFailed."""
     header = read_header(data)
     _check_size(header.width_px, header.height_px, "jpg")
     if header.is_multiscan:
@@ -168,9 +153,9 @@ def _checked_header(data: Buffer) -> JpegHeader:
 
 
 def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation, scaled inside the inverse DCT.
+    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] as stored, scaled in the inverse DCT.
 
-    out: memory of that size to decode into.
+    out: memory for it.
     """
     least = {}
     if divisor > 1:
@@ -183,7 +168,7 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
 
 
 def _divisor(layout: Layout) -> int:
-    """Return 1, 2, 4 or 8: a JPEG shrunk by it in the decoder leaves twice the wanted size to the filter."""
+    """Return 1, 2, 4 or 8: a JPEG shrunk by it leaves twice the wanted size."""
     (_, _, height, width), scaled, _ = layout
     divisor = 1
     while (
@@ -196,7 +181,7 @@ def _divisor(layout: Layout) -> int:
 
 
 def _part(pixels: np.ndarray, layout: Layout, divisor: int) -> np.ndarray:
-    """Return the part of stored pixels (already shrunk by `divisor`) that a layout keeps, scaled."""
+    """Return a layout's part of stored pixels (shrunk by `divisor`), scaled."""
     (top, left, height, width), scaled, kept = layout
     if scaled == (height, width) and divisor == 1:
         top, left = top + kept[0], left + kept[1]
@@ -225,7 +210,7 @@ def _with_alpha(pixels: np.ndarray, alpha: str) -> np.ndarray:
 
 
 def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
-    """Decode with one of Pillow's readers. `Image.open` would first try others, and warn of large images."""
+    """Decode with one Pillow reader: `Image.open` would try others, and warn of large images."""
     try:
         with reader(io.BytesIO(data)) as image:  # type: ignore[call-arg]
             _check_size(*image.size, word)
@@ -242,10 +227,7 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
 
 
 def _key(image: Image.Image, depth: int) -> object:
-    """Return a PNG's transparent colour in the depth of the pixels: Pillow gives 8-bit pixels, and the key as stored.
-
-    Raises: DecodeFailed (a key of 16 bits for pixels of which the low half is gone).
-    """
+    """Return a PNG's transparent colour in 8 bits, as Pillow's pixels. Raises: DecodeFailed (a key of 16 bits)."""
     key = image.info["transparency"]
     if image.mode == "RGB" and depth == 16:
         raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
@@ -253,7 +235,6 @@ def _key(image: Image.Image, depth: int) -> object:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """Return uint8 [H, W, 3 or 4] of a loaded image in any mode."""
     if image.mode.startswith("I"):  # 16-bit gray: I;16, or I with values up to 65535
         wide = np.asarray(image)
         gray = (wide >> 8).astype(np.uint8)
@@ -266,7 +247,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
-    """Return the EXIF block and the XMP packet of a loaded image, or None for each that is not there."""
+    """Return a loaded image's EXIF block and XMP packet, None for each that is missing."""
     exif = image.info.get("exif")
     profile = image.info.get("Raw profile type exif")  # how older ImageMagick wrote EXIF into PNG: hex text
     if exif is None and profile is not None:
@@ -277,7 +258,6 @@ def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
 
 
 def _check_size(width_px: int, height_px: int, word: str) -> None:
-    """Raise DecodeFailed for too large an image, before the pixels are allocated."""
     if width_px * height_px > MAX_IMAGE_PX:
         raise DecodeFailed(
             beyond(

@@ -1,4 +1,4 @@
-"""The little that must be known of a JPEG before its pixels are decoded, read without a decoder."""
+"""Facts of a JPEG before its pixels are decoded, read without a decoder."""
 
 import re
 from contextlib import suppress
@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import DecodeFailed
 from ...limits import JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX, MAX_JPEG_SCANS, beyond
 from ..fields import Buffer
-from .orientation import UPRIGHT, Turn, turn_of
+from .crop import UPRIGHT, Turn, turn_of
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -25,7 +25,7 @@ _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _SCAN_MARKER = bytes([0xFF, _SCAN])
 _SCAN_HEAD_BYTES = 5  # marker, length, number of components
 _HEAD_BYTES = 2048
-"""Longer headers are walked each time: those with metadata, of which no two are alike."""
+"""Longer headers, with metadata, are not cached."""
 
 
 class JpegHeader(NamedTuple):
@@ -40,15 +40,11 @@ class JpegHeader(NamedTuple):
     turn: Turn
     """Turn that makes it upright."""
     is_multiscan: bool
-    """True where libjpeg decodes every scan up to the end, not only the first one."""
+    """True if libjpeg decodes every scan, not only the first."""
 
 
 def read_header(data: Buffer) -> JpegHeader:
-    """Return the facts before the first scan: 5 microseconds for a usual file.
-
-    It takes less than one for a file that begins with the same bytes as one before, as most of one size from one
-    encoder do. Raises: DecodeFailed (the markers are broken or end before the first scan).
-    """
+    """Return the facts before the first scan: 5 us, or 1 for a cached header. Raises: DecodeFailed."""
     head = bytes(data[:_HEAD_BYTES])
     scan = head.find(_SCAN_MARKER)
     if scan > 0:
@@ -58,7 +54,6 @@ def read_header(data: Buffer) -> JpegHeader:
 
 
 def _walked(data: Buffer) -> JpegHeader:
-    """Walk the markers up to the first scan. Raises: DecodeFailed."""
     at = 2
     height = width = components = 0
     is_progressive = False
@@ -101,8 +96,8 @@ def _walked(data: Buffer) -> JpegHeader:
 def check_scans(data: Buffer, n_px: int = 1) -> None:
     """Raise DecodeFailed for a JPEG of too many scans: 66 KB of them can take 17 s to decode.
 
-    More than MAX_JPEG_SCANS are too many, and in a large image any that pass over more than MAX_JPEG_SCAN_PX pixels.
-    Costs one comparison of the bytes; the segments are walked only if many bytes look like a scan. n_px: of the image.
+    The limits are MAX_JPEG_SCANS, and MAX_JPEG_SCAN_PX pixels over all. Segments are walked only if many bytes look
+    like a scan. n_px: of the image.
     """
     most = min(MAX_JPEG_SCANS, max(JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX // n_px))
     values = np.frombuffer(data, np.uint8)  # bytes.count takes seven times as long
@@ -112,7 +107,6 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
 
 
 def _n_scans(data: bytes) -> int:
-    """Return the number of scans up to the end marker, as libjpeg finds them: bytes between segments are skipped."""
     n_scans, at = 0, 2
     while (match := _MARKER.search(data, at)) is not None:
         at, marker = match.end(), data[match.end() - 1]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import isqrt
 from numbers import Real
 from typing import NoReturn
 
@@ -11,11 +14,84 @@ import numpy as np
 
 from ...errors import InvalidRuntime
 from ...native.python import MAX_SIDE
-from ..destination import Place, PlacingDecoder, nowhere
-from ..fields import Buffer, load
+from ..fields import Buffer, Place, PlacingDecoder, load, nowhere
 from .crop import Box, Size
-from .random_box import Range, draw_box, draw_flip
 from .request import MAX_SIZE_PX, Alpha, GivenSize, frames_of, size_of
+
+_BITS = 32
+"""Fractions are whole numbers of 2**-32."""
+_CELL_BITS = 8
+_ATTEMPTS = 10  # as torchvision
+
+Range = tuple[float, float]
+
+
+def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | None) -> Box:
+    """Return a random box of an image of `whole` px (height, width), as `random_resized_crop` explains."""
+    height, width = whole
+    ratios = _ratios(ratio)
+    if rng is None:
+        return _middle(whole, ratios[0], ratios[-1])
+    least, most = fixed(area[0]), fixed(area[1])
+    for _ in range(_ATTEMPTS):
+        px = height * width * (least + ((most - least) * _drawn(rng) >> _BITS))
+        cell, within = divmod(_drawn(rng), 1 << _BITS - _CELL_BITS)
+        shape = ratios[cell] + ((ratios[cell + 1] - ratios[cell]) * within >> _BITS - _CELL_BITS)
+        box_height, box_width = _root((px << 2 * _BITS) // shape), _root(px * shape)
+        top, left = _drawn(rng), _drawn(rng)
+        if 0 < box_height <= height and 0 < box_width <= width:
+            top, left = top * (height - box_height + 1) >> _BITS, left * (width - box_width + 1) >> _BITS
+            return top, left, box_height, box_width
+    return _middle(whole, ratios[0], ratios[-1])
+
+
+def draw_flip(chance: float, rng: np.random.Generator | None) -> bool:
+    """Return True with this chance; False without a generator.
+
+    Chance 0 draws too, so that boxes do not depend on it.
+    """
+    return rng is not None and _drawn(rng) < fixed(chance)
+
+
+def fixed(number: float) -> int:
+    """Return a fraction as the nearest whole number of 2**-32."""
+    return round(number * 2.0**_BITS)  # exact before it is rounded: a power of two
+
+
+def _drawn(rng: np.random.Generator) -> int:
+    """Return 0 to 2**32 - 1. A product with a power of two is exact."""
+    return int(rng.random() * 2.0**_BITS)
+
+
+def _root(square: int) -> int:
+    """Return the root of a whole number of 2**-64, rounded to a whole number."""
+    return isqrt(square) + (1 << _BITS - 1) >> _BITS
+
+
+@lru_cache(maxsize=32)
+def _ratios(ends: Range) -> tuple[int, ...]:
+    ratios = [fixed(ends[0]), fixed(ends[1])]
+    for _ in range(_CELL_BITS):
+        means = [isqrt(low * high) for low, high in pairwise(ratios)]
+        ratios = [one for pair in zip(ratios, means, strict=False) for one in pair] + ratios[-1:]
+    return tuple(ratios)
+
+
+def _middle(whole: Size, least: int, most: int) -> Box:
+    """Return the largest box in the middle whose ratio is between `least` and `most`."""
+    height, width = whole
+    if width << _BITS < least * height:
+        box_height, box_width = max(1, _quotient(width << _BITS, least)), width
+    elif width << _BITS > most * height:
+        box_height, box_width = height, max(1, _quotient(height * most, 1 << _BITS))
+    else:
+        return 0, 0, height, width
+    return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
+
+
+def _quotient(number: int, by: int) -> int:
+    return (2 * number + by) // (2 * by)
+
 
 MOST_RATIO = 1000.0
 """The largest width by height of a box, and by 1 the smallest."""
@@ -77,24 +153,21 @@ def random_resized_crop(
     """Return a decoder for training: it crops a random box of an image, scales it to `size`, and may flip it.
 
     `Loader(plan, decode={"jpg": loader.random_resized_crop((224, 224), flip=0.5)})` gives uint8 [H, W, 3] RGB, upright.
-    torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and `RandomHorizontalFlip(p=flip)` draw from the
-    same distributions.
+    It draws from the distributions of torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and
+    `RandomHorizontalFlip(p=flip)`.
 
-    size: (height, width) in px, or the name of a bucket such as "w896h1152" (width first, as the column `bucket` has
-    it).
-    area: smallest and largest share of the image's area (torchvision: `scale`). The share is uniform between them.
-    ratio: smallest and largest width by height of the box. Its logarithm is uniform between them, to 3e-5 of the
-    cumulative distribution. If 10 boxes in turn do not fit, the crop is the largest box in the middle.
-    flip: chance that left and right are swapped.
-    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for images that
-    have none.
+        size: (height, width) in px, or a bucket's name such as "w896h1152" (width first).
+        area: smallest and largest share of the image's area (torchvision: `scale`), drawn uniformly.
+        ratio: smallest and largest width by height of the box. Its logarithm is uniform, to 3e-5 of the cumulative
+        distribution. If 10 boxes in turn do not fit, the crop is the largest box in the middle.
+        flip: chance that left and right are swapped.
+        alpha: ground of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4], and alpha is 255
+        without transparency.
 
-    The sample's generator gives the numbers. Without one, the crop is the largest box in the middle, not flipped.
-
-    The filter is linear and antialiased, and reads the box only. It is torchvision's `BILINEAR` with `antialias=True`,
-    to one level. It computes in whole numbers: the same bits on every machine. If a JPEG's box is at least four times
-    as large as the result, its decoder scales the image first, to no less than twice the result. The whole file is
-    decoded, so damage anywhere in it is refused.
+    Without a generator, the crop is the largest box in the middle, not flipped. The filter is linear and antialiased:
+    torchvision's `BILINEAR` with `antialias=True`, to one level, in whole numbers: the same bits on every machine. A
+    JPEG's decoder first scales a box at least four times as large as the result, to no less than twice the result. The
+    whole file is decoded, so damage anywhere in it is refused.
 
     Raises: InvalidRuntime.
     """
@@ -119,14 +192,12 @@ def random_resized_crop(
 
 
 def _range_of(name: str, value: object) -> Range:
-    """Return a pair of numbers. Raises: TypeError."""
     if not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"{name} is a pair of numbers, (smallest, largest)")
     return _number_of(name, value[0]), _number_of(name, value[1])
 
 
 def _number_of(name: str, value: object) -> float:
-    """Return a number. Raises: TypeError."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r} is no number")
     return float(value)

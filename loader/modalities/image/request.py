@@ -1,4 +1,4 @@
-"""Requests for images of one shape (`image`): a size in px or a bucket, the part of the image, and alpha."""
+"""Requests for images of one shape: a size in px or a bucket, the part of the image, and alpha."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
 
 
 def size_of(value: GivenSize) -> Size | None:
-    """Return (height, width) in px, or None for None.
-
-    Raises: TypeError, ValueError for anything that is neither a pair of whole numbers nor a bucket.
-    """
+    """Return (height, width) in px, or None for None. Raises: TypeError, ValueError for another value."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -37,7 +34,7 @@ def size_of(value: GivenSize) -> Size | None:
 
 
 def frames_of(value: object) -> int | None:
-    """Return the frames of a clip, of a bucket that has them. Raises: ValueError for a text that names none."""
+    """Return a bucket's frames, if it names any. Raises: ValueError."""
     return _bucket(value)[2] if isinstance(value, str) else None
 
 
@@ -97,18 +94,16 @@ def image(
 
     `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` gives uint8 [H, W, 3] RGB, upright.
 
-    size: (height, width) in px, or None for the stored size. Or the name of a bucket such as "w896h1152" (width first,
-    as the column `bucket` has it).
-    crop: None stretches the whole image to `size`. "center" and "random" scale the image, its shape kept, until it
-    just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's
-    generator (in the middle where there is none). A smaller image is enlarged; leave it out with a predicate on
-    `width_px` and `height_px`.
-    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for images
-    that have none.
+        size: (height, width) in px, or None for the stored size. Or a bucket's name such as "w896h1152" (width first).
+        crop: None stretches the image to `size`. "center" and "random" scale it until it just covers `size`, and cut
+        the rest: evenly, or at a random draw (in the middle without a generator). A smaller image is enlarged; leave it
+        out with a predicate on `width_px` and `height_px`.
+        alpha: ground of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4], and alpha is 255
+        without transparency.
 
     Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
-    JPEG at least four times as large as the result is scaled by its decoder first, to no less than twice the result.
-    Its cost in exactness and its saving: docs/pipeline.md.
+    JPEG's decoder first scales an image at least four times as large as the result, to no less than twice the result
+    (docs/pipeline.md).
 
     Raises: InvalidRuntime.
     """

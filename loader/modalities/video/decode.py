@@ -1,12 +1,9 @@
 """Chosen frames of a video, exactly: found by timestamp, decoded from the right keyframe, and checked.
 
 The packets say which frames are displayed, when, and which are keyframes. The wanted frames' packets go to the decoder
-straight from the keyframe that their frames build on. Nothing is computed from a frame rate, no container seek is
-trusted, and each frame that comes back is known by the packet it came from. So the result equals, bit for bit, a
-decode from the start, whether the packets come from a whole file or were read one by one.
-
-- Frames that an edit list hides are not counted and not shown; two frames at one instant are refused.
-- One thread per decoder: parallelism is the loader's.
+from their keyframe on. No frame rate is used, no container seek trusted, and each frame is known by its packet. So the
+result equals, bit for bit, a decode from the start, from a whole file or single packets. Frames hidden by an edit list
+do not count; two frames at one instant are refused. One thread per decoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +14,7 @@ from av.error import FFmpegError
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
-from ..destination import Place, nowhere
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, Place, is_of_the_machine, nowhere
 from ..image.crop import Framing, Size
 from ..image.jpeg_header import check_scans
 from .demux import Codec, Source, WholeFile, whole_file
@@ -47,7 +42,7 @@ def read_whole(
     data: Mapping[str, Buffer],
     choose: Callable[[Mapping[str, Timeline]], Mapping[str, Choice]],
 ) -> dict[str, np.ndarray]:
-    """Return the clips of several videos of one sample, chosen together: field -> uint8 [T, H, W, 3].
+    """Return the clips of several videos of one sample: field -> uint8 [T, H, W, 3].
 
     choose: field -> timeline to field -> choice. Raises: DecodeFailed, and what `choose` raises.
     """
@@ -70,12 +65,9 @@ def read_bare(
     runs: Sequence[Run] | None = None,
     place: Place = nowhere,
 ) -> np.ndarray | None:
-    """Return the same clip from single packets: the packets of runs, which are `timeline.runs(frames)`.
+    """Return the same clip from the packets of `timeline.runs(frames)`; None: read the file whole.
 
-    place: memory for the clip. It holds anything where the clip is not returned.
-
-    None where they do not do (a keyframe that is none, a damaged frame): then the file has to be read whole, and
-    `read_whole` raises the reason. Raises: DecodeFailed for what it would refuse as well.
+    place: memory for the clip, undefined without one. Raises: DecodeFailed, as `read_whole`.
     """
     try:
         source = BarePackets(table, timeline, bodies)
@@ -95,7 +87,7 @@ def read_bare(
 
 
 def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choice) -> np.ndarray:
-    """Return uint8 [T, H, W, 3] of a run, from all of its bytes; frames are decoded from as far back as they need.
+    """Return uint8 [T, H, W, 3] of a run, from all of its bytes.
 
     Raises: DecodeFailed (bytes of another file than the table's, a run that cannot be decoded, too large).
     """
@@ -120,10 +112,8 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
 def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
     """Return uint8 [T, H, W, 3] of these frames of an open file, or of all packets of a run.
 
-    Each run is decoded from further and further back while frames are missing or damaged. The mark "keyframe" is
-    the container's word, and some have it on frames that build on others.
-
-    Raises: DecodeFailed; FFmpegError and other errors of av, which `whole_file` turns into it.
+    Each run is decoded from further back while frames are missing or damaged: some containers mark frames "keyframe"
+    that build on others. Raises: DecodeFailed; FFmpegError and other errors of av, which `whole_file` converts.
     """
     codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
     for run in source.timeline.runs(frames):

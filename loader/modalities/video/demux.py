@@ -1,7 +1,4 @@
-"""A whole video file: its container opened, every packet of its first video stream read, none decoded.
-
-`decode` reads from a `Source`: here one that holds the file, in `packet_decode` one that holds single packets.
-"""
+"""A whole video file: its container opened, every packet of its first video stream read, none decoded."""
 
 import io
 from collections.abc import Iterator
@@ -14,8 +11,7 @@ from av.error import FFmpegError
 
 from ...errors import DecodeFailed
 from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, beyond
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, is_of_the_machine
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
 from .mp4 import check_complete, check_tables
 from .timeline import Timeline
@@ -33,7 +29,7 @@ class Source(Protocol):
 
     @property
     def display_matrix(self) -> tuple[int, ...] | None:
-        """Nine int32 or nothing, where it does not come with the frames; None where it does."""
+        """Nine int32 or nothing; None if it comes with the frames."""
 
     @property
     def reorder_frames(self) -> int:
@@ -43,7 +39,7 @@ class Source(Protocol):
         """Return a decoder that has not seen a packet, with one thread."""
 
     def packet(self, number: int) -> VideoPacket:
-        """Return a packet by its number in decode order, with that number as its timestamp."""
+        """Return a packet by its number in decode order, which is its timestamp."""
 
 
 class WholeFile:
@@ -83,10 +79,7 @@ class WholeFile:
         return packet
 
     def _end_pts(self) -> int:
-        """Return the tick at which the last frame shown ends.
-
-        It lasts as long as the file states, which is often one tick, and at least as long as the frame before it.
-        """
+        """Return the end tick of the last shown frame: as stated, but at least the frame before's duration."""
         shown = sorted(
             (packet.pts or 0, packet.duration or 1)
             for packet, hidden in zip(self.packets, self.discard, strict=True)
@@ -120,7 +113,7 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
 
 
 def prepare(codec: Codec) -> None:
-    """Set one thread per decoder: parallelism is the loader's, and FFmpeg's own has dead-locked other projects."""
+    """Set one thread per decoder: FFmpeg's own threads have dead-locked other projects."""
     codec.thread_count = 1
     codec.options = {"max_pixels": str(MAX_FRAME_PX)}
 

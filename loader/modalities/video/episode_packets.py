@@ -1,4 +1,4 @@
-"""Cut the packets of one episode from an mp4 file, and write them to another, without decoding or encoding."""
+"""Cut the packets of one episode from an mp4 file and write them to another, without decoding or encoding."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOLERANCE_S = 1e-4
 """Tolerance of an episode's first frame against `from_timestamp`, a float64 sum; LeRobot's own tolerance."""
 _BEFORE_S = 1.0
-"""Seconds before the episode at which reading begins: an mp4 file is searched by decode times."""
+"""Seconds read before the episode: mp4 is searched by decode times."""
 _MOST_TICKS = 2**31 - 1
 """Ticks for which an mp4 file can show a frame."""
 
@@ -38,11 +38,11 @@ class PacketSpan:
     end: int
     """Tick at which the last frame ends, as `end_of` returns it."""
     places: Sequence[int]
-    """First byte of each packet in its file; -1 if the container does not give it."""
+    """First byte of each packet in its file; -1 if unknown."""
     time_base: Fraction
     """Seconds per tick."""
     kind: tuple[Any, ...]
-    """Facts shared by all packets of a file: codec, configuration, size, pixel format, time base."""
+    """Facts shared by a file's packets: codec, configuration, size, pixel format, time base."""
 
     @property
     def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -51,10 +51,7 @@ class PacketSpan:
 
     @property
     def decoded(self) -> list[int]:
-        """Ticks at which packets are decoded: ascending, none later than its frame is shown.
-
-        They are the ticks of the frames in order, moved back as far as reordering needs.
-        """
+        """Ascending ticks at which packets are decoded: the frames' ticks, moved back for reordering."""
         shown = self.shown.tolist()
         back = max(at - pts for at, pts in zip(shown, self.pts, strict=True))
         return [at - back for at in shown]
@@ -63,7 +60,7 @@ class PacketSpan:
 def end_of(pts: Sequence[int], declared: int = 0) -> int:
     """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before.
 
-    A packet's own duration does not help: in an mp4 file it is the time to the next packet's decoding.
+    A packet's own duration is, in mp4, the time to the next packet's decoding.
     """
     *_, before, last = 0, 0, *sorted(pts)[-2:]
     return max(declared, last + max(1, last - before))
@@ -103,9 +100,9 @@ def read_span(
 ) -> PacketSpan:
     """Return the packets of an episode with `frames` frames: of the whole file, or from a time on.
 
-    from_s, to_s: seconds in the file of the episode's first frame and its end; None for a file of its own.
+    from_s, to_s: seconds of the episode's first frame and end; None for a file of its own.
 
-    Raises: Corrupt if the episode does not begin at a keyframe, or the file has more or fewer frames.
+    Raises: Corrupt if it does not begin at a keyframe, or the file has more or fewer frames.
     """
     container, stream = opened_file
     assert stream.time_base is not None
@@ -157,7 +154,6 @@ def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
 def _packets_of(
     container: "InputContainer", stream: "VideoStream", what: str, frames: int, from_s: float | None
 ) -> tuple[list[Any], int | None]:
-    """Return at most `frames` packets from the episode's first on, and the tick of the next packet."""
     from .make_packet_table import HARMLESS
 
     packets: list[Any] = []
@@ -188,7 +184,7 @@ class Mp4Writer:
     """Writes spans one after the other to an mp4 file in scratch; equal spans give equal bytes."""
 
     def __init__(self, template: "VideoStream", time_base: Fraction | None = None) -> None:
-        """template: a stream of the spans' kind. time_base: of the spans, if it differs from the template's."""
+        """template: a stream of the spans' kind. time_base: of the spans, if other than the template's."""
         import av
 
         self._folder = HeldFolder("lerobot")
@@ -209,7 +205,7 @@ class Mp4Writer:
         self._decoded: int | None = None  # decode tick of the last packet
 
     def takes(self, span: PacketSpan) -> bool:
-        """Return whether an episode can come next: with more reordering, its first packet is decoded too early."""
+        """Return whether an episode can come next: more reordering would decode it too early."""
         return self._decoded is None or self.end + span.decoded[0] > self._decoded
 
     def add(self, span: PacketSpan) -> None:
@@ -250,9 +246,9 @@ def mp4_of(
     what: str,
     time_base: Fraction | None = None,
 ) -> bytes:
-    """Return an mp4 file of one episode's packets. Raises: StoreError for full scratch.
+    """Return an mp4 file of one episode's packets. time_base: of the span, if other than the file's.
 
-    time_base: of the span, if it differs from the file's.
+    Raises: StoreError for full scratch.
     """
     with on_scratch(
         None, f"when {what} was cut", room_for="an episode's video", again="run the same command again"

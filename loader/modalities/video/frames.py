@@ -1,15 +1,16 @@
 """Decoded video frames to one RGB array: colour, crop, size, rotation.
 
-- Colour follows the stream's matrix and range. An untagged stream is read as limited-range BT.601, as all
-  decoders do; high dynamic range is not tone-mapped, and 10-bit samples become 8.
-- Rotation and mirroring of the display matrix are applied; the pixel aspect ratio is not, and interlaced
-  frames are not deinterlaced: stored clips have square pixels and progressive frames.
+- Colour follows the stream's matrix and range. Untagged streams are limited-range BT.601, as in all decoders; high
+  dynamic range is not tone-mapped, and 10-bit samples become 8.
+- Rotation and mirroring of the display matrix are applied; pixel aspect ratio and interlacing are not.
 """
 
+import struct
 import threading
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import av
 import av.filter
@@ -18,10 +19,44 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
-from ..destination import Place, nowhere
-from ..image.crop import Box, Framing, Layout, Size
-from ..image.orientation import UPRIGHT, turned
-from .display_matrix import matrix_of, turn_of_matrix
+from ..fields import Place, nowhere
+from ..image.crop import UPRIGHT, Box, Framing, Layout, Size, Turn, turned
+
+if TYPE_CHECKING:
+    import av
+    from av.buffer import Buffer
+
+
+def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
+    """Return the side data of a decoded frame, by FFmpeg's name of its kind.
+
+    Raises: DecodeFailed if one kind is newer than PyAV, which then shows none, not even the matrix.
+    """
+    try:
+        return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub makes a TypedDict of it
+    except ValueError as error:
+        raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
+
+
+def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
+    """Return the nine numbers that came with a decoded frame, or None. Raises: DecodeFailed."""
+    matrix = side_data_of(frame).get("DISPLAYMATRIX")
+    return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
+
+
+def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
+    """Return the turn of a display matrix, if any. Raises: DecodeFailed (no quarter turn)."""
+    if not matrix:
+        return UPRIGHT
+    a, b, _, c, d, *_ = matrix
+    if b == c == 0 and a and d:
+        return Turn(False, d < 0, a < 0)
+    if a == d == 0 and b and c:
+        return Turn(True, b < 0, c < 0)
+    raise DecodeFailed(
+        f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright"
+    )
+
 
 # AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED of FFmpeg's libavutil/pixfmt.h.
 _NO_MATRIX, _NO_RANGE = 2, 0
@@ -44,7 +79,7 @@ _ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; nothing here ask
 
 
 class _Converters(threading.local):
-    """The converters of a thread: one for each step, which stays set up for the sizes it met last."""
+    """A thread's converters: one per step, set up for the last sizes."""
 
     def __init__(self) -> None:
         self.resize, self.pack, self.convert = VideoReformatter(), VideoReformatter(), VideoReformatter()
@@ -74,10 +109,9 @@ class ClipBuilder:
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
-        """Convert `frame` into these places of the clip.
+        """Convert `frame` into these positions of the clip.
 
-        Raises: DecodeFailed (a frame of another size than the first, an angle that is no quarter turn, a crop that
-        does not fit).
+        Raises: DecodeFailed (another size than the first frame's, no quarter turn, a crop that does not fit).
         """
         if not self._turn_is_known:
             self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
@@ -144,13 +178,10 @@ class ClipBuilder:
 
 
 class Cropper:
-    """Cuts a box out of frames of one size and format: FFmpeg's crop filter, which copies nothing."""
+    """Cuts a box out of frames of one size and format by FFmpeg's crop filter, without a copy."""
 
     def __init__(self, frame: av.VideoFrame, box: Box) -> None:
-        """Make the filter for frames like this one.
-
-        Raises: DecodeFailed where the box splits samples of colour (4:2:0 has one per 2 x 2 px).
-        """
+        """Make the filter. Raises: DecodeFailed if the box splits colour samples (4:2:0 has one per 2 x 2 px)."""
         top, left, height, width = box
         across, down = 16 // frame.format.chroma_width(16), 16 // frame.format.chroma_height(16)
         if left % across or top % down:
@@ -183,7 +214,7 @@ class Cropper:
 
 
 def _range(frame: av.VideoFrame) -> int | None:
-    """Return limited range for an untagged frame, unless its format (yuvj420p, rgb24 ...) implies full range."""
+    """Return limited range for an untagged frame, unless its format implies full range."""
     if frame.color_range != _NO_RANGE or not frame.format.name.startswith("yuv"):
         return None
     return _FULL if frame.format.name.startswith("yuvj") else _LIMITED

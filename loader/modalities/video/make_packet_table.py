@@ -1,4 +1,4 @@
-"""Making a packet table: every packet's place and checksum, and whether single packets do for decoding."""
+"""Making a packet table: every packet's place and checksum, and whether single packets can be decoded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,9 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, is_of_the_machine
 from .demux import Codec, VideoPacket, prepare, whole_file
-from .display_matrix import matrix_of
+from .frames import matrix_of
 from .packet_decode import open_codec, packet_of
 from .packet_table import NO_TIME, PacketTable, StreamFacts
 from .timeline import Timeline
@@ -72,10 +71,9 @@ def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
 
 
 def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> PacketTable:
-    """Return the table of packets that lie one behind the other, the first at byte 0.
+    """Return the table of contiguous packets, the first at byte 0. Raises: DecodeFailed.
 
-    codec: of their container, which has decoded nothing. `whole_because` is set where they do not do without it.
-    Raises: DecodeFailed.
+    codec: of their container, unused. `whole_because` is set if the packets need the container.
     """
     prepare(codec)
     bodies, size = packets.bodies, np.array([len(body) for body in packets.bodies], np.int32)
@@ -103,7 +101,6 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
-    """Return whether all settings of a decoder are equal; the rest is about the bytes and their times."""
     own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
     return facts == replace(tried, **own)
 
@@ -163,10 +160,6 @@ def _checked(
     body_of: Callable[[int], bytes],
     tried: StreamFacts | None,
 ) -> PacketTable:
-    """Return the table with its display matrix, and with a reason to read the file whole where there is one.
-
-    There is one where its first frame does not come out of a bare packet as it comes out of the file.
-    """
     if table.facts.whole_because:
         return table
     if not table.key.any():

@@ -1,4 +1,4 @@
-"""Facts of Matroska and WebM files that FFmpeg does not give: whether they are complete, and their hidden frames."""
+"""Facts of Matroska and WebM that FFmpeg lacks: completeness, and hidden frames."""
 
 from ...errors import DecodeFailed
 from ..fields import Buffer
@@ -14,9 +14,9 @@ HIDING = ("vp8", "vp9")
 
 
 def check_segment(data: Buffer) -> None:
-    """Accept a file whose segment lies within it. FFmpeg reads a truncated one as a shorter video.
+    """Accept a file with its whole segment, or of unknown size (live streams). FFmpeg reads a truncated one as shorter.
 
-    A segment of unknown size, as live streams have it, cannot be checked. Raises: DecodeFailed.
+    Raises: DecodeFailed.
     """
     at = 0
     while at < len(data):
@@ -35,7 +35,7 @@ def check_segment(data: Buffer) -> None:
 def is_hidden(codec: str, body: bytes) -> bool:
     """Return whether a packet of VP8 or VP9 is an "alternate reference": others build on it and it is not shown.
 
-    In WebM it is a block with the time of another (RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B).
+    (RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B.)
     """
     if codec == "vp8":
         return not body[0] >> 4 & 1
@@ -48,7 +48,7 @@ def is_hidden(codec: str, body: bytes) -> bool:
 
 
 def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    """Return a number of variable length and its end; -1 for a size that is not known. Raises: DecodeFailed."""
+    """Return a variable-length number and its end; -1 for unknown. Raises: DecodeFailed."""
     first = data[at] if at < len(data) else 0
     if not first:
         raise DecodeFailed(

@@ -1,8 +1,8 @@
 """Checks of an MP4 around FFmpeg: its tables are as long as they say, and its samples are all there.
 
-FFmpeg builds its index from counts that a header promises, before it reads a sample: 600 bytes can promise twenty
-million. So the boxes are walked first, without their contents: 20 microseconds for a clip of one track. FFmpeg follows
-a box wherever it lies, so a table counts wherever it is found.
+FFmpeg builds its index from a header's counts before it reads a sample: 600 bytes can promise twenty million. So the
+boxes are walked first, without their contents: 20 us for a clip of one track. FFmpeg follows a box wherever it lies, so
+every table counts.
 """
 
 import io
@@ -59,13 +59,13 @@ _ENTRY_BYTES = {
 }
 _LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov", b"iinf", b"iloc"))
 _PCM_RATIO = 16
-"""PCM samples that a byte of old QuickTime audio may stand for, whose table counts these."""
+"""Most PCM samples per byte of old QuickTime audio."""
 
 _Read = Callable[[int, int], bytes | memoryview]
 
 
 def check_tables(data: Buffer) -> None:
-    """Accept the bytes of an MP4 whose tables are as long as they say, and all bytes that are no MP4.
+    """Accept an MP4 whose tables are as long as they say, and other files.
 
     Raises: DecodeFailed with the box, the number in it and the limit.
     """
@@ -73,9 +73,9 @@ def check_tables(data: Buffer) -> None:
 
 
 def check_tables_of(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -> None:
-    """Accept an open file as `check_tables` does, and leave it at its start.
+    """Accept an open file as `check_tables`, and leave it at its start. Raises: DecodeFailed; OSError.
 
-    all_fragments: False where only the header is used: each fragment may cost a request. Raises: DecodeFailed; OSError.
+    all_fragments: False checks only the header: each fragment may cost a request.
     """
 
     def read(at: int, nbytes: int) -> bytes:
@@ -100,7 +100,7 @@ class _Tables:
         all_fragments: bool = True,
         is_unpacked: bool = False,
     ) -> None:
-        """file_nbytes: of the file that a decompressed header belongs to. is_unpacked: True for such a header."""
+        """file_nbytes: of the file of a decompressed header. is_unpacked: True for such a header."""
         self._unpacked = is_unpacked
         self._all_fragments = all_fragments
         self._read, self._nbytes = read, nbytes
@@ -113,7 +113,6 @@ class _Tables:
         self._is_sound = False
 
     def check(self) -> None:
-        """Walk all boxes. Raises: DecodeFailed."""
         self._walk(0, self._nbytes, 0)
 
     def _walk(self, at: int, stop: int, depth: int) -> None:
@@ -153,7 +152,7 @@ class _Tables:
         self._walk(start if kind != b"meta" else self._first_of_meta(start, end), end, depth + 1)
 
     def _first_of_meta(self, start: int, end: int) -> int:
-        """Return the first box of `meta`: FFmpeg searches the name "hdlr", four bytes at a time."""
+        """Return the first box of `meta`: FFmpeg searches "hdlr", four bytes at a time."""
         data = bytes(self._read(start, min(end - start, _META_BYTES)))
         at = data.find(b"hdlr")
         while at >= 0 and at % 4:
@@ -224,7 +223,7 @@ class _Tables:
             )
 
     def _promise(self, where: str, n: int) -> None:
-        """Take samples that have no entry of their own: each has a byte of the file at least."""
+        """Count samples without an entry: each has at least a byte of the file."""
         self._promised += n // _PCM_RATIO if self._is_sound else n
         if self._promised > self._file_nbytes:
             raise DecodeFailed(
@@ -238,7 +237,7 @@ class _Tables:
             )
 
     def _edit(self, where: str) -> None:
-        """Take an edit list, or the samples that it may repeat: each edit may show all samples of its track."""
+        """Count an edit list, or the samples that it may repeat."""
         entries = self._n_edits * self._n_samples
         if (
             self._n_edits > MAX_MP4_EDITED
@@ -249,7 +248,6 @@ class _Tables:
             raise DecodeFailed(beyond(what, entries, "index entries", most, "Write the video anew"))
 
     def _compressed(self, where: str, start: int, end: int) -> None:
-        """Check a header that is compressed by zlib: its length, and the tables in it."""
         at = start
         while at + 8 <= end:
             nbytes, kind = struct.unpack(">I4s", self._read(at, 8))
@@ -275,9 +273,7 @@ class _Tables:
 
 
 def check_complete(stream: "av.AudioStream | av.VideoStream", nbytes: int) -> None:
-    """Accept a demuxed stream whose sample table lies within a file of `nbytes` bytes.
-
-    The table is compared, not the number of packets: samples that an edit list leaves out are in neither.
+    """Accept a demuxed stream whose sample table lies within `nbytes`, by table: edit lists hide packets.
 
     Raises: DecodeFailed.
     """

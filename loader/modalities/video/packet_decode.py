@@ -1,25 +1,152 @@
-"""Bare packets: a clip decoded from some packets of a file and its packet table, without opening a container."""
+"""Bare packets: a clip decoded from some packets and its packet table, without a container."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
 
 import av
 
 from .demux import Codec, VideoPacket, prepare
 from .packet_table import PacketTable, StreamFacts
-from .preamble import preamble
 from .timeline import Run, Timeline
 
+Body = bytes | memoryview
+
+_LENGTH = Struct(">I")
+
+_UNKNOWN, _IGNORED, _LASTING, _PICTURE, _IDR = range(5)
+"""Kinds of units. _IGNORED: delimiters and padding. _LASTING: outlasts a flush."""
+
+# H.264's sequence parameter sets (7) are unknown here: its decoder carries colours over from one to the next.
+_H264 = {1: _PICTURE, 5: _IDR, 6: _LASTING, 8: _LASTING, 9: _IGNORED, 12: _IGNORED}
+_AV1 = {
+    1: _LASTING,
+    2: _IGNORED,
+    3: _PICTURE,
+    4: _PICTURE,
+    5: _LASTING,
+    6: _PICTURE,
+    7: _PICTURE,
+    15: _IGNORED,
+}
+
+
+class _Syntax(NamedTuple):
+    """Syntax of a codec's packets."""
+
+    units: Callable[[Body], list[tuple[int, int, int]] | None]
+    """Returns (begin, header, end) of each unit of a packet, or None if damaged."""
+    kinds: list[int]
+    """Kind of a unit, by the first byte of its header."""
+    begin: int
+    """Least kind of frame to begin at."""
+
+
+def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Run]) -> bytes | None:
+    """Return the bytes before the first frame that outlast a flush; None if the clip needs its own decoder.
+
+    O(units).
+    """
+    if (syntax := _syntax_of(facts)) is None:
+        return None
+    first: bytes | None = None
+    for run in runs:
+        for number in range(run.first, run.stop):
+            body = bodies[number]
+            kept, picture = b"", _picture_alone(body, syntax)
+            if not picture:
+                if (parts := _parts(body, syntax)) is None:
+                    return None
+                kept, picture = parts
+            if number == run.first and picture < syntax.begin:
+                return None
+            if first is None:
+                first = kept
+            elif kept and kept != first:
+                return None
+    return first
+
+
+def _syntax_of(facts: StreamFacts) -> _Syntax | None:
+    extra = facts.extradata
+    if facts.codec == "libdav1d":
+        return _AV1_SYNTAX
+    is_like_mp4 = len(extra) >= 6 and extra[0] == 1  # as ISO/IEC 14496-15 has it
+    if facts.codec == "h264" and is_like_mp4 and extra[4] & 3 == 3 and extra[5] & 31 == 1:
+        return _H264_SYNTAX
+    return None
+
+
+def _picture_alone(body: Body, syntax: _Syntax) -> int:
+    """Return the kind of a packet's only frame; 0 for other packets."""
+    if syntax.units is not _nal_units or len(body) < 6 or _LENGTH.unpack_from(body)[0] != len(body) - 4:
+        return 0
+    kind = syntax.kinds[body[4]]
+    return kind if kind >= _PICTURE else 0
+
+
+def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
+    """Return a packet's lasting bytes, and its first frame's kind; None if it is refused."""
+    kept, picture = b"", _UNKNOWN
+    units, kinds, _ = syntax
+    if (spans := units(body)) is None:
+        return None
+    for begin, head, stop in spans:
+        kind = kinds[body[head]]
+        if kind >= _PICTURE:
+            picture = picture or kind
+        elif kind == _UNKNOWN or (kind == _LASTING and picture):
+            return None
+        elif kind == _LASTING:
+            kept += body[begin:stop]
+    return kept, picture
+
+
+def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
+    """Split a packet of H.264 (ISO/IEC 14496-15): four length bytes before each unit."""
+    spans, at, end = list[tuple[int, int, int]](), 0, len(body)
+    while at < end:
+        stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        # FFmpeg takes a length of 1 for a start code, and expects start codes from there on.
+        if not at + 6 <= stop <= end:
+            return None
+        spans.append((at, at + 4, stop))
+        at = stop
+    return spans
+
+
+def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
+    """Split a packet of AV1 (bitstream specification, 5.3): a size behind each unit's first byte."""
+    spans, at, end = list[tuple[int, int, int]](), 0, len(body)
+    while at < end:
+        begin, size, shift, more = at, 0, 0, True
+        if body[at] & 6 != 2:  # in a layer, or without a size
+            return None
+        while more:
+            at += 1
+            if at == end or shift > 28:
+                return None
+            size |= (body[at] & 127) << shift
+            more, shift = body[at] > 127, shift + 7
+        at += 1 + size
+        if at > end:
+            return None
+        spans.append((begin, begin, at))
+    return spans
+
+
+_H264_SYNTAX = _Syntax(_nal_units, [_H264.get(byte & 31, _UNKNOWN) for byte in range(256)], _IDR)
+_AV1_SYNTAX = _Syntax(_open_bitstream_units, [_AV1.get(byte >> 3, _UNKNOWN) for byte in range(256)], _PICTURE)
+
+
 MAX_DECODERS = 4
-"""Decoders that a thread keeps."""
 MAX_PX = 2**20
-"""Pixels of the kept decoders, one frame of each. A decoder holds up to 20 of 1.5 bytes a pixel: 32 MB a thread."""
+"""Pixels of the kept decoders, one frame of each: 32 MB a thread."""
 
 Use = tuple[object, ...]
-"""Settings and preamble of a decoder."""
 
 
 class BarePackets:
@@ -37,7 +164,7 @@ class BarePackets:
         return open_codec(self._table.facts)
 
     def use(self, runs: Sequence[Run]) -> Use | None:
-        """Return the settings and preamble of these runs, the key of a cached decoder; None if none may be cached."""
+        """Return the settings and preamble of these runs, a cached decoder's key; None if uncacheable."""
         seen = preamble(self._table.facts, self._bodies, runs)
         return None if seen is None else (*settings_of(self._table.facts), seen)
 
@@ -46,10 +173,7 @@ class BarePackets:
 
 
 def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
-    """Return a packet that owns a copy of its bytes, and the zeros behind them that FFmpeg's decoders read.
-
-    A packet made of `bytes` has none: they would read whatever lies there.
-    """
+    """Return a packet with a copy of its bytes, and the zeros that FFmpeg's decoders read behind them."""
     packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates only from bytes
     packet.update(body)
     packet.pts, packet.is_keyframe = number, key
@@ -70,10 +194,7 @@ def settings_of(facts: StreamFacts) -> Use:
 
 
 def open_codec(facts: StreamFacts) -> Codec:
-    """Return a decoder, open, told the same as by FFmpeg's demuxer.
-
-    Raises: ValueError (this FFmpeg has no such video decoder); FFmpegError.
-    """
+    """Return an open decoder with the demuxer's settings. Raises: ValueError (unknown codec); FFmpegError."""
     codec = av.CodecContext.create(facts.codec, "r")
     if not isinstance(codec, av.VideoCodecContext):
         raise ValueError(f"{facts.codec!r} is no video decoder")
@@ -95,20 +216,20 @@ def open_codec(facts: StreamFacts) -> Codec:
 class DecoderCache(threading.local):
     """Least-recently-used cache of the current thread's decoders.
 
-    Opening and freeing a decoder takes 0.17 ms of the 6 ms of a clip, all under the interpreter's lock. A cached
-    decoder has the same settings and has read the same preamble. So after a flush it equals a new one (`preamble.py`).
+    Opening and freeing one takes 0.17 of a clip's 6 ms, under the interpreter's lock. A cached decoder has the same
+    settings and preamble, so after a flush it equals a new one .
     """
 
     def __init__(self) -> None:
         self._decoders: dict[Use, tuple[Codec, int]] = {}
 
     def take(self, use: Use) -> Codec | None:
-        """Return a decoder for this use, or None. The cache forgets it: a decoder that fails is not given back."""
+        """Return a decoder for this use, or None, and forget it: a failing one is not returned."""
         cached = self._decoders.pop(use, None)
         return cached and cached[0]
 
     def give_back(self, use: Use, decoder: Codec, px: int) -> None:
-        """Keep a decoder that decoded its clip without a fault. px: pixels of one frame."""
+        """Keep a decoder that worked. px: pixels of one frame."""
         self._decoders[use] = decoder, px
         while len(self._decoders) > MAX_DECODERS or sum(size for _, size in self._decoders.values()) > MAX_PX:
             del self._decoders[next(iter(self._decoders))]

@@ -1,7 +1,6 @@
 """Runs: an episode's packets that stay in their file, as a byte range and a packet table.
 
-A run has no container. Its packet table configures the decoder, and suffices to make an mp4 file of the run
-again.
+The table configures the decoder, and suffices to make an mp4 file of the run again.
 """
 
 import io
@@ -25,7 +24,6 @@ CONFIGURATION = {"h264": b"avcC", "hevc": b"hvcC", "libdav1d": b"av1C"}
 """Decoder -> box of an mp4 file with its configuration."""
 _UPRIGHT = 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000
 _NOT_TOLD = 0, 2, 2, 2
-"""FFmpeg's numbers of an unspecified range, primaries, transfer characteristics and matrix."""
 
 
 class PacketRun(NamedTuple):
@@ -109,7 +107,7 @@ def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
 
 
 def _first_packet(table: PacketTable, body: bytes) -> bytes:
-    """Return an mp4 file of one packet, from which FFmpeg configures a decoder of the run."""
+    """Return an mp4 file of one packet, from which FFmpeg configures a decoder."""
     ticks = table.facts.time_base.denominator
     kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
 
@@ -138,7 +136,6 @@ def _first_packet(table: PacketTable, body: bytes) -> bytes:
 
 
 def _entry(table: PacketTable) -> bytes:
-    """Return the sample entry of the stream: codec, size, colour, pixel shape."""
     facts = table.facts
     picture = struct.pack(
         ">6xH16xHHIIIH32xHh", 1, facts.width_px, facts.height_px, 0x480000, 0x480000, 0, 1, 24, -1
@@ -154,11 +151,9 @@ def _entry(table: PacketTable) -> bytes:
 
 
 def _full(kind: bytes, *content: bytes | int) -> bytes:
-    """Return a box with version and flags, both 0."""
     return _box(kind, 0, *content)
 
 
 def _box(kind: bytes, *content: bytes | int) -> bytes:
-    """Return a box; integers become 32 bits."""
     data = b"".join(struct.pack(">I", one) if isinstance(one, int) else one for one in content)
     return struct.pack(">I4s", 8 + len(data), kind) + data

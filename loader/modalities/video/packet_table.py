@@ -1,7 +1,7 @@
-"""The packet table of a video: the field `<field>.packets`, with which single packets are read without the file.
+"""The packet table of a video, field `<field>.packets`: lets single packets be read without the file.
 
-It is an Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order. The
-schema's metadata hold the settings of a decoder. docs/format.md is its normative text.
+An Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order. The schema's
+metadata holds a decoder's settings. docs/format.md is normative.
 """
 
 import base64
@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer, load
+from ..fields import Buffer, is_of_the_machine, load
 
 SUFFIX = ".packets"
 TABLE_VERSION = 1
@@ -45,10 +44,9 @@ _MAX_TICKS = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """Facts for decoding beside the packets, and the bytes that the table is of.
+    """Facts for decoding beside the packets, and the table's bytes.
 
-    The `color_*` fields and `colorspace` are FFmpeg's numbers as the container has them; the bitstream may have
-    others. They follow ITU-T H.273 but for the range.
+    `color_*` and `colorspace` are FFmpeg's numbers from the container (ITU-T H.273, except the range).
     """
 
     codec: str
@@ -117,11 +115,8 @@ class PacketTable:
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
-    tried: of a file that the same encoder and muxer made. If a decoder gets the same settings, no frame is decoded. The
-    comparison is of what the file and the table tell a decoder, and that was equal then.
-
-    A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets a
-    table too. It is marked, and the loader reads such a field whole.
+    tried: of a file of the same encoder and muxer; with equal decoder settings no frame is decoded. A video without
+    separable packets gets a marked table, and the loader reads it whole.
 
     Raises: DecodeFailed for a file that `loader.video` cannot read; MissingDependency (av).
     """
@@ -141,9 +136,9 @@ def packets_bytes(table: PacketTable) -> bytes:
 
 
 def read_packets(data: Buffer) -> PacketTable:
-    """Return a table from a field's bytes, whose checksum the caller has verified. O(packets).
+    """Return a table from a field's verified bytes, each value checked against its range. O(packets).
 
-    Checks each value against its range. Raises: DecodeFailed; FormatTooNew.
+    Raises: DecodeFailed; FormatTooNew.
     """
     try:
         with pa.ipc.open_stream(
@@ -174,7 +169,6 @@ def read_packets(data: Buffer) -> PacketTable:
 
 
 def _check(table: PacketTable) -> None:
-    """Raise DecodeFailed for a value out of its range."""
     facts, end = table.facts, table.pos + table.size
     wrong = {
         "no packets": not len(table),
@@ -218,10 +212,6 @@ def _text(value: Any) -> str:
 
 
 def _facts(metadata: Mapping[bytes, bytes]) -> StreamFacts:
-    """Return the facts of a schema's metadata.
-
-    Raises: DecodeFailed; FormatTooNew; KeyError, ValueError for entries that are missing or malformed.
-    """
     texts = {name.decode(): value.decode() for name, value in metadata.items()}
     if texts["penstock.table"] != "packets":
         raise DecodeFailed(f"packet table: this is a table of {texts['penstock.table']!r}")

@@ -1,6 +1,6 @@
-"""Video: the words mp4, mov, mkv, webm and run. Which frames of a clip are wanted, and how large; `decode` reads them.
+"""Video requests: which frames of a clip, and how large.
 
-A `run` is packets one behind the other, without a container: its packet table has the rest.
+Words mp4, mov, mkv, webm, and run (packets without container).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoDecoder:
-    """Decodes frames of a video to uint8 [T, H, W, 3] RGB; `loader.video` makes one and explains its arguments."""
+    """Decodes frames of a video to uint8 [T, H, W, 3] RGB; `loader.video` makes one."""
 
     frames: int = DEFAULT_FRAMES
     """Number of frames of the clip."""
@@ -48,10 +48,9 @@ class VideoDecoder:
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     start: int | None = None
-    """Number of the first frame in display order; None for `at` or a drawn place."""
+    """Number of the first frame in display order; None for `at` or a random draw."""
     at: At = None
-    """Second of the first frame, seconds of all frames, or another video field whose instants are shown; None for
-    `start` or a drawn place."""
+    """Second of the first frame, seconds of all, or another video field; None for `start` or a random draw."""
     crop: str | Box | None = None
     """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
@@ -73,8 +72,8 @@ class VideoDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the clip, from a whole file.
 
-        Raises: DecodeFailed (damaged, no video, too few frames, nothing shown at a time asked for); InvalidRuntime
-        (`at` names a field); MissingDependency (av).
+        Raises: DecodeFailed (damaged, no video, too few frames, nothing shown at a time); InvalidRuntime (`at` names a
+        field); MissingDependency (av).
         """
         if self.leader is not None:
             raise InvalidRuntime(
@@ -102,10 +101,10 @@ class VideoDecoder:
     def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
-        """Return the frames to show, by their numbers in display order. O(frames).
+        """Return the frames to show, by number in display order. O(frames).
 
-        among: the numbers [first, stop) that may be chosen when the place is drawn, where other cameras show less.
-        Raises: DecodeFailed (too few: nothing is repeated to fill a clip; nothing shown at a time).
+        among: numbers [first, stop) for a random draw, if other cameras show less. Raises: DecodeFailed (too few;
+        nothing shown at a time).
         """
         if isinstance(self.at, tuple):
             return [timeline.frame_at(time) for time in self.at]
@@ -169,10 +168,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """Return field -> choice of each video field of one sample: leaders first, then their followers.
-
-    Raises: DecodeFailed.
-    """
+    """Return field -> choice of one sample's video fields: leaders first, then followers. Raises: DecodeFailed."""
     frames: dict[str, list[int]] = {}
     for name, decoder in decoders.items():
         if decoder.leader is None:
@@ -212,31 +208,25 @@ def video(
 ) -> VideoDecoder:
     """Return a decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
-    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. Their beginning:
+    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. They begin at
 
     - start: the first frame's number in display order; or
-    - at: the time in seconds, on the video's own clock, at which the first frame is shown; or
-    - neither: a place drawn uniformly from the sample's generator over every start from which the clip fits (frame 0
-      where there is no generator).
+    - at: the time in seconds, on the video's own clock, of the first frame; or
+    - neither: a uniform draw over every start from which the clip fits (frame 0 without a generator).
 
-    at may also be several times: then the frame shown at each, in any order (`frames` and `stride` are not given).
-    Shown at t is the last frame whose timestamp is at most t; a time before the first frame or after the end of the
-    last is refused. Integers and fractions are exact. A float may lie 1 us before its frame; numpy.float32 is refused,
-    since it cannot name a frame of a long video.
+    at may be several times, in any order: the frame shown at each (without `frames` and `stride`). Shown at t is the
+    last frame with a timestamp of at most t; times before the first frame or after the last one's end are refused.
+    Integers and fractions are exact. A float may lie 1 us before its frame; numpy.float32 is refused as too coarse.
 
-    at may be the name of another video field of the sample: then the frames shown at the instants of that field's
-    frames, whatever the frame rates. A drawn place is one at which all fields that share it show something. The clocks
-    of such fields are one clock: their timestamps.
+    at may name another video field of the sample: then the frames shown at that field's instants, whatever the frame
+    rates. A random draw is one where all fields that share it show something. Their timestamps share one clock.
 
-    size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
-    "w640h384f32". That is width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at`
-    gives a number.
-    crop: None stretches the whole frame to `size`. "center" and "random" scale the frame, its shape kept, until it
-    just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's generator
-    (one for the clip). A box (top, left, height, width) is this part of the upright stored frame, scaled to `size` if
-    one is given. Its top and left are then even where colour is stored for 2 x 2 px.
-    times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
-    video's own clock. A transform needs it to take the actions that go with the frames.
+    - size: (height, width) in px of the result; None for the stored size. A bucket's name, such as "w640h384f32", width
+      first, also gives 32 frames unless `frames` or `at` does.
+    - crop: None stretches the frame to `size`. "center" and "random" scale it until it just covers `size`, and cut the
+      rest: evenly, or at a random draw (one per clip). A box (top, left, height, width) of the upright stored frame is
+      scaled to `size`, if given. Its top and left are even where colour is stored for 2 x 2 px.
+    - times: adds the field `<field>.times` to a batch: float64 [T], seconds at which each frame is first shown.
 
     Raises: InvalidRuntime.
     """
@@ -264,7 +254,6 @@ def video(
 
 
 def _times(at: Any) -> At:
-    """Return one time, several, or a field's name, checked. Raises: TypeError, ValueError for anything else."""
     if at is None or isinstance(at, str):
         return at
     if np.ndim(at) == 0:
@@ -290,7 +279,6 @@ def _time(value: Any) -> Time:
 
 
 def _crop(crop: Any) -> str | Box | None:
-    """Return the word or the box. Raises: TypeError for anything that is neither a word nor four whole numbers."""
     if crop is None or isinstance(crop, str):
         return crop
     numbers = tuple(map(operator.index, crop))

@@ -1,4 +1,4 @@
-"""When a video's frames are shown, and which packets a frame needs: pure arithmetic over a packet table."""
+"""When a video's frames are shown, and which packets a frame needs: arithmetic over a packet table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ...errors import DecodeFailed
 from .packet_table import I64, Bools, PacketTable
 
 FLOAT_SLACK_S = Fraction(1, 1_000_000)
-"""A float that was meant for a frame may lie a rounding before it: 1 / 30 as a float64 is below 1/30."""
+"""Rounding of a float meant for a frame: 1 / 30 as a float64 is below 1/30."""
 
 Time = int | float | Fraction
 
@@ -46,10 +46,7 @@ class Timeline:
 
     @staticmethod
     def of(pts: I64, key: Bools, discard: Bools, time_base: Fraction | None, end_pts: int) -> "Timeline":
-        """Return the timeline of packets.
-
-        Raises: DecodeFailed (two frames at one instant: their order cannot be known; no time base).
-        """
+        """Return the timeline of packets. Raises: DecodeFailed (two frames at one instant; no time base)."""
         if not time_base:
             raise DecodeFailed("video: the stream has no time base")
         numbers = np.flatnonzero(~discard)
@@ -81,14 +78,14 @@ class Timeline:
         return self.end_pts * self.time_base
 
     def time_s(self, frame: int) -> Fraction:
-        """Return the time, in seconds, at which a frame (a number in display order) is first shown."""
+        """Return the second at which a frame (number in display order) is first shown."""
         return int(self.times[frame]) * self.time_base
 
     def frame_at(self, time_s: Time) -> int:
-        """Return the frame that is shown at a time: the last one whose timestamp is not later, in display order.
+        """Return the frame shown at a time: the last one whose timestamp is not later. O(log frames).
 
-        Fractions and integers are exact; a float may lie up to `FLOAT_SLACK_S` before its frame. O(log frames).
-        Raises: DecodeFailed for a time before the first frame, or when the last one has ended.
+        Fractions and integers are exact; a float may lie `FLOAT_SLACK_S` before its frame. Raises: DecodeFailed for a
+        time when nothing is shown.
         """
         exact = Fraction(time_s)
         now = self._tick(exact)
@@ -102,18 +99,17 @@ class Timeline:
         return frame
 
     def first_from(self, time_s: Fraction) -> int:
-        """Return the first frame that is shown at a time or later: its number, or the number of frames."""
+        """Return the first frame shown at a time or later, or the number of frames."""
         return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
 
     def _tick(self, time_s: Fraction) -> int:
-        """Return the last tick that is not later."""
         base = self.time_base
         return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 
     def keyframe(self, number: int) -> int:
-        """Return the last key packet before or at packet `number` that is not displayed after it, else 0.
+        """Return the last key packet up to packet `number` that is not displayed after it, else 0.
 
-        A frame displayed before the keyframe that precedes it in the file (open GOP) builds on the one before.
+        A frame displayed before its preceding keyframe (open GOP) builds on the one before.
         """
         i = int(np.searchsorted(self.keys, number, side="right")) - 1
         while i >= 0 and self.pts[self.keys[i]] > self.pts[number]:
@@ -121,9 +117,9 @@ class Timeline:
         return int(self.keys[i]) if i >= 0 else 0
 
     def runs(self, frames: Sequence[int]) -> list[Run]:
-        """Return the packets to decode for these frames (numbers in display order), ascending. O(frames log packets).
+        """Return the packets to decode for these frames (in display order), ascending. O(frames log packets).
 
-        There is one run per keyframe needed; adjacent runs are joined.
+        One run per keyframe; adjacent ones are joined.
         """
         packets = self.shown[np.asarray(frames, np.int64)]
         places: dict[int, list[int]] = {}
@@ -141,7 +137,7 @@ class Timeline:
         return out
 
     def _keyframes(self, packets: I64) -> list[int]:
-        """Return `keyframe` of each packet, by one search: a search each takes ten times as long."""
+        """Return `keyframe` of each packet, ten times faster than one by one."""
         at = np.searchsorted(self.keys, packets, side="right") - 1
         first = np.where(at >= 0, self.keys[at], 0) if len(self.keys) else np.zeros_like(packets)
         for i in np.flatnonzero((at >= 0) & (self.pts[first] > self.pts[packets])).tolist():

@@ -14,35 +14,32 @@ Words = Sequence[tuple[int, int]]
 
 
 def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
-    """Return the keys of the generators that a transform draws from. ordinals: int64 [n], of the version.
+    """Return the keys of the generators for a transform. ordinals: int64 [n], of the version.
 
-    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). With the version's ordinal
-    a predicate does not change what happens to a sample.
+    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). The version's ordinal makes
+    them independent of the predicate.
     """
     return _words((seed, source, "augment", epoch), ordinals, ())
 
 
 def field_words(seed: int, source: str, epoch: int, ordinals: np.ndarray, field: str) -> Words:
-    """Return the keys of the generators that the decoder of one field draws from. ordinals: int64 [n], of the version.
+    """Return the keys of the generators for a field's decoder. ordinals: int64 [n], of the version.
 
-    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1): apart from
-    `sample_words`, so that selecting one more field does not change what a transform draws.
+    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1): another
+    selected field does not change a transform's draws.
     """
     return _words((seed, source, "decode", epoch), ordinals, (field,))
 
 
 def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:
-    """Return a fresh Philox generator for one sample in one epoch, with the key of `sample_words`.
-
-    numpy refuses `Generator.spawn` here, which is right: its children would not follow from the key.
-    """
+    """Return a new Philox generator for one sample in one epoch, with the key of `sample_words`."""
     return _generator(sample_words(seed, source, epoch, np.array([version_ordinal], np.int64)))
 
 
 def field_rng_key(
     seed: int, source: str, epoch: int, version_ordinal: int, field: str
 ) -> np.random.Generator:
-    """Return a fresh Philox generator for what a decoder of one field draws, with the key of `field_words`."""
+    """Return a new Philox generator for a field's decoder, with the key of `field_words`."""
     return _generator(field_words(seed, source, epoch, np.array([version_ordinal], np.int64), field))
 
 
@@ -55,6 +52,6 @@ def _words(before: Sequence[int | str], ordinals: np.ndarray, behind: Sequence[s
 
 
 def _generator(words: Words) -> np.random.Generator:
-    from .philox_key import generator_of  # numpy.random, 10 ms that a run without draws does not pay
+    from .philox_key import generator_of  # imports numpy.random: 10 ms, only for draws
 
     return generator_of(*words[0])

@@ -1,13 +1,13 @@
-"""Keys, the only source of randomness in the order, from blake2b and splitmix64; and the permutations that they pick.
+"""Keys, the only source of randomness in the order, by blake2b and splitmix64; and the permutations under them.
 
-`key` turns names and numbers into 64 bits (docs/order.md, "Keys"). `sub` derives further 64-bit values from a key,
-cheaply enough to do so per sample. Both are exact integer arithmetic modulo 2^64 and the same on every machine. Never
-`seed + epoch`: with it seed 42 in epoch 1 would be seed 43 in epoch 0.
+`key` turns names and numbers into 64 bits (docs/order.md, "Keys"). `sub` derives further 64-bit values, cheaply enough
+to do so per sample. Both are exact integer arithmetic modulo 2^64. Never `seed + epoch`: seed 42 in epoch 1 would be
+seed 43 in epoch 0.
 
-`perm(k, n, x)`: position x of the permutation of [0, n) that the key k picks, without a table of size n. Small n sorts
-hashes. Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks along the
-cycle until the value is below n again (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas:
-docs/order.md, "Permutations".
+`perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. Small n sorts hashes.
+Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks along the cycle until
+the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas: docs/order.md,
+"Permutations".
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def key(seed: int, source: str, purpose: str, epoch: int, *ids: int | str) -> in
 
 
 def mix64(z: int) -> int:
-    """Return z behind the splitmix64 finaliser, a bijection of [0, 2^64)."""
+    """Return z after the splitmix64 finaliser, a bijection of [0, 2^64)."""
     z = ((z ^ (z >> 30)) * MIX_1) & MASK
     z = ((z ^ (z >> 27)) * MIX_2) & MASK
     return z ^ (z >> 31)
@@ -58,16 +58,11 @@ def sub(k: int, a: int) -> int:
 
 
 def mix64_array(z: U64) -> U64:
-    """Return `mix64` of every element: a new uint64 array of the same shape."""
     return _mix_in_place(z.astype(np.uint64))
 
 
 def sub_array(k: int | U64, a: int | U64) -> U64:
-    """Return `sub` elementwise, broadcasting; at least one argument is a uint64 array.
-
-    The array has one dimension or more: numpy warns about the overflow of its scalars, and wraps its arrays silently,
-    as is wanted here.
-    """
+    """Return `sub` elementwise, broadcasting; at least one argument is a uint64 array of rank 1 or more."""
     step = ((a + 1) * GOLDEN) & MASK if isinstance(a, int) else (a + 1) * GOLDEN
     return _mix_in_place(np.asarray(step + k, dtype=np.uint64))
 
@@ -83,13 +78,13 @@ def _mix_in_place(z: U64) -> U64:
 
 Numbers = TypeVar("Numbers", I64, U64, I64 | U64)
 
-ARGSORT_MAX = 128  # above it a table is dearer than the network: a seek would cost 90 ms at large thresholds
+ARGSORT_MAX = 128  # above it a table costs more than the network: a seek would take 90 ms at large thresholds
 FEISTEL_ROUNDS = 8  # 6 fail the pair-difference test at n = 8, 16, 64
 _ROWS_AT_ONCE = 8192  # bounds the memory of the per-row sort to ROWS * 128 * 8 bytes = 8 MiB
 
 
 def perm(k: int | U64, n: int | I64, x: I64) -> I64:
-    """Return the places to which the permutation of [0, n) under k sends each x.
+    """Return the images of x under the permutation of [0, n) with key k.
 
     k: one key (int) or a key per element (uint64 [len(x)]).
     n: one size (int) or, with a key per element, a size per element (int64 [len(x)]).
@@ -128,9 +123,8 @@ def _each_its_size(k: U64, n: I64, x: I64) -> I64:
 def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
     """Return `argsort_stable(sub(k, 0..n-1))[x]` with a key per row: the column of the row's x-th smallest hash.
 
-    The hashes of a row are distinct (`sub` is a bijection in a), so finding the value finds the column. Sorting values
-    is several times faster in numpy than sorting positions. Behind the n of a shorter row stand the largest values
-    there are, which come last however they are sorted.
+    Hashes of a row are distinct, so their values are sorted, several times faster than positions. Shorter rows are
+    filled with the largest values.
     """
     columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
     hashes = sub_array(k[:, None], columns)
@@ -161,7 +155,6 @@ def _unsigned(value: int | I64) -> int | U64:
 
 
 def _root(n: I64) -> I64:
-    """Return the whole part of each square root; 0 <= n < 2^53."""
     root: I64 = np.sqrt(n).astype(np.int64)
     root -= root * root > n
     root += (root + 1) * (root + 1) <= n
@@ -169,12 +162,12 @@ def _root(n: I64) -> I64:
 
 
 def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
-    """Return a number of some elements: the one of all of them, or one for each."""
+    """Return the numbers of some elements; a single number stays one."""
     return value if isinstance(value, int) else value[rows]
 
 
 def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
-    """Return x behind the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
+    """Return x after the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
     quotient: U64 = np.floor_divide(x, b)
     right: U64 = x - quotient * b
     for r, k in enumerate(keys):
@@ -187,8 +180,8 @@ def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U6
 
 
 def _add_mod(value: U64, addend: U64, modulus: int | U64) -> U64:
-    """Return `(value + addend) mod modulus` as if without overflow; 0 <= value < modulus."""
-    total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it takes mod
+    """Return `(value + addend) mod modulus` without overflow; 0 <= value < modulus."""
+    total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it computes mod
     total += value
     total -= (total >= modulus) * np.asarray(modulus, np.uint64)
     return total

@@ -1,4 +1,4 @@
-"""L1: where position i of an epoch lies. A bijection of [0, N) with a bounded working set and no table.
+"""L1: the sample at position i of an epoch. A bijection of [0, N) with a bounded working set and no table.
 
 Positions are dealt round-robin to D lanes. A lane reads its chunks (c consecutive ordinals each) through h interleaved
 slots, staggered over time. So a job reads about D*h chunks at once and every chunk from its beginning to its end.
@@ -20,11 +20,11 @@ from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, p
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
-"""Decoded bytes of registered tables' chunks that a source reads side by side, about."""
+"""Approximate decoded bytes of registered tables' chunks that a source reads side by side."""
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
-CHUNK_BYTES = 2 * 2**20  # a chunk's worth of bytes: one range read that amortises a request
-CHUNKS_MIN = 65_536  # a source is cut into at least so many chunks, else the shuffle is too coarse
+CHUNK_BYTES = 2 * 2**20  # one range read of this size amortises a request
+CHUNKS_MIN = 65_536  # least chunks of a source: fewer shuffle too coarsely
 MAX_SAMPLES = 2**53
 MAX_CHUNK = 2**30
 MAX_LANES = 2**16
@@ -41,7 +41,7 @@ class LaneShape:
     lanes: int
     """D: number of lanes, a power of two."""
     rounds_h: int
-    """h: slots of a lane, which are the chunks that a lane reads interleaved."""
+    """h: slots of a lane, the chunks that it reads interleaved."""
 
     def __post_init__(self) -> None:
         for name, value, high in (
@@ -57,17 +57,17 @@ class LaneShape:
 
     @property
     def chunk_rounds(self) -> int:
-        """K: the number of chunks that each slot of a lane reads in an epoch."""
+        """K: chunks that each slot of a lane reads in an epoch."""
         return self.n // self.chunk // (self.lanes * self.rounds_h)
 
     @property
     def body(self) -> int:
-        """The number of positions of an epoch before its tail."""
+        """Positions of an epoch before its tail."""
         return self.lanes * self.rounds_h * self.chunk_rounds * self.chunk
 
     @property
     def live_samples(self) -> int:
-        """The number of samples in the chunks that are being read at once (D*h*c, or all of the source)."""
+        """Samples in the chunks that are read at once (D*h*c, or the whole source)."""
         return min(self.n, self.lanes * self.rounds_h * self.chunk)
 
 
@@ -78,15 +78,15 @@ def frozen_shape(
     lanes: int | None = None,
     decoded: tuple[int, int] | None = None,
 ) -> LaneShape:
-    """Return the shape that a plan freezes for a source, from its view alone (never from batch or world size).
+    """Return the shape that a plan freezes for a source, only from its view: never from batch or world size.
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
-    chunk, lanes: the caller's choice instead of the rule's.
-    decoded: samples of the view in a chunk that is decoded whole, and bytes of one; None for samples read alone.
+    chunk, lanes: override the rule.
+    decoded: (samples, bytes) of a chunk that is decoded whole; None for samples read one by one.
 
     Raises InvalidPlan for values out of range.
     """
-    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # numpy's integers are welcome
+    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
         chunk, lanes = _of_chunks(n, *decoded)
     if chunk is not None:
@@ -101,15 +101,12 @@ def frozen_shape(
 
 
 def fits_live(n: int, rows: int, nbytes: int) -> bool:
-    """Return whether all chunks of n samples may be decoded at once. rows, nbytes: of a chunk, as `decoded_chunk`."""
+    """Return whether all chunks of n samples may be decoded at once. rows, nbytes: of a chunk."""
     return -(-n // rows) * nbytes <= LIVE_CHUNK_BYTES
 
 
 def _of_chunks(n: int, rows: int, nbytes: int) -> tuple[int | None, int | None]:
-    """Return chunk and lanes whose samples lie in few decoded chunks at once; (None, None) for the rule of others.
-
-    A chunk of the order lies in chunk / rows + 1 of those, on the average.
-    """
+    """Return chunk and lanes whose samples lie in few decoded chunks at once; (None, None) for the usual rule."""
     if rows == 1 or fits_live(n, rows, nbytes):
         return None, None
     chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())
@@ -122,7 +119,7 @@ class EpochKeys:
     """The nine keys of one epoch of one source, named as in docs/order.md, "Lanes"."""
 
     r: int
-    """Key of the order in which a lane's slots are read."""
+    """Key of the order of a lane's slots."""
     p: int
     """Key of the order of chunks."""
     q: int
@@ -143,15 +140,14 @@ class EpochKeys:
 
 @lru_cache(maxsize=1024)
 def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
-    """Return all keys that L1 uses for this epoch; computed once, not per batch."""
     purposes = ("R", "P", "Q", "R2", "P2", "Q2", "T", "rot", "rot2")
     return EpochKeys(**{purpose.lower(): key(seed, name, purpose, epoch) for purpose in purposes})
 
 
 class Epochs(NamedTuple):
-    """Numbers and keys of the epochs that positions lie in: those of `LaneShape`, and the keys.
+    """Numbers of `LaneShape` and keys, for positions in one or several epochs.
 
-    Each is a number where it is one for all positions, else an array of one for each.
+    Each is a single number if it is the same for all positions, else an array.
     """
 
     n: int | I64
@@ -186,7 +182,6 @@ class Epochs(NamedTuple):
     """Key, as in `EpochKeys`."""
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
-        """Return these numbers of some of the positions."""
         return Epochs._make(at(one, rows) for one in self)
 
 
@@ -199,10 +194,10 @@ def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -
 
 
 def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
-    """Return view ordinals as `locate`, at positions in several epochs, of any sources, in one go.
+    """Return view ordinals as `locate`, at positions in several epochs, of any sources, together.
 
     epochs: (shape, name, epoch) of each.
-    which: int64, of each position the number of its epoch.
+    which: int64, number of each position's epoch.
     """
     if len(epochs) == 1:
         return locate(epochs[0][0], seed, *epochs[0][1:], positions)
@@ -229,7 +224,6 @@ def _located(epochs: Epochs, positions: I64) -> I64:
 
 
 def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
-    """Return (values + key) mod n; 0 <= values < n."""
     if isinstance(key, int):
         values += key % n
     else:
@@ -248,8 +242,7 @@ def _body(epochs: Epochs, i: I64) -> I64:
 def _tail(epochs: Epochs, i: I64) -> I64:
     """Return the ordinals of positions i of the tail, the N - body after the last full round.
 
-    The same lanes go over the rest, then a plain permutation over the few that do not fill the lanes. All are rotated
-    so that no ordinal is favoured.
+    The same lanes read the rest, and a plain permutation the few positions left; all are rotated.
     """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
@@ -287,7 +280,7 @@ def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, 
 
 
 def unpermuted(k: int, n: int, y: int) -> int:
-    """Return the x in [0, n) that `keyed_permutation.perm` sends to y."""
+    """Return the x in [0, n) that `keyed_permutation.perm` maps to y."""
     if n == 1:
         return 0
     if n <= ARGSORT_MAX:
@@ -309,7 +302,7 @@ def unpermuted(k: int, n: int, y: int) -> int:
 
 
 def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int) -> int:
-    """Return the position in an epoch at which `lanes.locate` has a view ordinal, 0 <= ordinal < shape.n."""
+    """Return the position in an epoch at which `locate` has a view ordinal."""
     keys, n, chunk = epoch_keys(seed, name, epoch), shape.n, shape.chunk
     slots = shape.lanes * shape.rounds_h
     m, within = divmod((ordinal - keys.rot) % n, chunk)
@@ -331,7 +324,7 @@ def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int
 
 
 def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:
-    """Return the position that `lanes` deals to sample y of the chunk that is read as number j."""
+    """Return the position dealt to sample y of the j-th chunk read."""
     lanes, h = shape.lanes, shape.rounds_h
     number, d = divmod(j, lanes)
     kappa, lane = divmod(number, h)

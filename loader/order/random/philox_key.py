@@ -1,11 +1,10 @@
-"""Philox generators by their key: one per thread, which begins anew for each sample unless somebody holds it.
+"""Philox generators by their key: one per thread, reset for each sample unless a caller keeps it.
 
-A new generator takes 4 us of the interpreter's lock, a new state 0.4 us. The state lies in memory at an address that
-numpy gives, in a layout that it does not promise. So the layout is checked once per process. With another layout each
-sample gets a new generator.
+A new generator takes 4 us of the interpreter's lock, a new state 0.4 us. The state's layout is undocumented, so it is
+checked once per process; with another layout each sample gets a new generator.
 
-Rejected: a generator that is made at its first draw. A state costs less than noticing that draw, and whatever stands in
-for the generator until then is no `numpy.random.Generator` over a `Philox`, which callers pickle, copy and hand on.
+Rejected: a generator created at its first draw. Detecting that draw costs more than a state, and a stand-in is no
+`numpy.random.Generator` over a `Philox`, which callers pickle, copy and pass on.
 """
 
 from __future__ import annotations
@@ -23,29 +22,24 @@ from numpy.random.bit_generator import ISeedSequence
 logger = logging.getLogger(__name__)
 
 _POINTERS, _REST = struct.Struct("@PP"), struct.Struct("@i4QiI2Q4Q")
-"""State of numpy's Philox: addresses of counter and key; place in the buffer, the buffer, whether there is half a word,
-the half, the key, the counter."""
+"""State of numpy's Philox: counter and key addresses; buffer position, buffer, half-word flag, half, key, counter."""
 _BEGUN, _COUNTER = (4, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0)
 _NBYTES, _KEY_AT, _COUNTER_AT = _POINTERS.size + _REST.size, 64, 80
 
 
 class PhiloxKey(ISeedSequence):
-    """The key of a Philox generator as the seed sequence that numpy asks for it.
-
-    `Philox(key=...)` also draws entropy from the operating system and throws it away, which takes twice as long.
-    """
+    """The key of a Philox generator as numpy's seed sequence; `Philox(key=...)` takes twice as long."""
 
     def __init__(self, first: int, second: int) -> None:
         self.words = first, second
 
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray[Any, Any]:
-        """Return the two words of the key, uint64 [2], which is all that Philox asks for."""
         assert (n_words, np.dtype(dtype)) == (2, np.uint64)
         return np.array(self.words, np.uint64)
 
 
 class _Reused:
-    """A generator that begins anew."""
+    """A generator that is reset."""
 
     __slots__ = ("_bits", "_generator", "_key", "_memory", "_references")
 
@@ -58,9 +52,9 @@ class _Reused:
         self._references = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
 
     def begin(self, first: int, second: int) -> np.random.Generator | None:
-        """Return the generator as new, with this key; None while somebody else holds it."""
-        generator = self._generator  # from here on held, should a signal's handler draw in this thread
-        # Each by itself: a state with another seed sequence drops the key, and so would hide a kept generator in a sum.
+        """Return the generator, new with this key; None while a caller keeps it."""
+        generator = self._generator  # counts as kept from here on: a signal handler may draw in this thread
+        # Compared one by one: a sum would hide a kept generator, whose state with another seed sequence drops the key.
         held = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
         if held != self._references:
             return None
@@ -77,7 +71,7 @@ _of_thread = _OfThread()
 
 
 def generator_of(first: int, second: int) -> np.random.Generator:
-    """Return the Philox generator with the key of these two words, which nobody else draws from."""
+    """Return the Philox generator with the key of these two words, for one caller only."""
     reused = _of_thread.reused
     generator = None if reused is None else reused.begin(first, second)
     if generator is None and _has_known_layout():
@@ -88,7 +82,6 @@ def generator_of(first: int, second: int) -> np.random.Generator:
 
 @cache
 def _has_known_layout() -> bool:
-    """Return whether this numpy lays a Philox's state out as `_POINTERS` and `_REST`."""
     bits = _philox(PhiloxKey(5, 6))
     address = bits.ctypes.state_address
     begun = (address + _COUNTER_AT, address + _KEY_AT, *_BEGUN, 5, 6, *_COUNTER)
@@ -109,7 +102,7 @@ def _has_known_layout() -> bool:
     if snapshots == [begun, drawn]:
         return True
     logger.warning(
-        "numpy %s has another memory layout of Philox than penstock knows: each sample gets a new generator, which "
+        "numpy %s has an unknown memory layout of Philox: each sample gets a new generator, which "
         "holds the interpreter's lock longer. Its draws are the same",
         np.__version__,
     )
@@ -121,7 +114,6 @@ def _philox(key: PhiloxKey) -> np.random.Philox:
 
 
 def _memory_of(bits: np.random.Philox) -> memoryview:
-    """Return the memory of a state, which lies in the object."""
     import ctypes
 
     return memoryview((ctypes.c_char * _NBYTES).from_address(bits.ctypes.state_address)).cast("B")

@@ -1,10 +1,9 @@
-"""Best-fit packing of documents into sequences of one length, as a table that is made once.
+"""Best-fit packing of documents into sequences of one length, as a table.
 
-Documents are taken in blocks of 2^14, in the view's order, so that adding documents leaves the full blocks before them
-alone and the work of a block is bounded. Inside a block they are packed best-fit decreasing: the longest first, each
-into the fullest sequence that still holds it. It wastes about as little as cutting a stream of tokens, and cuts only
-documents that are longer than a sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Formulas:
-docs/order.md, "Packing".
+Documents are packed in blocks of 2^14, in the view's order: new documents do not change earlier full blocks, and the
+work of a block is bounded. Inside a block they are packed best-fit decreasing: the longest first, each into the fullest
+sequence that still holds it. It wastes about as little as cutting a stream of tokens, and cuts only documents longer
+than a sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Formulas: docs/order.md, "Packing".
 """
 
 import hashlib
@@ -22,10 +21,10 @@ _HASHED_ROWS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces:
-    """Pieces of documents, sequence by sequence; int64 arrays, one entry per piece."""
+    """Pieces of documents, sequence by sequence: int64 [pieces] each."""
 
     row: I64
-    """Number of its sequence among those asked for."""
+    """Number of its sequence in the request."""
     place: I64
     """Number in its sequence, from 0."""
     document: I64
@@ -35,19 +34,19 @@ class Pieces:
     length: I64
     """Its tokens."""
     at: I64
-    """Place in its sequence where it begins."""
+    """Position in its sequence where it begins."""
     tokens: I64
-    """Tokens of its document, all of them."""
+    """Tokens of its whole document."""
 
     def __len__(self) -> int:
         return len(self.row)
 
 
 class PackTable:
-    """The pieces of documents that each sequence holds. 20 bytes per piece and 8 per sequence; read-only."""
+    """The pieces of documents in each sequence. 20 bytes per piece and 8 per sequence; read-only."""
 
     def __init__(self, sequence: I64, document: I64, start: I64, length: I64) -> None:
-        """Make a table of int64 arrays, a row per piece; `sequence` ascends from 0 without gaps, others: `Pieces`."""
+        """Make a table of int64 arrays, a row per piece, as in `Pieces`; `sequence` ascends from 0 without gaps."""
         n = int(sequence[-1]) + 1 if len(sequence) else 0
         self._first = np.searchsorted(sequence, np.arange(n + 1))
         self._document = document
@@ -55,7 +54,6 @@ class PackTable:
         self._tokens = np.bincount(document, length).astype(np.uint32)[document]
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return len(self._first) - 1
 
     @property
@@ -109,7 +107,7 @@ class PackTable:
 
     @cached_property
     def sha256(self) -> str:
-        """sha256 of all rows (sequence, document, start, length), each number as a little-endian int64, in hex."""
+        """sha256 of all rows (sequence, document, start, length), as little-endian int64, in hex."""
         digest = hashlib.sha256()
         for first in range(0, self.n_pieces, _HASHED_ROWS):
             digest.update(self.rows(first, first + _HASHED_ROWS).astype("<i8").tobytes())
@@ -137,10 +135,10 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
 def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
     """Return (sequence, document, start, length) of every piece of a block, documents numbered from 0.
 
-    Sequences in order of their first piece, pieces in order of their document.
+    Sequences are in order of their first piece, pieces in order of their document.
     """
     number = np.arange(len(tokens), dtype=np.int64)
-    filled = tokens // length  # sequences that a document fills alone
+    filled = tokens // length  # sequences that hold only this document
     rest = tokens - filled * length
     with_rest = np.flatnonzero(rest)
     fitted = best_fit(rest[with_rest], length)

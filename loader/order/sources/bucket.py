@@ -1,4 +1,4 @@
-"""The buckets that a caller asks for: what tells samples apart, and how large each bucket's batches are."""
+"""The buckets that a caller requests: the expression that assigns samples, and the size of each bucket's batches."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ...errors import InvalidPlan
-from ..mixing.ramp import GlobalBatch, in_force, steps_of
+from ..ramp import GlobalBatch, in_force, steps_of
 from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
@@ -23,15 +23,15 @@ class BucketBy:
     by: str
     """SQL expression on the samples table."""
     edges: tuple[str, ...] | None
-    """Ascending edges as decimal text, such as "0", "12.5", "inf"; None where values of `by` are the labels."""
+    """Ascending edges as text, such as "0", "12.5", "inf"; None if values are labels."""
     batch: Mapping[str, Sequence[tuple[int, int]]]
-    """Label -> (start step, samples of one global batch) each; labels left out have the plan's global_batch."""
+    """Label -> (start step, samples of a global batch); others have the plan's global_batch."""
     budget: Sequence[tuple[int, Fraction]] | None
-    """(start step, cost of one global batch) each; None for none."""
+    """(start step, cost of a global batch); None for none."""
     cost: Mapping[str, Number]
     """Label -> cost of one sample, in the budget's unit."""
     multiple: int
-    """Number that a batch is rounded down to a multiple of."""
+    """Batches are rounded down to a multiple of it."""
 
 
 def bucket(
@@ -43,19 +43,19 @@ def bucket(
     cost: Mapping[str, Number] | None = None,
     multiple: int = 1,
 ) -> BucketBy:
-    """Return the buckets that a plan's samples fall into: every batch is of one of them.
+    """Return buckets for a plan's samples: every batch is of one bucket.
 
     by: an SQL expression on the samples table. Without edges its values (strings, whole numbers or booleans) are the
     buckets' labels, such as `w896h1152` of the column `bucket`. With edges, ascending numbers, it is a number, and the
     buckets are [edges[0], edges[1]), [edges[1], edges[2]), ..., labelled `0..12.5`; the last edge may be float("inf").
     batch: label -> samples of one global batch of that bucket; others have the plan's global_batch.
-    budget: of pixels, tokens or seconds of one global batch, instead of `batch`. A bucket's batch is then `max(1,
-    budget // cost of one sample)`, at most the plan's global_batch.
+    budget: pixels, tokens or seconds of one global batch, instead of `batch`. A bucket's batch is then `max(1, budget
+    // cost of one sample)`, at most the plan's global_batch.
     multiple: a budget's batches are rounded down to a multiple of it (such as the world size), but are at least that.
-    cost: label -> cost of one sample, in the budget's unit. Those not named cost their upper edge, or, of a label such
-    as `w640h384f32`, width x height x frames in pixels.
+    cost: label -> cost of one sample, in the budget's unit. The default is the upper edge, or for a label such as
+    `w640h384f32` width x height x frames in pixels.
 
-    A batch, or the budget, may change at a step, as the plan's global_batch may: [(0, 64), (1000, 128), ...].
+    A batch, or the budget, may change at a step, like the plan's global_batch: [(0, 64), (1000, 128), ...].
 
     Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is made.
     """
@@ -92,10 +92,7 @@ def bucket(
 def size_ramp(
     bucket_by: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
 ) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, `batch_sizes` from there on), from step 0 on, where any of them changes.
-
-    global_batch: (start step, slots). Raises: InvalidPlan.
-    """
+    """Return (start step, `batch_sizes`) wherever any of them changes. global_batch: (start step, slots)."""
     ramps: list[Iterable[tuple[int, object]]] = [
         global_batch,
         bucket_by.budget or (),
@@ -114,13 +111,13 @@ def batch_sizes(
 ) -> dict[str, int]:
     """Return label -> slots of its batches at a step, labels ascending.
 
-    Raises: InvalidPlan for labels that no sample has, and a cost that is not known.
+    Raises: InvalidPlan for unknown labels or costs.
     """
     labels = sorted(labels)
     for name, value in (("batch", bucket_by.batch), ("cost", bucket_by.cost)):
         if unknown := sorted(set(value) - set(labels)):
             raise InvalidPlan(
-                f"bucket({name}=) names {unknown[:8]}; the buckets of {bucket_by.by!r} are {some(labels)}"
+                f"bucket({name}=) names {unknown[:8]}; the buckets of {bucket_by.by!r} are {first_few(labels)}"
             )
     if bucket_by.budget is None:
         return {label: in_force(bucket_by.batch.get(label, [(0, global_batch)]), step) for label in labels}
@@ -139,7 +136,7 @@ def batch_sizes(
 
 
 def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
-    """Return the cost of one sample of a bucket, in the budget's unit. Raises: InvalidPlan where nothing says so."""
+    """Return the cost of one sample of a bucket, in the budget's unit."""
     if label in bucket_by.cost:
         return _positive(f"cost of bucket {label!r}", bucket_by.cost[label])
     if bucket_by.edges is not None:
@@ -155,12 +152,10 @@ def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
 
 
 def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
     return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first few of many names, for a message."""
+def first_few(names: Sequence[str]) -> str:
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(map(repr, names[:8])) + more
 

@@ -1,11 +1,9 @@
-"""Sources that grow: a run goes on under a later version of a dataset from a chosen step.
+"""Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
-With buckets each bucket of a source has a stream of its own, and all of them grow at that step.
-
-The source's stream of positions i_k goes on; what changes is which sample a position holds. From the growth's first
-position on, the rest of the view's epoch and the delta view, of the new samples, are mixed. They are in proportion to
-their sizes, so that both end at one position. From there on epochs are of the whole new view. Formulas: docs/order.md,
-"Growing versions". Nothing is kept per sample or step: a position is found in O(number of growths).
+The source's stream of positions i_k goes on; its samples change. From the growth's first position, the rest of the
+view's epoch is mixed with the delta view (the new samples). They are in proportion to their sizes, so that both end at
+one position. Later epochs are of the whole new view. Each bucket has its own stream. A position costs O(number of
+growths), without a table. Formulas: docs/order.md, "Growing versions".
 """
 
 from bisect import bisect_right
@@ -20,7 +18,7 @@ from ..random.keyed_permutation import I64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Growth:
-    """A growth of a source: it reads another view from a step on."""
+    """A growth of a source: a new view from a step on."""
 
     step: int
     """First step under the new view."""
@@ -29,9 +27,9 @@ class Growth:
     number: int
     """1, 2, ... among the growths of the source."""
     first: int
-    """Version ordinal from which on the new version's samples are new."""
+    """Version ordinal from which the new version's samples are new."""
     removed: I64
-    """int64, ascending: version ordinals that the version before has and the new version has not."""
+    """int64, ascending: ordinals in the previous version of samples that the new one lacks."""
 
 
 def delta_name(source: str, number: int) -> str:
@@ -40,7 +38,7 @@ def delta_name(source: str, number: int) -> str:
 
 
 def whole_name(source: str, number: int) -> str:
-    """Return the name, in keys and in the plan, of all samples after a growth: `photos#1`; 0 is the source itself."""
+    """Return the name, in keys and in the plan, of all samples after a growth: `photos#1`; 0 is the source."""
     return f"{source}#{number}" if number else source
 
 
@@ -48,8 +46,8 @@ def whole_name(source: str, number: int) -> str:
 class Stage:
     """Content of a source's stream from a position on.
 
-    [start, origin) holds the stream of the stage before, and `delta` samples of the delta view in proportion. From
-    origin on it holds the whole view, in epochs.
+    [start, origin) mixes the stream of the previous stage with `delta` samples of the delta view. From origin on it is
+    the whole view, in epochs.
     """
 
     start: int
@@ -59,16 +57,16 @@ class Stage:
     epoch: int
     """Number of the epoch that begins at `origin`."""
     n: int
-    """Samples of the whole view; 0 for a bucket without samples, of which no position is asked for."""
+    """Samples of the whole view; 0 for an empty bucket."""
     delta: int = 0
     """Samples of the delta view."""
 
     def after(self, start: int, n: int, delta: int) -> "Stage":
         """Return the stage of a growth at position start >= self.start, to n samples, of which `delta` are new.
 
-        Where all are gone (n = 0) the epoch is over.
+        If none is left (n = 0) the epoch is over.
         """
-        if start <= self.origin:  # the epoch that this stage's own mixing ends is not over
+        if start <= self.origin:  # this stage's mixed epoch is not over
             remaining, epoch = self.origin - start, self.epoch
         else:
             begun = -(-(start - self.origin) // self.n)
@@ -79,11 +77,10 @@ class Stage:
         )
 
     def new_among(self, j: int) -> int:
-        """Return `new_before` of one number."""
         return j * self.delta // max(1, self.origin - self.start)
 
     def kept_among(self, j: int) -> int:
-        """Return the samples of the stage before among the positions start ... start + j."""
+        """Return the previous stage's samples among the positions start ... start + j."""
         return j + 1 - self.new_among(j + 1)
 
     def new_before(self, j: I64) -> I64:
@@ -104,8 +101,8 @@ class GrownStream:
     def places(self, position: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
         """Return the view of each stream position (int64 [m]), the epoch, and the position in it. O(m * stages).
 
-        The view is two arrays: the number of its stage, and true for the stage's delta view. In a delta view the
-        position is among its samples.
+        The view is two arrays: the number of its stage, and true for the stage's delta view, whose positions count its
+        own samples.
         """
         position = position.copy()
         number, epoch, inside = (np.zeros_like(position) for _ in range(3))
@@ -129,7 +126,7 @@ class GrownStream:
         return number, of_delta, epoch, inside
 
     def position_of(self, number: int, of_delta: bool, epoch: int, inside: int) -> int | None:
-        """Return the stream position that `places` sends to this place; None where growths leave it out.
+        """Return the stream position that `places` maps to this place; None if growths leave it out.
 
         O(stages * log of their length).
         """
@@ -152,17 +149,13 @@ class GrownStream:
         return position
 
     def epoch_start(self, epoch: int) -> int:
-        """Return the position at which an epoch begins."""
         stage = self.stages[bisect_right(self.stages, epoch, key=lambda entry: entry.epoch) - 1]
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
-        """Return the position at which the first epoch of a stage's view, or its delta view, ends.
-
-        None where it has none.
-        """
+        """Return the position at which the first epoch of a stage's view, or its delta view, ends; None for none."""
         stage = self.stages[number]
-        if of_delta:  # it is only in the plan where it is mixed in
+        if of_delta:  # only planned while it is mixed in
             first, last = stage.start, self.epoch_start(stage.epoch) - 1
         else:
             following = self.stages[number + 1 : number + 2]
@@ -178,10 +171,10 @@ def grown_streams(
     sizes: Mapping[tuple[str, int, bool], int],
     used_before: Callable[[int], Mapping[str, int]],
 ) -> dict[str, GrownStream]:
-    """Return stream -> its content, of the sources that grow.
+    """Return stream -> its content, for the sources that grow.
 
     growths: by step.
-    streams: source -> its stream, or those of its buckets.
+    streams: source -> its stream, or its buckets' streams.
     sizes: (stream, growth, whether of its delta view) -> samples, of all views.
     used_before: step -> stream -> positions that earlier steps took.
     """
@@ -197,10 +190,9 @@ def grown_streams(
 
 
 def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """Return true per version ordinal (int64) of a source's view that is gone from a version that counts at `step`.
+    """Return true per version ordinal (int64) of a view whose sample is missing in a version in force at `step`.
 
-    growths: of the source, by number.
-    number: of the view.
+    growths: of the source, by number. number: of the view.
     """
     is_removed = np.zeros(len(ordinals), np.bool_)
     for growth in growths[number:]:
@@ -210,32 +202,27 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
         here = before < len(growth.removed)
         here[here] = growth.removed[before[here]] == ordinals[here]
         is_removed |= here
-        ordinals = ordinals - before  # in the next version; of those that are gone it does not matter
+        ordinals = ordinals - before  # in the next version; arbitrary for removed samples
     return is_removed
 
 
 def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
     """Yield (number, ordinals) of a source's samples in each version, from a view's back to the plan's first.
 
-    number: of the view.
-    ordinals: version ordinals (int64); -1 comes out for samples that a version did not have.
-    growths: of the source.
+    number: of the view. ordinals: int64; -1 comes out for samples that a version lacks.
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
-        survivors = growth.removed - np.arange(
-            len(growth.removed)
-        )  # how many live ones precede each removed one
+        survivors = growth.removed - np.arange(len(growth.removed))  # live samples before each removed one
         earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
         ordinals = np.where((ordinals >= 0) & (ordinals < growth.first), earlier, -1)
         yield growth.number - 1, ordinals
 
 
 def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
-    """Return the growth with which each sample came, and its ordinal in that version: its name for ever in a plan.
+    """Return the growth that added each sample (0: the plan's first version), and its ordinal in that version.
 
-    number, ordinals: a source's view, and version ordinals (int64) of it. Growth 0 is the version that the plan began
-    with.
+    They are its permanent name in a plan. number, ordinals: a view, and version ordinals (int64) of it.
     """
     came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
     for at, earlier in earlier_ordinals(growths, number, ordinals):

@@ -1,4 +1,4 @@
-"""A view of packed sequences, numbered 0..N-1: what L1 shuffles in a plan with packing."""
+"""A view of packed sequences, numbered 0..N-1, which L1 shuffles in a plan with packing."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,15 @@ from .views import OrderView
 class PackedView:
     """A view of the sequences that documents are packed into; immutable.
 
-    documents: the view that was packed.
-    asked: the question.
-    packing: layout of a sequence.
-    table, table_sha256: the pieces that each sequence holds, and the hash that names them.
+    documents: the packed view. asked: the request. table, table_sha256: the pieces of each sequence, and their hash.
     """
 
     def __init__(
         self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
     ) -> None:
-        """Make the view. dtypes: of each of the fields that `asked` names.
+        """Make the view. dtypes: of each field that `asked` names.
 
-        Raises: InvalidPlan for tokens that are no whole numbers, and for a pad_id or fill that its dtype does not have.
+        Raises: InvalidPlan for tokens that are no whole numbers, and for a pad_id or fill outside of its dtype.
         """
         self.documents, self.asked, self.table = documents, asked, table
         self.packing = Packing(
@@ -35,7 +32,9 @@ class PackedView:
             length=asked.length,
             pad_id=asked.pad_id,
             dtype=dtypes[asked.field],
-            beside=tuple(SideField(field=name, fill=fill, dtype=dtypes[name]) for name, fill in asked.beside),
+            side_fields=tuple(
+                SideField(field=name, fill=fill, dtype=dtypes[name]) for name, fill in asked.side_fields
+            ),
         )
         self.table_sha256 = table.sha256
 
@@ -47,12 +46,12 @@ class PackedView:
 
     @property
     def id(self) -> str:
-        """Content hash: of the documents' view and the table; not of how a sequence is laid out."""
+        """Content hash of the documents' view and the table; independent of a sequence's layout."""
         return content_hash("w", {"documents": self.documents.id, **self._made_of()})
 
     @property
     def identity(self) -> str:
-        """The name of a sequence for ever, with its number: the documents' version, the field and the table."""
+        """The documents' version, the field and the table: with its number a permanent name of a sequence."""
         named = "\n".join([self.documents.identity, self.asked.field, self.table_sha256])
         return "k-" + hashlib.sha256(named.encode()).hexdigest()
 
@@ -61,7 +60,6 @@ class PackedView:
         return self.packing.length * sum(np.dtype(dtype).itemsize for _, _, dtype in self.packing.layout)
 
     def spec(self) -> dict[str, Any]:
-        """Return the JSON that a plan stores to open the view again."""
         return {
             "kind": "packed",
             "documents": self.documents.spec(),
@@ -70,11 +68,9 @@ class PackedView:
         }
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return the ordinals: a sequence's number is the same in every view of it."""
         return x
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        """Return the names of sequences: the number in the table."""
         return [sequence_key(number) for number in version_ordinals.tolist()]
 
     def ordinals(self, keys: Sequence[str]) -> I64:
@@ -83,7 +79,7 @@ class PackedView:
 
     @property
     def efficiency(self) -> float:
-        """Share of the sequences' places that hold a token: the rest is padding."""
+        """Share of the sequences' positions that hold a token."""
         return self.table.n_tokens / max(1, len(self) * self.packing.length)
 
     def _made_of(self) -> dict[str, Any]:
@@ -91,5 +87,4 @@ class PackedView:
 
 
 def sequence_key(number: int) -> str:
-    """Return the key of a packed sequence: `sequence-000000000012`."""
     return f"sequence-{number:012d}"

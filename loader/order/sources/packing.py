@@ -1,4 +1,4 @@
-"""The packing that a caller asks for, and the part of it that the plan keeps: documents as sequences of one length."""
+"""The packing that a caller requests, and the part that the plan keeps: documents as sequences of one length."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..random.plan_hash import whole
 
 MAX_LENGTH_TOKENS = 2**24
 POSITION_IDS, SEGMENT_IDS, LOSS_MASK = "position_ids", "segment_ids", "loss_mask"
-"""The fields of a packed batch beside its tokens, each behind the field's name and a dot."""
+"""Suffixes of a packed batch's further fields: `<field>.position_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +23,17 @@ class PackBy:
     length: int
     """Tokens of a sequence."""
     pad_id: int
-    """Token behind a sequence's last token."""
+    """Token after a sequence's last token."""
     lengths: str | None
     """SQL expression for a document's number of tokens; None takes it from the index."""
     checksums: bool
-    """True keeps the checksums of pieces in the root, so that loaders read only pieces."""
-    beside: tuple[tuple[str, int], ...]
-    """(other `.npy` field, its value where there is no token) each."""
+    """True keeps checksums of pieces in the root, so that loaders read only pieces."""
+    side_fields: tuple[tuple[str, int], ...]
+    """(other `.npy` field, its value without a token)."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that are read of a document: its tokens first."""
-        return (self.field, *(name for name, _ in self.beside))
+        return (self.field, *(name for name, _ in self.side_fields))
 
 
 def pack(
@@ -49,15 +48,15 @@ def pack(
     """Return the packing of documents of tokens into sequences of one length, each a slot of a batch.
 
     field: an `.npy` field with the tokens of a document, of one dimension and one integer dtype.
-    length: tokens of a sequence. Documents that are longer are split; nothing is dropped.
-    pad_id: the token behind a sequence's last token.
-    lengths: an SQL expression on the samples table that is a document's number of tokens, such as "n_tokens". Without
-    it the number follows from the bytes that the index has of the field.
+    length: tokens of a sequence. Longer documents are split; nothing is dropped.
+    pad_id: the token after a sequence's last token.
+    lengths: an SQL expression on the samples table for a document's number of tokens, such as "n_tokens". Without it
+    the number follows from the field's bytes in the index.
     checksums: read every document that is split once, whole, now, and keep its pieces' checksums in the root. Loaders
-    then read only pieces that they need. It changes how documents are read, not the plan; it is for tokens alone.
-    beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out as the
-    tokens are. Each has the whole number (or truth value) for places without a token: `{"labels.npy": -100, "loss.npy":
-    False}`.
+    then read only pieces that they need. It does not change the plan. Only for tokens without `beside`.
+    beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
+    the tokens. Each has the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
+    "loss.npy": False}`.
 
     Raises: InvalidPlan.
     """
@@ -67,7 +66,7 @@ def pack(
         raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
     if not isinstance(checksums, bool):
         raise InvalidPlan(f"pack(checksums={checksums!r}): True or False is needed")
-    others = _beside(field, beside)
+    others = _side_fields(field, beside)
     if others and checksums:
         raise InvalidPlan(
             f"pack(checksums=True, beside={beside!r}): only tokens are read by the piece; leave one of the two out"
@@ -78,12 +77,11 @@ def pack(
         pad_id=whole("pack: pad_id", pad_id, -(2**63), 2**64 - 1),
         lengths=lengths,
         checksums=checksums,
-        beside=others,
+        side_fields=others,
     )
 
 
-def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
-    """Return (field, fill) each, fields as they were given. Raises: InvalidPlan."""
+def _side_fields(field: str, asked: object) -> tuple[tuple[str, int], ...]:
     if asked is None:
         return ()
     names_made = [f"{field}.{one}" for one in (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)]
@@ -105,12 +103,12 @@ def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideField:
-    """A field that is laid out as the tokens are."""
+    """A field that is laid out like the tokens."""
 
     field: str
     """Name of the `.npy` field."""
     fill: int
-    """Value where there is no token."""
+    """Value without a token."""
     dtype: str
     """dtype as numpy writes it (`<u2`)."""
 
@@ -135,18 +133,18 @@ class Packing:
     length: int
     """Tokens of a sequence."""
     pad_id: int
-    """Token behind a sequence's last token."""
+    """Token after a sequence's last token."""
     dtype: str
     """dtype of the tokens as numpy writes it (`<u2`)."""
-    beside: tuple[SideField, ...] = ()
-    """Fields laid out as the tokens are; empty for none."""
+    side_fields: tuple[SideField, ...] = ()
+    """Fields laid out like the tokens."""
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
-        """(field, value where there is no token, dtype) of the tokens, and of the fields beside them."""
+        """(field, value without a token, dtype) of the tokens, and of the fields beside them."""
         return (
             (self.field, self.pad_id, self.dtype),
-            *((one.field, one.fill, one.dtype) for one in self.beside),
+            *((one.field, one.fill, one.dtype) for one in self.side_fields),
         )
 
     def __post_init__(self) -> None:
@@ -164,21 +162,19 @@ class Packing:
 
     def to_json(self) -> dict[str, Any]:
         own = {"field": self.field, "length": self.length, "pad_id": self.pad_id, "dtype": self.dtype}
-        beside = [{"field": one.field, "fill": one.fill, "dtype": one.dtype} for one in self.beside]
-        return {**own, "beside": beside} if beside else own
+        sides = [{"field": one.field, "fill": one.fill, "dtype": one.dtype} for one in self.side_fields]
+        return {**own, "beside": sides} if sides else own
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Packing":
-        """Return the packing of a plan's JSON. Raises: InvalidPlan for JSON that is no packing."""
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
-            return Packing(**own, beside=tuple(SideField(**one) for one in body.get("beside", ())))
+            return Packing(**own, side_fields=tuple(SideField(**one) for one in body.get("beside", ())))
         except (KeyError, TypeError) as error:
             raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name. Raises: InvalidPlan."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -186,7 +182,6 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _holds(kind: np.dtype[Any], number: int) -> bool:
-    """Return whether a dtype of whole numbers or truth values has this one."""
     if kind.kind == "b":
         return number in (0, 1)
     held = np.iinfo(kind)

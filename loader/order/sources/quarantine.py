@@ -1,6 +1,6 @@
-"""Known-bad samples: their slots are planned with substitutes, so nobody reads them.
+"""Known-bad samples, whose slots are planned with substitutes.
 
-A list has a step from which it counts, as a schedule's weights have: what was planned before stays.
+A list counts from a step on, like a schedule's weights: earlier steps stay.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +30,7 @@ class QuarantineList:
     samples: tuple[tuple[int, str], ...]
     """(version ordinal, key) each, by ordinal."""
     growth: int = 0
-    """Growth of the source with which these samples came, whose version has these ordinals; 0 for the version that
-    the plan began with."""
+    """Growth of the source whose version has these ordinals; 0 for the plan's first version."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -47,7 +46,7 @@ class Quarantine:
     """A plan's lists of known-bad samples."""
 
     lists: Sequence[QuarantineList] = ()
-    """Lists in order of start step, source (its whole name, without a bucket) and growth; empty for most plans."""
+    """Lists in order of start step, source (without bucket) and growth."""
     _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +62,7 @@ class Quarantine:
         object.__setattr__(self, "_tables", tables)
 
     def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
-        """Return true per version ordinal (int64) of a sample of this growth that is quarantined at this step.
+        """Return true per version ordinal (int64) of a growth's sample that is quarantined at this step.
 
         O(len(ordinals) * log(samples listed)).
         """
@@ -75,7 +74,6 @@ class Quarantine:
         return held
 
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
-        """Return these lists and others, those of one step, source and growth as one; none without samples."""
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
         for entry in (*self.lists, *more):
             samples.setdefault((entry.start_step, entry.source, entry.growth), set()).update(entry.samples)
@@ -89,7 +87,7 @@ class Quarantine:
     def to_json(
         self, before: int | None = None, sources: Iterable[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the lists; with `before` and `sources`, those of these sources that counted before that step."""
+        """Return the lists; `before` and `sources` restrict them to earlier steps and these sources."""
         names = None if sources is None else set(sources)
         return [
             entry.to_json()
@@ -99,7 +97,6 @@ class Quarantine:
 
 
 def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
-    """Return the lists of `make_plan(quarantine=)`. views: source name -> its whole view. Raises InvalidPlan."""
     stretches = [(0, value)] if isinstance(value, Mapping) else value or []
     if not isinstance(stretches, Sequence) or isinstance(stretches, str):
         raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
@@ -124,11 +121,9 @@ def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
 def listed_samples(
     source: str, value: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """Return (version ordinal, key), by ordinal, of the keys in `value`, which has one list or several.
+    """Return (version ordinal, key), by ordinal, of the keys in `value`, one list or several.
 
-    Costs what finding them costs the view: of a version, reading its key column once.
-
-    Raises InvalidPlan: an unknown source, a str instead of a list of keys, or a key that no live sample has.
+    A version reads its key column once. Raises InvalidPlan: an unknown source, or a key without a live sample.
     """
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")
@@ -142,6 +137,6 @@ def listed_samples(
     if unknown := [key for key, ordinal in zip(named, ordinals, strict=True) if ordinal < 0]:
         raise InvalidPlan(
             f"quarantine[{source!r}] names {len(unknown)} sample(s) that its version does not have, the first is "
-            f"{unknown[0]!r}; correct the keys, or leave out those that were excluded from the version"
+            f"{unknown[0]!r}; correct the keys, or leave out keys that were excluded from the version"
         )
     return tuple(sorted(zip(ordinals, named, strict=True)))

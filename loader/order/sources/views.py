@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import EmptyView, InvalidPlan
 from ..random.keyed_permutation import I64, framed
 from ..random.lanes import MAX_SAMPLES
+from ..random.plan_hash import content_hash
 
 
 class OrderView(Protocol):
@@ -21,7 +22,7 @@ class OrderView(Protocol):
 
     @property
     def identity(self) -> str:
-        """The version's id ('v-<hex>'): with a version ordinal it names a sample for ever, in any view."""
+        """The version's id ('v-<hex>'): with a version ordinal a permanent name of a sample, in any view."""
 
     def __len__(self) -> int:
         """Return N, the number of live samples."""
@@ -31,7 +32,7 @@ class OrderView(Protocol):
         """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
 
     def spec(self) -> dict[str, Any]:
-        """Return JSON without floats from which the view can be opened again."""
+        """Return JSON without floats, to open the view again."""
 
     def version_ordinals(self, x: I64) -> I64:
         """Return ordinals in the whole version (int64) of view ordinals (int64); without a predicate the same."""
@@ -40,15 +41,15 @@ class OrderView(Protocol):
         """Return the sample keys at version ordinals (int64)."""
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """Return the version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
+        """Return the version ordinals (int64) of sample keys; -1 for a key without a live sample in the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
-    """Samples that a version has and an earlier version has not."""
+    """Samples of a version that an earlier version lacks."""
 
     view: OrderView | None
-    """Samples of the new parts; None where there are none."""
+    """Samples of the new parts; None for none."""
     first: int
     """Version ordinal from which on samples are new."""
     removed: I64
@@ -56,10 +57,10 @@ class Delta:
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
-    """Return the samples that a view has and an earlier view of the same source has not, and those removed.
+    """Return the samples that a view has and an earlier view of the same source lacks, and those removed.
 
-    compare: also look whether both select the same of the samples that both have.
-    Raises InvalidPlan where it does not go on from it, or is of another kind.
+    compare: also check that both select the same of their common samples. Raises InvalidPlan unless it continues that
+    view.
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
@@ -74,14 +75,14 @@ def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool =
 
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
-    """A view without bytes: for planning, tests and measurements at any scale. It costs no memory."""
+    """A view without bytes: for planning, tests and measurements at any scale. Takes no memory."""
 
     n_samples: int
     """Number of samples, before `first` is applied."""
     name: str = "synthetic"
     """Name, a part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
-    """(label, samples) pairs, which `split` gives for every question; empty where it cannot be split."""
+    """(label, samples) pairs, the result of every `split`; empty if it cannot be split."""
     first: int = 0
     """Ordinal; samples before it are left out."""
 
@@ -108,7 +109,6 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """Return the samples beyond those of a smaller synthetic view of the same name. Raises: InvalidPlan."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
@@ -143,8 +143,8 @@ def synthetic(
 ) -> SyntheticView:
     """Return a view of n_samples samples without bytes, with keys '000000000000' and so on.
 
-    buckets: label -> samples, n_samples in all, for plans with `bucket_by`: whatever that asks, these are the answer.
-    Raises EmptyView for n_samples = 0, InvalidPlan for anything that is not a whole number up to 2^53.
+    buckets: label -> samples, n_samples in all, for plans with any `bucket_by`. Raises EmptyView for n_samples = 0,
+    InvalidPlan for anything that is not a whole number up to 2^53.
     """
     _check_size("n_samples", n_samples, name)
     for label, n in (buckets or {}).items():
@@ -159,3 +159,86 @@ def _check_size(what: str, n: object, name: str) -> None:
         raise InvalidPlan(f"{what} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
     if n == 0:
         raise EmptyView(f"synthetic view {name!r} has no samples ({what} = 0); at least 1 is needed")
+
+
+class ListedView:
+    """The entries of a list, numbered by (version ordinal, place in the list); immutable.
+
+    An ordinal may occur several times: each is an entry.
+
+    listed: the samples' view.
+    first_epoch: int64 [N], entry at each place of the list, which is the position in the first epoch.
+    places: int64 [N], place of each entry.
+    list_sha256: hash of the list's ordinals as little-endian int64.
+    """
+
+    def __init__(self, view: OrderView, ordinals: I64) -> None:
+        self.listed = view
+        self.places = np.argsort(ordinals, kind="stable").astype(np.int64, copy=False)
+        self._ordinals = ordinals[self.places]
+        self.first_epoch = np.empty_like(self.places)
+        self.first_epoch[self.places] = np.arange(len(ordinals))
+        self.list_sha256 = list_sha256(ordinals)
+
+    def __reduce__(self) -> Any:
+        return ListedView, (self.listed, self.in_order)
+
+    def __repr__(self) -> str:
+        return f"ListedView({self.listed!r}, {len(self)} listed)"
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def in_order(self) -> I64:
+        return self._ordinals[self.first_epoch]
+
+    @property
+    def id(self) -> str:
+        return content_hash("w", {"list": self.list_sha256, "view": self.listed.id})
+
+    @property
+    def identity(self) -> str:
+        return self.listed.identity
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        return self.listed.mean_sample_bytes
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "listed", "view": self.listed.spec(), "list": self.list_sha256}
+
+    def version_ordinals(self, x: I64) -> I64:
+        """Return version ordinals (int64) of entries (int64); they ascend, with repeats."""
+        return self._ordinals[x]
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        return self.listed.keys(version_ordinals)
+
+    def ordinals(self, keys: Any) -> I64:
+        """Return version ordinals (int64) of sample keys, listed or not; -1 for unknown keys."""
+        return self.listed.ordinals(keys)
+
+
+def list_sha256(ordinals: I64) -> str:
+    return hashlib.sha256(np.ascontiguousarray(ordinals, dtype="<i8").tobytes()).hexdigest()
+
+
+def checked_list(value: Any) -> I64:
+    """Return a list as int64 [N], a copy. Raises: InvalidPlan for anything else; EmptyView for an empty one."""
+    array = np.asarray(value if isinstance(value, np.ndarray) else list(value))
+    if array.size == 0:
+        raise EmptyView("listed: the list is empty; name the version ordinals of one sample at least")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidPlan(
+            f"listed: the list is {array.dtype} {list(array.shape)}; version ordinals are needed, whole numbers in one "
+            "dimension, such as view.ordinals(keys) gives"
+        )
+    wrong = np.flatnonzero((array < 0) | (array >= MAX_SAMPLES))
+    if len(wrong):
+        place = int(wrong[0])
+        raise InvalidPlan(
+            f"listed: place {place} has {array[place]}, as {len(wrong)} of {len(array)} have such; -1 is a key that no "
+            "live sample of the version has: leave it out, or list samples of the version that has it"
+        )
+    return array.astype(np.int64)

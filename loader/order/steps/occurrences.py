@@ -1,4 +1,4 @@
-"""The way back from a sample to the steps whose batches hold it: L1 to L4 inverted, epoch by epoch."""
+"""Find the steps whose batches hold a sample: L1 to L4 inverted, epoch by epoch."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -22,23 +22,21 @@ class Occurrence(NamedTuple):
     step: int
     """Global step."""
     slot: int
-    """Number of the slot in the canonical order of the step's global batch."""
+    """Slot number in the canonical order of the step's global batch."""
     epoch: int
     """Epoch of the source."""
     attempt: int
-    """0 for the slot's own sample, else its number as the substitute of another."""
+    """0 for the slot's own sample, else its number as a substitute."""
 
 
 class Substituted(Protocol):
-    """The part of a ledger's entry that tells which sample a slot held."""
+    """The fields of a ledger's entry that identify the sample of a slot."""
 
     @property
-    def step(self) -> int:
-        """Global step."""
+    def step(self) -> int: ...
 
     @property
-    def slot(self) -> int:
-        """Number of the slot in the global batch."""
+    def slot(self) -> int: ...
 
     @property
     def source(self) -> str:
@@ -65,19 +63,13 @@ def occurrences(
     ordinal: int | None = None,
     substitutions: Iterable[Substituted] = (),
 ) -> list[Occurrence]:
-    """Return the slots that held a source's sample in steps 0 ... before - 1, by step.
+    """Return the slots that held a source's sample in steps 0 ... before - 1, by step, as `Plan.steps_of`.
 
-    With packing, slots are the sequences with pieces of the document, masked or not.
-
-    source: a name of the plan's sources, or of one of its buckets (`photos/b0`).
-    ordinal: the sample's in one of the versions, where it is known; views that have the key there look for no key.
-    substitutions: those on record; a slot counts for the sample that came last.
+    With packing, slots are the sequences with pieces of the document, masked or not. source: also a bucket
+    (`photos/b0`). ordinal: in one of the versions.
 
     Costs a millisecond or two per epoch at any N: the sort of the step's batch, and a pass over the mixture's table.
-    With packing also a pass over the table of pieces. A sample that is quarantined, or that a growth removed, costs
-    another tenth of that per epoch: the samples that may stand in for it are drawn.
-
-    Raises: InvalidRuntime for a source or a key that the plan does not have, and for a bad step.
+    Packing adds a pass over the table of pieces; a quarantined or removed sample a tenth, for its substitutes.
     """
     views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
     if not views:
@@ -129,7 +121,6 @@ class _Place(NamedTuple):
 
 
 def _own(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
-    """Yield the slots of a view's sample in which it is not held back."""
     for epoch, position, _ in _positions(plan, source, view_ordinal, before):
         step = plan.step_of(source.name, position)
         if step is not None and step < before and not _is_held(plan, source, step, view_ordinal):
@@ -137,7 +128,6 @@ def _own(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: in
 
 
 def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: int) -> bool:
-    """Return whether no slot of a step may hold a view's sample. A packed sequence keeps its slot."""
     if plan.pack is not None:
         return False
     ordinal = source.view.version_ordinals(np.array([view_ordinal], np.int64))
@@ -145,14 +135,14 @@ def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: 
 
 
 def _stood_in(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
-    """Yield the slots in which a view's sample stands in for one that is held back. Nothing does in a sequence."""
+    """Yield the slots in which a view's sample is a planned substitute. Sequences have none."""
     index = plan.source_names.index(source.name)
     held = () if plan.pack is not None else _ever_held(plan, source).tolist()
     for other in (entry for ordinal in held for entry in _entries(source, ordinal)):
         for epoch, position, inside in _positions(plan, source, other, before):
             attempts = range(1, MAX_ATTEMPTS + 1)
             drawn = (source.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
-            if view_ordinal not in drawn:  # which costs least, and is so nearly always
+            if view_ordinal not in drawn:  # the cheapest test, and nearly always true
                 continue
             step = plan.step_of(source.name, position)
             if step is not None and step < before and _is_held(plan, source, step, other):
@@ -162,7 +152,6 @@ def _stood_in(plan: PlanContent, source: PlannedSource, view_ordinal: int, befor
 
 
 def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
-    """Return the version ordinals (int64) of a view's version that are held back at some step."""
     growths = plan.growths_of(source.source)
     ordinals_held = [np.empty(0, np.int64)]
     for growth in growths[source.growth :]:
@@ -180,10 +169,7 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
 
 
 def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
-    """Return the view ordinals of a key: one, or those of the sequences with its pieces; None where it has none.
-
-    known: version ordinal at which the key may be found, which costs less than to look for it.
-    """
+    """Return the view ordinals of a key, several for pieces in sequences; None for none."""
     here = (
         known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
     )
@@ -199,7 +185,7 @@ def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[i
 
 
 def _entries(source: PlannedSource, ordinal: int) -> range:
-    """Return the view ordinals of a version ordinal: several of a list that repeats it, none where it is left out."""
+    """Return the view ordinals of a version ordinal: several in a list with repeats, none if it is left out."""
     # View ordinals keep the version's order.
     first = stop = bisect_left(range(len(source.view)), ordinal, key=lambda x: _version_ordinal(source, x))
     while stop < len(source.view) and _version_ordinal(source, stop) == ordinal:

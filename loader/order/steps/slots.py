@@ -1,12 +1,9 @@
-"""L3, L4: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order.
+"""L3, L4: the slots of a step, or of several, from the mixture and each source's lanes, in canonical order.
 
-Which view, epoch and sample of it a stream position is, and which samples no slot may hold. What a slot holds instead
-of a bad sample is planned too, so that every run agrees on it. Digests say whether two runs planned, or were delivered,
-the same samples.
-
-A slot's group is its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. That keeps the slots
-of one lane, and so of the chunks that it reads, on as few ranks as possible at every world size. The part of each rank
-is a pure function of (batch, world size): no messages between ranks.
+The plan also decides which samples no slot may hold, and their substitutes, so that every run agrees. A slot's group is
+its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. That keeps the slots of one lane, and
+so of the chunks that it reads, on as few ranks as possible at every world size. The part of each rank is a pure
+function of (batch, world size): no messages between ranks.
 """
 
 import hashlib
@@ -21,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..mixing.mixture import MASK, Segment, Stream, stream_slots, whole_epochs
+from ..mixture import MASK, Segment, Stream, stream_slots, whole_epochs
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since
@@ -41,13 +38,12 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
     source: int64 [B] index into lanes.
     position_in_epoch: int64 [B].
     lanes: int64 [sources], D of each source, powers of two.
-    batch: int64 [B], ascending from 0, the number of each slot's batch where there are several; each is sorted by
-    itself.
-    The fractions are compared exactly, on the common scale max(D).
+    batch: int64 [B], ascending from 0, number of each slot's batch if there are several; each is sorted by itself.
+    Fractions are compared exactly, on the common scale max(D).
     """
     widest = int(lanes.max())
     if widest == 1:
-        return np.arange(len(source))  # it is so by now
+        return np.arange(len(source))  # already in order
     scaled = np.zeros(len(source), dtype=np.int64)
     for count in set(lanes.tolist()):
         in_lane = lanes[source] == count
@@ -78,8 +74,7 @@ def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
 def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
     """Return (index, epoch, position in the epoch), int64 [m] each, of stream positions.
 
-    k: int64 [m], the index of the source in `plan.source_names`. Where the source grows, the index that comes back is
-    that of the view in question.
+    k: int64 [m], index of the source in `plan.source_names`. If the source grows, the returned index is the view's.
     """
     n = np.array([planned.shape.n for planned in plan.sources.values()], np.int64)[k]
     index, epoch = k.copy(), position // n
@@ -100,8 +95,7 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return true per version ordinal (int64) of a view that no slot of this step may hold.
 
-    Such a sample is quarantined, or its source's version does not have it any more.
-    index: of the view in `plan.source_names`.
+    Such a sample is quarantined, or missing in its source's version. index: of the view in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
     growths = plan.growths_of(source.source)
@@ -113,7 +107,7 @@ def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The global batch of one step in canonical order. Every array has length B, the global batch of that step."""
+    """The global batch of one step in canonical order. Every array has length B, its global batch."""
 
     source: NDArray[np.int32]
     """int32 [B]: index into plan.source_names."""
@@ -122,32 +116,31 @@ class Slots:
     epoch: I64
     """int64 [B]: position // N, unless the source grew."""
     ordinal: I64
-    """int64 [B]: version ordinal, which with the version's id names the sample for ever; -1 at padding."""
+    """int64 [B]: version ordinal, with the version's id the sample's permanent name; -1 at padding."""
     view_ordinal: I64
     """int64 [B] in [0, N); -1 at padding."""
     valid: NDArray[np.bool_]
     """bool [B]: False at padding."""
     attempt: NDArray[np.int8]
-    """int8 [B]: 0 for the slot's own sample, else the number of the substitute that it holds."""
+    """int8 [B]: 0 for the slot's own sample, else the number of its substitute."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     def part(self, rows: slice) -> "Slots":
-        """Return some of them, in the same memory."""
         return Slots(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacked:
-    """One rank's part of the slots of several steps, one step behind the other."""
+    """One rank's part of the slots of several steps, step after step."""
 
     slots: Slots
     """Slots of all steps."""
     number: I64
     """int64: number of each slot in the canonical order of its step."""
     starts: Sequence[int]
-    """First slot of each step in `slots`, and at the end the number of all slots."""
+    """First slot of each step in `slots`, then the number of all slots."""
     batches: Sequence[int]
     """Slots of the global batch of each step."""
 
@@ -155,7 +148,7 @@ class Stacked:
 def slots_at(plan: PlanContent, step: int) -> Slots:
     """Return all slots of a step, each with its own sample.
 
-    Cost and memory depend on B alone, not on the step or on N. Raises InvalidRuntime: step < 0, not a whole number, or
+    Cost and memory depend only on B, not on the step or N. Raises InvalidRuntime: step < 0, not a whole number, or
     beyond int64 positions.
     """
     step = plan.checked_step(step)
@@ -165,11 +158,8 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
     """Return one rank's slots of ascending steps, each with its own sample.
 
-    The permutations, which cost most, are done for these slots alone: O(B) of arithmetic per step, and the order's full
-    cost for B / world_size. The sources share the calls of numpy; one that occurs costs a look at its view, and its
-    keys once per epoch.
-
-    Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
+    The permutations, which cost most, are computed only for these slots: O(B) of arithmetic per step, and the order's
+    full cost for B / world_size. Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
     """
     planned = list(plan.sources.values())
     k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
@@ -211,10 +201,7 @@ def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[i
 
 
 def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:
-    """Return (source, epoch, position, position in the epoch) of all slots of steps, and the slots of each step.
-
-    The first four are int64 each, in the order in which the streams have the slots.
-    """
+    """Return (source, epoch, position, position in the epoch), int64 in stream order, and the slots of each step."""
     stretches = _stretches(plan, steps)
     sizes = [stream.batch_in(segment) for stream, segment, _, n in stretches for _ in range(n)]
     if plan.boundary == MASK:
@@ -268,22 +255,21 @@ def ordinals_at(
         for source, one in zip(sources.tolist(), epochs[numbers].tolist(), strict=True)
     ]
     in_view = locate_each(seed, of, which, position_in_epoch)
-    for pair, (source, one) in enumerate(zip(sources.tolist(), of, strict=True)):
-        if one[2] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
+    for pair, (source, place) in enumerate(zip(sources.tolist(), of, strict=True)):
+        if place[2] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
             in_view[which == pair] = first[position_in_epoch[which == pair]]  # a list
     return in_view
 
 
 def _distinct(values: I64) -> tuple[I64, I64]:
-    """Return the distinct values (int64 [m], m > 0), ascending, and the number of each one's, as `numpy.unique`."""
-    if (values == values[0]).all():  # mostly, at a tenth of the cost
+    """Return the distinct values (int64 [m], m > 0), ascending, and the index of each one's, as `numpy.unique`."""
+    if (values == values[0]).all():  # the usual case, at a tenth of the cost
         return values[:1], np.zeros(len(values), np.int64)
     distinct, number = np.unique(values, return_inverse=True)
     return distinct, number
 
 
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
-    """Return version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
     if (k == k[0]).all():
         return planned[int(k[0])].view.version_ordinals(view_ordinals)
     order = np.argsort(k, kind="stable")
@@ -299,15 +285,14 @@ def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -
     return out
 
 
-MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
+MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are no accident
 
 
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
-    """Return (view ordinal, version ordinal) of the sample that stands in for a bad one.
+    """Return (view ordinal, version ordinal) of a substitute for a bad sample.
 
-    source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS, the next
-    one when the substitute is bad too. A pure function of these, from the same source, and never the slot's
-    own sample (unless the source has no other).
+    source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS. A pure function of
+    these, from the same source, and never the slot's own sample (unless the source has no other).
     """
     planned = list(plan.sources.values())[source]
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
@@ -321,10 +306,10 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
 def substitutes(
     plan: PlanContent, step: int, source: int, position: int, after: int = 0
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
+    """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
 
     after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
-    passed over.
+    skipped.
     """
     for attempt in range(after + 1, MAX_ATTEMPTS + 1):
         view_ordinal, ordinal = substitute(plan, source, position, attempt)
@@ -333,20 +318,15 @@ def substitutes(
 
 
 def planned_slots(plan: PlanContent, step: int) -> Slots:
-    """Return the slots of a step, with substitutes where samples are quarantined.
+    """Return the slots of a step, with substitutes for quarantined samples; sequences stay, their documents are masked.
 
-    O(B) and a substitute's cost for each. A packed sequence keeps its place: of it, quarantined documents are masked.
-
-    Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
+    Raises InvalidRuntime for an impossible step; InvalidPlan if all substitutes of a slot are quarantined.
     """
     return planned_stack(plan, (plan.checked_step(step),)).slots
 
 
 def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """Return one rank's slots of ascending steps, as `planned_slots` has them.
-
-    Raises: as it, and as `stacked_slots`.
-    """
+    """Return one rank's slots of ascending steps, as `planned_slots`."""
     stacked = stacked_slots(plan, steps, rank, world_size)
     if plan.pack is None and (plan.quarantine.lists or any(len(source.removed) for source in plan.grown)):
         for step, start, stop in zip(steps, stacked.starts, stacked.starts[1:], strict=False):
@@ -355,7 +335,6 @@ def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 
 
 def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
-    """Write substitutes into the slots whose samples are held back."""
     planned = list(plan.sources.values())
     for index in sorted(set(slots.source.tolist())):
         name, slots_of_source = planned[index].source, np.flatnonzero(slots.source == index)
@@ -387,8 +366,8 @@ def slot_identities(plan: PlanContent, slots: Slots) -> U64:
 def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
     """Return 16 hex digits over a step's planned identities in canonical order; costs no reads.
 
-    blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all
-    little-endian; a padded slot has ordinal 2^64 - 1. The same for every rank and world size.
+    blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
+    padded slot has ordinal 2^64 - 1. The same for every rank and world size.
     """
     pairs = np.empty((len(slots), 2), dtype="<u8")
     pairs[:, 0] = _version_hashes(plan, slots)

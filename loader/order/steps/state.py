@@ -1,17 +1,16 @@
-"""The state of a run: which step comes next, and what must be the same about the past.
+"""The state of a run: the next step, and the past that must match.
 
-Nothing in it is known to one rank only, so every rank saves the same bytes and any number of ranks can go
-on from them. Steps after `step` may be planned differently; whatever decided earlier steps may not.
+Every rank saves the same bytes, and any number of ranks can go on from them. Steps after `step` may be planned
+differently; whatever decided earlier steps may not.
 
     {"format": 1, "plan": "past-<sha256>", "step": 123457, "segments": [...begun before step...],
      "past": {"order": 1, "seed": ..., "global_batch": ..., "boundary": "fill",
               "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
      "digest": "<planned digest of batch step - 1, or '' at step 0>"}
 
-With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]},
-and where batches changed "ramp": [...begun...];
-of a source that grew each view is one, and `past` has "grown": [...begun...]. With both the views of a growth are one
-hash in its entry, "views": else a state would have two lines per bucket and growth.
+With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
+"ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":
+[...begun...]; with both, a growth's views are one hash in its entry, "views".
 """
 
 from typing import Any
@@ -35,9 +34,9 @@ _SHORT_ID = 18  # 'w-' + 64 bits: enough to name what differs; the hash `plan` c
 
 
 def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
-    """Return the state before batch `step` is handed out. Raises InvalidRuntime for a step that cannot be.
+    """Return the state before batch `step` is delivered. Raises InvalidRuntime for an impossible step.
 
-    Only sources with a weight in a segment begun before `step` are in it: others decided nothing yet.
+    It has only sources with a weight in a segment begun before `step`: others decided nothing yet.
     """
     step = plan.checked_step(step)
     digest = planned_digest(step - 1, planned_slots(plan, step - 1), plan) if step else ""
@@ -97,8 +96,8 @@ def _facts(source: PlannedSource) -> list[str | int]:
 def check_state(plan: PlanContent, state: object) -> int:
     """Return the step at which a run with this plan goes on from a saved state.
 
-    Raises PlanMismatch: something that decided the steps before differs (the fields are named), or the state
-    is damaged; FormatTooNew: it was saved by a newer package; InvalidRuntime: its step cannot be.
+    Raises PlanMismatch: something that decided earlier steps differs (the fields are named), or the state is damaged;
+    FormatTooNew: a newer package saved it; InvalidRuntime: its step is impossible.
     """
     saved = _well_formed(state)
     step = plan.checked_step(saved["step"])
@@ -121,7 +120,7 @@ def check_state(plan: PlanContent, state: object) -> int:
     if step and saved["digest"] != planned_digest(step - 1, planned_slots(plan, step - 1), plan):
         raise PlanMismatch(
             f"the state's digest of step {step - 1} is {saved['digest']!r}, this plan's batch has another: "
-            "the view's samples, or the order's code, are not those of the run that saved it"
+            "the view's samples, or the order's code, differ from the run that saved it"
         )
     return step
 

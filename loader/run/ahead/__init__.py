@@ -1,1 +1,1 @@
-"""Reads before they are needed: pages or ranges of the next steps."""
+"""Pages or ranges of the next steps, read before a batch needs them."""

@@ -1,15 +1,26 @@
-"""The reads of a rank in the steps to come: the order is a function of the step, so they are known without messages."""
+"""The reads of the next steps, computed from the order and fetched as pages or as ranges."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from concurrent.futures import Future
+from functools import cached_property
+from itertools import starmap
+from threading import Lock
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from ...cache.cached_store import CachedStore, Claim
+from ...cache.memory import MemoryPages
 from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.versions.version import Version
+from ...dataset.versions.view import View
 from ...modalities.video.packet_table import SUFFIX
+from ...order.plan import PlannedSource
 from ...order.random.keyed_permutation import I64
+from ...order.sources.packed_view import PackedView
+from ...storage import Blob, RangeReader, ReadLimits, Span
 from ..recipe.document_pieces import pieces_of
-from ..recipe.rank_slots import Locate, Located, real_slots
+from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import Group
 
@@ -24,15 +35,15 @@ class Extents(NamedTuple):
 
 
 Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
-"""step -> view -> shard path -> what is read of it; None after the last step."""
+"""step -> view -> shard path -> ranges to read; None after the last step."""
 
 
 class RankFuture:
-    """Step -> places of its reads.
+    """Computes the ranges that a rank reads in a step.
 
-    videos: per view, the groups of its video fields. A field with packet tables is left out: only a part of it is
-    read, which is known once its table is there.
-    end: the first step that is not made; None where the run is endless.
+    videos: per view, the groups of its video fields; those with packet tables are left out, since the table decides
+    what is read.
+    end: first step that is not made; None for an endless run.
     """
 
     def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
@@ -44,7 +55,7 @@ class RankFuture:
         self._locate = Locate(recipe.views, fields, [None] * len(fields))
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
-        """Return view -> shard path -> ranges; None after the last step. Raises: as planning and reading indexes do."""
+        """Return view -> shard path -> ranges; None after the last step."""
         if self._end is not None and step >= self._end:
             return None
         slots, rows = real_slots(self._recipe, step)
@@ -59,8 +70,7 @@ class RankFuture:
         return dict(sorted(out.items()))
 
 
-def by_path(located: Located) -> dict[int, dict[str, Extents]]:
-    """Return view -> shard path -> ranges of the fields in it."""
+def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
     extents_of: dict[int, dict[str, list[Extents]]] = {}
     for at in located.places.fields.values():
         for shard, rows_of_shard in at.by_shard():
@@ -75,3 +85,282 @@ def by_path(located: Located) -> dict[int, dict[str, Extents]]:
         }
         for source, paths in extents_of.items()
     }
+
+
+class Page(NamedTuple):
+    """A page of one object: fetched once, used by many samples."""
+
+    store: CachedStore
+    """Store that the page is read from."""
+    key: str
+    """Key of the object."""
+    number: int
+    """Number of the page in the object."""
+
+
+class PagesAhead:
+    """Pages in the order of their next use.
+
+    memory: where pages are kept; None for a folder, which evicts by hints. pages: returns the number of all pages; once
+    memory holds as many, nothing is planned.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        stores: Mapping[int, CachedStore],
+        page_bytes: int,
+        memory: MemoryPages | None,
+        pages: Callable[[], int],
+    ) -> None:
+        self._steps, self._stores, self._page_bytes = steps, stores, page_bytes
+        self._memory, self._pages = memory, pages
+
+    def units(self, step: int) -> Sequence[Page] | None:
+        if self._memory is not None and len(self._memory) >= self._in_all:
+            return []
+        pages_of_step = self._steps(step)
+        if pages_of_step is None:
+            return None
+        return [
+            Page(self._stores[view], key, number)
+            for view, shards in pages_of_step.items()
+            if view in self._stores
+            for key, extents in shards.items()
+            if self._stores[view].has_pages(key)
+            for number in pages_of(extents, self._page_bytes)
+        ]
+
+    @cached_property
+    def _in_all(self) -> int:
+        return self._pages()
+
+    def expect(self, step: int, units: Sequence[Page]) -> None:
+        if self._memory is not None:
+            self._memory.needs(step, [page.store.page_name(page.key, page.number) for page in units])
+
+    def claim(self, unit: Page) -> Claim:
+        return unit.store.claim(unit.key, unit.number)
+
+    def fetch(self, unit: Page) -> int:
+        return unit.store.keep(unit.key, unit.number)
+
+    def give_back(self, unit: Page) -> None:
+        unit.store.give_back(unit.key, unit.number)
+
+    def passed(self, step: int) -> None:
+        if self._memory is not None:
+            self._memory.passed(step)
+
+    def forget(self) -> None:
+        if self._memory is not None:
+            self._memory.forget()
+
+
+def pages_of(extents: Extents, page_bytes: int) -> list[int]:
+    """Return the numbers of the pages that hold these ranges, ascending, each once."""
+    is_read = extents.nbytes > 0
+    low = extents.offset[is_read] // page_bytes
+    high = (extents.offset[is_read] + extents.nbytes[is_read] - 1) // page_bytes
+    most = int((high - low).max(initial=0))
+    numbers = np.minimum(low[:, None] + np.arange(most + 1), high[:, None])
+    return sorted(set(numbers.ravel().tolist()))
+
+
+REQUEST_BYTES = 64 * 2**10
+"""Cost of a request in bytes: the largest gap that `plan_reads` bridges."""
+
+
+def working_set_bytes(
+    sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int = 1
+) -> int:
+    """Return the bytes of cache with which every page of these sources is fetched once per epoch.
+
+    These are the chunks read side by side, or a whole source shuffled sample by sample. Whole shards count; a version
+    with several views (buckets) counts once at most. world_size: ranks that share the chunks; 1 if all use the cache.
+    """
+    live: dict[str, int] = {}
+    stored: dict[str, dict[str, int]] = {}
+    for source, view in zip(sources, views, strict=True):
+        version, shape = view.version, source.shape
+        bodies = group_bodies(view)
+        whole = {group: int(body["nbytes"]) for group, body in bodies.items()}
+        stored.setdefault(version.id, {}).update(whole)
+        # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
+        alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies.values())
+        if isinstance(source.view, PackedView):  # a sequence's documents lie anywhere in their block
+            needed = sum(whole.values())
+        elif shape.chunk == 1:
+            needed = shape.n * alone
+        else:
+            per_sample = min(-(-sum(whole.values()) // shape.n), alone)
+            needed = -(-shape.live_samples * per_sample // world_size)
+            needed += -(-shape.lanes * shape.rounds_h * page_bytes // world_size)
+        live[version.id] = live.get(version.id, 0) + needed
+    return sum(min(needed, sum(stored[version].values())) for version, needed in live.items())
+
+
+def pages_pay(
+    sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int
+) -> bool:
+    """Return whether pages cost this rank less than ranges in an epoch, a request counted as REQUEST_BYTES.
+
+    In a full shuffle a rank uses one of `world_size` samples of a page; in chunks it uses all. Pages include fields
+    that are not selected.
+    """
+    by_page = by_range = 0.0
+    for source, view in zip(sources, views, strict=True):
+        n = len(view) / (world_size if source.shape.chunk == 1 else 1)  # documents, in a packed source
+        for body in group_bodies(view).values():
+            rows = max(body["n_rows"], 1)
+            chosen = sum(nbytes for field, nbytes in body["field_nbytes"].items() if field in view.fields)
+            by_range += n * (chosen / rows + REQUEST_BYTES)
+            pages = min(-(-body["nbytes"] // page_bytes), n)
+            by_page += min(body["nbytes"], pages * page_bytes) + pages * REQUEST_BYTES
+    return by_page <= by_range
+
+
+def group_bodies(view: View) -> dict[str, dict[str, Any]]:
+    version: Version = view.version
+    return {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}
+
+
+Blobs = Sequence[Blob] | None
+"""A blob per range; None if the read failed."""
+
+
+WASTED_MAX = 256
+"""Ranges that may be wasted before reading ahead stops: a seek wastes some."""
+
+
+class Ranges(NamedTuple):
+    """Ranges that one step reads from one object."""
+
+    step: int
+    """The step."""
+    view: int
+    """Number of the view."""
+    key: str
+    """Key of the object."""
+    spans: Sequence[Span]
+    """The ranges."""
+    blobs: "Future[Blobs]"
+    """Result of the read."""
+
+
+class RangesAhead:
+    """Reads the ranges of the next batches and holds at most `limit_bytes` of them. Thread-safe.
+
+    stores: view -> its store. It stops once more ranges were wasted than used: the process makes every n-th batch, or
+    the transform reads other data.
+    """
+
+    def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
+        self._steps, self._stores, self._limit_bytes = steps, stores, limit_bytes
+        self._lock = Lock()
+        self._held: dict[tuple[int, str, Span], tuple[Ranges, int]] = {}
+        self._of_step: dict[int, list[Ranges]] = {}
+        self.taken_bytes = 0
+        self._used = self._wasted = 0  # ranges
+
+    def units(self, step: int) -> Sequence[Ranges] | None:
+        units = self._steps(step)
+        if units is None:
+            return None
+        return [
+            Ranges(step, view, key, [*starmap(Span, zip(*map(_list, extents), strict=True))], Future())
+            for view, shards in units.items()
+            if view in self._stores
+            for key, extents in shards.items()
+        ]
+
+    def expect(self, step: int, units: Sequence[Ranges]) -> None: ...
+
+    def claim(self, unit: Ranges) -> Claim:
+        with self._lock:
+            if self._wasted > self._used + WASTED_MAX:
+                return Claim.NO_ROOM
+            if self.taken_bytes + sum(span.nbytes for span in unit.spans) > self._limit_bytes:
+                return Claim.NO_ROOM
+            for number, span in enumerate(unit.spans):
+                self._drop(unit.view, unit.key, span)
+                self._held[unit.view, unit.key, span] = unit, number
+                self.taken_bytes += span.nbytes
+            self._of_step.setdefault(unit.step, []).append(unit)
+        return Claim.GRANTED
+
+    def fetch(self, unit: Ranges) -> int:
+        blobs: Blobs = None
+        try:
+            blobs = self._stores[unit.view].get_ranges(unit.key, unit.spans)
+        finally:
+            unit.blobs.set_result(blobs)
+        return sum(span.nbytes for span in unit.spans)
+
+    def give_back(self, unit: Ranges) -> None:
+        unit.blobs.set_result(None)
+
+    def passed(self, step: int) -> None:
+        with self._lock:
+            for earlier in [earlier for earlier in self._of_step if earlier < step]:
+                for unit in self._of_step.pop(earlier):
+                    for span in unit.spans:
+                        if self._held.get((unit.view, unit.key, span), (None,))[0] is unit:
+                            self._drop(unit.view, unit.key, span)
+                            self._wasted += 1
+
+    def forget(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self._of_step.clear()
+            self.taken_bytes = 0
+
+    def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
+        """Return each range that was read ahead, after waiting for reads under way; None for others."""
+        with self._lock:
+            pieces = [self._drop(view, key, span) for span in spans]
+            self._used += sum(piece is not None for piece in pieces)
+        results = []
+        for piece in pieces:
+            blobs = piece and piece[0].blobs.result()
+            results.append(blobs[piece[1]] if piece and blobs else None)
+        return results
+
+    def _drop(self, view: int, key: str, span: Span) -> tuple[Ranges, int] | None:
+        blob = self._held.pop((view, key, span), None)
+        if blob is not None:
+            self.taken_bytes -= span.nbytes
+        return blob
+
+
+class AheadReader:
+    """Reads a view's ranges from those read ahead, and the others from its store."""
+
+    def __init__(self, ahead: RangesAhead, view: int, store: RangeReader) -> None:
+        self._ahead, self._view, self._store = ahead, view, store
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Return a range from the store, to repeat a read whose bytes were wrong."""
+        return self._store.get_range(key, offset, nbytes, etag)
+
+    def get_ranges(
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+    ) -> list[Blob]:
+        """Return the ranges, as every store does.
+
+        A range whose ETag is not the pinned one is read again, and the store refuses it.
+        """
+        blobs = self._ahead.take(self._view, key, [Span(*span) for span in spans])
+        held = [blob if blob is None or etag in (None, blob.etag) else None for blob in blobs]
+        missing = [span for span, blob in zip(spans, held, strict=True) if blob is None]
+        read = iter(self._store.get_ranges(key, missing, etag=etag, **limits) if missing or not held else ())
+        return [next(read) if blob is None else blob for blob in held]
+
+
+def _list(values: I64) -> list[int]:
+    out: list[int] = values.tolist()
+    return out

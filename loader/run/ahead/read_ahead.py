@@ -1,8 +1,7 @@
-"""Reading ahead: the data of the next steps are fetched in the order of the steps, many requests at once.
+"""Fetch the data of the next steps in their order, many requests at once.
 
-One thread plans, several fetch. Nothing here decides what a batch holds. A batch whose bytes are not there reads them
-itself, at once, with its own retries. A read ahead that fails is counted and forgotten, and the next is tried once a
-batch has been read.
+One thread plans, several fetch. A batch whose bytes are missing reads them itself, with its own retries. A failed read
+ahead is counted and forgotten; reading goes on after the next batch.
 """
 
 import logging
@@ -21,46 +20,43 @@ logger = logging.getLogger(__name__)
 U = TypeVar("U")
 
 NEAR = 128
-"""Steps by which a batch may lie before or behind the last one and still be the same run. Further away the order goes
-on elsewhere (a seek), and the planned reads are dropped. More than are ever made ahead.
-"""
+"""Largest distance in steps between batches of one run; beyond is a seek."""
 
 Count = Callable[[str, int], None]
 
 
 class Source(Protocol[U]):
-    """Reads that are made ahead, in units that are fetched in one piece."""
+    """Units that can be fetched ahead, each in one piece."""
 
     def units(self, step: int) -> Sequence[U] | None:
         """Return the units that a step needs; None after the last step."""
 
     def expect(self, step: int, units: Sequence[U]) -> None:
-        """Say that a step's units will be asked for in this order; steps are told in their order."""
+        """Announce the order in which a step's units are needed. Steps come in ascending order."""
 
     def claim(self, unit: U) -> Claim:
-        """Set room aside for a unit."""
+        """Reserve room for a unit."""
 
     def fetch(self, unit: U) -> int:
-        """Fetch a unit that was claimed. Return the bytes that were read."""
+        """Fetch a claimed unit. Return the bytes that were read."""
 
     def give_back(self, unit: U) -> None:
-        """Give the claim of a unit back, which is not fetched."""
+        """Release the claim of a unit that is not fetched."""
 
     def passed(self, step: int) -> None:
-        """Say that every step before this one has its units."""
+        """Note that every step before this one has its units."""
 
     def forget(self) -> None:
         """Expect nothing any more: the order goes on elsewhere."""
 
 
 class ReadAhead(Generic[U]):
-    """Keeps `in_flight` fetches going for the steps after those that are being made, at most `horizon` steps on.
+    """Keeps `in_flight` fetches going, at most `horizon` steps ahead.
 
-    Until the first batch after a start or a seek has been read, nothing else is. Batches after it wait, and then find
-    their data read ahead.
+    After a start or a seek only the first batch is read; later ones wait for it.
 
-    on_plan: called by the planning thread with the step that is being made.
-    count: told of `ahead_bytes`, `ahead_failed` and `requests`.
+    on_plan: called by the planning thread with the current step.
+    count: receives `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
     def __init__(
@@ -75,23 +71,23 @@ class ReadAhead(Generic[U]):
         self._source, self._in_flight, self._horizon = source, in_flight, horizon
         self._count, self._on_plan = count, on_plan
         self._lock = Condition()
-        self._run = 0  # goes up with every seek: whoever began before it is late
+        self._run = 0  # number of the seek: fetches of an earlier one are late
         self._begun: set[int] = set()
-        self._last: int | None = None  # the furthest step that was begun
+        self._last: int | None = None  # the last step that has begun
         self._next = 0  # the step to plan next
         self._queue: deque[U] = deque()
         self._busy = 0
-        self._first: int | None = None  # the first step after a start or a seek, until it has been read
+        self._first: int | None = None  # first step after a start or a seek; None once it is read
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
-        # Their threads are begun when the first batch has been read: starting dozens would delay it.
+        # Started after the first batch, which starting dozens of threads would delay.
         self._planner: ThreadPool[None, None] | None = None
         self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """Say that the batches of these steps, ascending, are being made together.
+        """Note that these steps, ascending, are being made; return True for the first after a start or a seek.
 
-        Return whether they are the first after a start or a seek; others wait until those have been read.
+        Others wait until the first have been read.
         """
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
@@ -105,7 +101,7 @@ class ReadAhead(Generic[U]):
         return first
 
     def done(self, step: int) -> None:
-        """Say that a batch that was begun has its data, or failed; may be told again."""
+        """Note that a batch has its data, or failed; repeated calls are harmless."""
         with self._lock:
             self._begun.discard(step)
             self._resting = False
@@ -117,7 +113,6 @@ class ReadAhead(Generic[U]):
         self._wake()
 
     def dismiss(self) -> None:
-        """Stop: planned reads are dropped. Does not wait for fetches under way."""
         self._stopped = True
         with self._lock:
             self._lock.notify_all()
@@ -126,11 +121,10 @@ class ReadAhead(Generic[U]):
                 pool.dismiss()
 
     def close(self) -> None:
-        """Stop, and wait for the fetches under way."""
         self.dismiss()
         if self._planner is not None:
             self._planner.join()
-        if self._fetchers is not None:  # which the planner has begun
+        if self._fetchers is not None:  # started by the planner
             self._fetchers.join()
 
     def _start(self, step: int) -> None:
@@ -147,14 +141,17 @@ class ReadAhead(Generic[U]):
             if self._planning or not self._may_plan():
                 return
             self._planning = True
-            if self._planner is None:
-                self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
-            self._planner.submit(None)
+        # Not under the lock: a thread that begins may collect a loader, whose finalizer takes it (`dismiss`).
+        if self._planner is None:
+            self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
+            if self._stopped:  # before there was a pool to dismiss
+                self._planner.dismiss()
+        self._planner.submit(None)
 
     def _plan(self) -> None:
         if self._fetchers is None:
             self._fetchers = ThreadPool(self._fetch, self._in_flight, name="penstock-ahead")
-            if self._stopped:  # before there was anybody to dismiss
+            if self._stopped:  # before there was a pool to dismiss
                 self._fetchers.dismiss()
         while True:
             with self._lock:
@@ -165,7 +162,7 @@ class ReadAhead(Generic[U]):
                     self._on_plan(step)
                 while self._may_plan() and self._plan_one():
                     pass
-            except PenstockError as error:  # the batch of that step will meet it, and raise it
+            except PenstockError as error:  # the batch of that step raises it
                 self._failed(error)
             with self._lock:
                 if not self._again:
@@ -176,7 +173,6 @@ class ReadAhead(Generic[U]):
         return self._first is None and not self._stopped
 
     def _plan_one(self) -> bool:
-        """Plan one unit more; return whether it is worth going on."""
         with self._lock:
             run, last = self._run, self._last or 0
             if self._resting or self._busy >= self._in_flight:
@@ -211,9 +207,9 @@ class ReadAhead(Generic[U]):
             self._busy += 1
         assert self._fetchers is not None  # `_plan` began it
         fetched = self._fetchers.submit((run, unit))
-        # A batch that is still being made may wait for what will not come.
+        # A batch under way may wait for a read that was cancelled.
         fetched.add_done_callback(lambda done: self._source.give_back(unit) if done.cancelled() else None)
-        if self._stopped:  # after its threads were told to end: nobody may take it any more
+        if self._stopped:  # the threads may have ended before they see it
             fetched.cancel()
         return True
 

@@ -1,4 +1,4 @@
-"""A loader's reads of remote stores: kept pages, reads ahead, and the choice between them."""
+"""Reads of remote stores: cached pages or ranges, read ahead, and the choice between the two."""
 
 import hashlib
 import logging
@@ -18,29 +18,37 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...order.plan import PlannedSource
 from ...storage import RangeReader
-from ..metrics.metrics import Metrics
+from ..metrics import Metrics
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import Group
-from .next_reads import RankFuture, Steps
-from .pages import PagesAhead, group_bodies, pages_of, pages_pay, working_set_bytes
-from .ranges import AheadReader, RangesAhead
+from .next_reads import (
+    AheadReader,
+    PagesAhead,
+    RangesAhead,
+    RankFuture,
+    Steps,
+    group_bodies,
+    pages_of,
+    pages_pay,
+    working_set_bytes,
+)
 from .read_ahead import ReadAhead
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
-"""Reads ahead in flight: what is read ahead of a start or a seek at most, and 1.6 GB/s at 20 ms and a page of 1 MiB."""
+"""Reads ahead in flight: 1.6 GB/s at 20 ms latency and pages of 1 MiB."""
 WINDOW_BYTES = 32 * 2**20
-"""Larger pages are read fewer at once."""
+"""Bytes in flight at most: larger pages are read fewer at once."""
 RANGES_IN_FLIGHT = 8
-"""Steps' shares of a shard in flight; each is as many requests as it has ranges."""
+"""Reads in flight, each the ranges of one step in one shard."""
 RANGES_BYTES = 256 * 2**20
-"""Ranges that are held for batches to come, beside a node cache or of a larger memory: tens of batches."""
+"""Bytes of ranges held for later batches, beside the cache."""
 RANGES_STEPS = 16
 KNOWN_SAMPLES = 2**18
 """Samples whose next use is looked up at most: about 50 MB."""
 HINT_SAMPLES = 2**16
-"""Samples whose places are looked up for a hint: less than a second, once in ten."""
+"""Samples looked up per hint to a node cache: less than a second, once in ten."""
 
 
 def open_remote(
@@ -53,10 +61,7 @@ def open_remote(
     readers: list[RangeReader],
     remote: Sequence[int],
 ) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
-    """Return the open cache and the reads ahead, and put the readers of the remote views in the place of their stores.
-
-    Raises: InvalidRuntime for a folder that may not be a cache.
-    """
+    """Return the open cache and the reads ahead; put cached readers in place of the remote views' stores."""
     opened = open_cache(cache, metrics.count)
     limit = opened.limit_bytes or 0
     planned = list(recipe.plan.sources.values())
@@ -87,7 +92,7 @@ def open_remote(
             on_plan=on_plan,
         )
     if recipe.plan.pack is not None:
-        return opened, None  # of documents pieces are read, and which is known once they are
+        return opened, None  # only pieces of documents are read, known when they are planned
     ranges = RangesAhead(steps, {i: readers[i] for i in remote}, min(limit, RANGES_BYTES))
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
@@ -97,7 +102,7 @@ def open_remote(
 
 
 class Hinting:
-    """Tells the other users of a node cache, from time to time, which pages this loader needs after a step."""
+    """Publishes to the other users of a node cache which pages this loader needs next."""
 
     def __init__(self, steps: Steps, cache: OpenCache, stores: Mapping[int, RangeReader]) -> None:
         self._steps, self._cache, self._stores = steps, cache, stores
@@ -106,7 +111,6 @@ class Hinting:
         self._cache.beat(lambda: self.next_pages(step + 1))
 
     def next_pages(self, step: int) -> Iterator[str]:
-        """Yield the pages in the order of their next use, each once."""
         seen: set[str] = set()
         budget = HINT_SAMPLES
         while budget > 0 and (reads := self._steps(step)):
@@ -127,12 +131,10 @@ class Hinting:
 
 
 def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
-    """Return the open cache. Raises: InvalidRuntime for a folder that may not be a cache."""
     return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
 
 
-def _nothing(step: int) -> None:
-    """Do nothing: nobody is to be told of the pages in a loader's own memory."""
+def _nothing(step: int) -> None: ...
 
 
 def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
@@ -142,7 +144,6 @@ def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
 
 
 def _pages(views: Sequence[View], page_bytes: int) -> int:
-    """Return the number of pages of these views' shards that hold more than the end of an archive."""
     shards = {(view.version.id, group): view.version for view in views for group in group_bodies(view)}
     return sum(
         int(-(-(nbytes - END_BYTES) // page_bytes))
@@ -152,7 +153,7 @@ def _pages(views: Sequence[View], page_bytes: int) -> int:
 
 
 class _Contents:
-    """Path of a shard -> its content; None for a registered one whose owner's object holds redacted samples.
+    """Path of a shard -> its content; None for a registered one whose object holds redacted samples.
 
     A page is cut from the object as it lies there: it would keep their bytes on this node.
     """
@@ -165,19 +166,15 @@ class _Contents:
         if content is None:
             return None
         sha256, nbytes = content
-        if is_foreign(path):  # its path has the hash of all sizes and change tokens
+        if is_foreign(path):  # its path includes the hash of all sizes and change tokens
             if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
                 return None
             sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
-        # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
+        # Verified pages have names of their own: pages of other processes may be unverified.
         return Content(sha256 if self._version.verify == "crc32c" else f"{sha256}{VERIFIED}", nbytes)
 
     @cached_property
     def _with_exclusions(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-        """Return path of a registered shard -> positions and rows of its parts that leave samples out.
-
-        Empty for a version that no takedown has changed.
-        """
         out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         parts = self._version.parts
         for position in parts.with_exclusions if self._version.manifest.get("denies") else ():
@@ -189,7 +186,7 @@ class _Contents:
         return out
 
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
-        """Return whether the index of a shard has a redacted row: not live, and with all of its fields nowhere."""
+        """Return whether the index of a shard has a redacted row: not live, all of its fields without a place."""
         position, shard = at
         live = self._version.parts.live_members(position)
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0

@@ -1,16 +1,13 @@
 """Threads that work for a loader, and end with it or with the process.
 
-Some of them read ranges of remote objects at the same time.
-
-The pools of concurrent.futures work their whole queue off before the interpreter exits: a training that is
-over, or interrupted, would first decode everything that was queued ahead.
+The pools of concurrent.futures would first finish their whole queue at the interpreter's exit.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -21,13 +18,11 @@ from ...storage.shared.threads import DaemonPool, ends_with_the_process
 from ..recipe.recipe import stored_views
 
 IO_THREADS = 64
-"""Objects read at once per process of a remote store, as many as it takes by default. The indexes and the samples of a
-first batch, spread over as many shards, are a round trip each. Threads are begun where there is work for them.
-"""
+"""Concurrent reads of a remote store: a first batch needs a round trip per shard."""
 
 
 def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
-    """Return (the threads, None where every source lies on this machine; the map that reads with them)."""
+    """Return (threads, or None if every source is on this machine; the map that reads with them)."""
     if _all_local(plan):
         return None, map
     pool = DaemonPool(IO_THREADS, "penstock-io")
@@ -35,7 +30,6 @@ def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
 
 
 def _in_context(pool: DaemonPool) -> Map:
-    """Return the pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         return pool.map(
@@ -46,7 +40,6 @@ def _in_context(pool: DaemonPool) -> Map:
 
 
 def _all_local(plan: Plan) -> bool:
-    """Return whether every source lies on this machine: threads per range read only pay where a read waits."""
     return all(is_local(view.version.shard_store) for view in stored_views(plan))
 
 
@@ -57,7 +50,7 @@ T = TypeVar("T")
 class ThreadPool(Generic[A, T]):
     """`threads` threads that call `make(task)` for one submitted task after another.
 
-    on_idle: told before each how many seconds a thread had waited for it. name: of the threads.
+    on_idle: called before each task with the seconds that its thread waited. name: of the threads.
     """
 
     def __init__(
@@ -69,44 +62,38 @@ class ThreadPool(Generic[A, T]):
     ) -> None:
         self._make, self._on_idle, self.size = make, on_idle, threads
         self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
-        self._stop = threading.Event()
+        self._stopped = False  # no Event: a finalizer may call `dismiss` while this thread holds its lock
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
-            for number in range(threads)
+            Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
         ]
         ends_with_the_process(self)
         for thread in self._threads:
             thread.start()
 
     def submit(self, task: A) -> Future[T]:
-        """Return the future result or error of `make(task)`; cancelled when the pool is dismissed first."""
         future: Future[T] = Future()
         self._queue.put((task, future))
         return future
 
     def cancel(self, futures: Iterable[Future[T]]) -> None:
-        """Cancel the submitted tasks that are not begun."""
         for future in futures:
             future.cancel()
 
     def dismiss(self) -> None:
-        """Let every thread end after the call that it is in; what is queued is cancelled. Does not wait."""
-        self._stop.set()
+        self._stopped = True
         self.retire()
 
     def retire(self) -> None:
-        """Let the threads end when the queue is done. Does not wait."""
         for _ in self._threads:
             self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the threads' end, so long at most, after `dismiss` or `retire`."""
         until = None if timeout_s is None else perf_counter() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - perf_counter()))
 
     def abandon(self) -> None:
-        """Call `dismiss`: one of the threads may be who has the pool last, and cannot wait for itself."""
+        """Dismiss: the last reference may be in one of the threads, which cannot wait for itself."""
         self.dismiss()
 
     def _work(self) -> None:
@@ -117,11 +104,11 @@ class ThreadPool(Generic[A, T]):
                 return
             self._on_idle(perf_counter() - start)
             task, future = queued
-            if self._stop.is_set():
+            if self._stopped:
                 future.cancel()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(self._make(task))
-                except BaseException as error:  # noqa: BLE001 - whoever takes the batch gets it
+                except BaseException as error:  # noqa: BLE001 - `result` raises it
                     future.set_exception(error)
             del queued, task, future  # an idle thread must not keep a batch alive

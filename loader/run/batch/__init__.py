@@ -1,1 +1,1 @@
-"""A batch while it is filled and handed over: columns, collation, buffers, metrics of a step."""
+"""Batches while they are filled and delivered: columns, collation, buffers, metrics of a step."""

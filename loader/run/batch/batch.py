@@ -27,8 +27,7 @@ MAKING = {
     "transform": "transform_seconds",
     "collate": "collate_seconds",
 }
-"""Stage of making a batch -> its metric. They follow each other in the thread that makes the batch; where a pool reads,
-`verify` adds up its threads, and `fetch` is the wait for the pool less that."""
+"""Stage -> its metric, in order. `verify` sums the threads of a pool; `fetch` is the wait for them less that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +39,25 @@ class SlowSample:
     stage: str
     """Stage of `MAKING`, such as "fetch" or "decode"."""
     seconds: float
-    """Time of the sample in that stage; for "fetch", of one read of one shard."""
+    """Seconds of the sample in that stage, or of one read."""
     source: str
     """Name of the plan's source."""
     key: str
-    """Key of the sample; for "fetch", of the first wanted sample of the read."""
+    """Key of the sample; for "fetch", of the first sample of the read."""
     version: str
     """Name of the version, such as "photos@3"."""
     path: str
     """Path of the shard, relative to the root."""
     offset: int
-    """First byte of the read; for other stages than "fetch", of the sample's largest field."""
+    """First byte of the read; for other stages, of the sample's largest field."""
     nbytes: int
-    """Bytes of the read; for other stages than "fetch", of the sample's largest field."""
+    """Bytes of the read; for other stages, of the sample's largest field."""
     wait_s: float = 0.0
     """Seconds that the consumer waited for the step's batch."""
 
 
 class StepMetrics:
-    """Filled while the batches of some steps are made together; thread-safe, since a pool may read for them."""
+    """Costs of steps that are made together; thread-safe, since a pool may read for them."""
 
     def __init__(self, steps: Sequence[int]) -> None:
         self.steps = steps
@@ -102,7 +101,7 @@ class StepMetrics:
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
     ) -> None:
-        """Note that a stage is done with the sample of a row; a context manager would cost three times as much."""
+        """Count a sample's seconds in a stage; a context manager would cost three times as much."""
         self.spent(stage, seconds)
         step = self.steps[0] if self.step_of is None else self.step_of(row)
         before = self.slowest.get(step)
@@ -110,7 +109,6 @@ class StepMetrics:
             self.slow(stage, seconds, source, address, step)
 
     def read(self, source: str, read: ShardRead) -> None:
-        """Note one shard's share of a fetch; of steps made together, the first has it."""
         self.spent("verify", read.verify_s)
         self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
 
@@ -123,10 +121,9 @@ class StepMetrics:
         step: int,
         read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep a sample if none of its step was slower.
+        """Keep the sample if none of its step was slower.
 
-        Without the shard and bytes that were read, it has the place of its largest field. `address` is called only for
-        a sample that is kept.
+        read: path and span; None for the sample's largest field. `address` is called only for a kept sample.
         """
         with self._lock:
             before = self.slowest.get(step)
@@ -152,7 +149,6 @@ class StepMetrics:
             )
 
     def totals(self) -> dict[str, int]:
-        """Return counter -> amount, with the stores' counts."""
         traffic = self.traffic
         seen = {"requests": traffic.requests, "retries": traffic.retries, "fallbacks": traffic.fallbacks}
         return {**self.counts, **seen}
@@ -162,58 +158,52 @@ Ids = list[tuple[str, str] | None]
 
 
 class Keys:
-    """Keys of the rows of batches that were made together, listed at the first look at those of any.
-
-    They cost as much as reading and checking small samples, and most trainings never look at them.
-    """
+    """Keys of the rows of batches made together, listed at first use: as costly as reading small samples."""
 
     def __init__(self, listed: Callable[[], list[str]]) -> None:
         self._listed: Callable[[], list[str]] | list[str] = listed
 
     def __call__(self) -> list[str]:
-        """Return the key of each row; "" at padding."""
         if not isinstance(self._listed, list):
             self._listed = self._listed()
         return self._listed
 
 
-@dataclass(slots=True, kw_only=True, eq=False)  # frozen, one takes twice as long to make
+@dataclass(slots=True, kw_only=True, eq=False)  # a frozen one takes twice as long to create
 class SlotIds:
-    """Sources and keys of slots. Nobody changes them."""
+    """Sources and keys of slots. Immutable."""
 
     names: Sequence[str]
     """Names of the plan's sources."""
     source: NDArray[np.int32]
     """int32 [slots]: index into `names`; -1 at padding."""
     keys: Keys
-    """Keys of rows, among them those of the slots."""
+    """Keys of all rows made together."""
     rows: slice
     """Rows of the slots in `keys`."""
 
     @classmethod
     def of(cls, names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> "SlotIds":
-        """Return those of slots whose keys are listed, "" at padding."""
         return cls(names=names, source=source, keys=Keys(lambda: keys), rows=slice(0, len(keys)))
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, slots: slice) -> "SlotIds":
-        """Return those of some slots, in the same memory."""
+        """Return the ids of a range of slots, in the same memory."""
         first, stop, _ = slots.indices(len(self))
         rows = slice(self.rows.start + first, self.rows.start + stop)
         return SlotIds(names=self.names, source=self.source[slots], keys=self.keys, rows=rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel with the keys of these slots alone."""
+        """Pickle only the keys of these slots."""
         return SlotIds.of, (self.names, self.source, self.listed_keys())
 
     def listed_keys(self) -> list[str]:
-        """Return the key per slot; "" at padding."""
         return self.keys()[self.rows]
 
     def listed(self) -> Ids:
-        """Return (source, key) per slot, None at padding; a list of the caller's own."""
+        """Return (source, key) per slot, None at padding; a new list."""
         names = self.names
         return [
             (names[source], key) if source >= 0 else None
@@ -225,14 +215,14 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class _IdsOnDemand:
-    """`Batch.ids`: a list, which most trainings never look at, and which costs more than a small batch's bytes."""
+    """`Batch.ids`, listed at first use: the list costs more than a small batch's bytes."""
 
     def __set__(self, batch: "Batch", ids: Ids | SlotIds) -> None:
         batch.__dict__["ids"] = ids
 
     def __get__(self, batch: "Batch | None", owner: type) -> Ids:
         if batch is None:
-            raise AttributeError("ids")  # so that dataclass sees no default
+            raise AttributeError("ids")  # dataclass must see no default
         ids = batch.__dict__["ids"]
         if isinstance(ids, SlotIds):
             ids = batch.__dict__["ids"] = ids.listed()
@@ -241,7 +231,7 @@ class _IdsOnDemand:
 
 @dataclass(kw_only=True)
 class Batch:
-    """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list where shapes differ.
+    """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list if shapes differ.
 
     It is no collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.
     """
@@ -249,22 +239,25 @@ class Batch:
     step: int
     """Global step."""
     ids: _IdsOnDemand = _IdsOnDemand()
-    """list of (source, key) per slot, None at padding. A substituted slot has the sample that came instead."""
+    """list of (source, key) per slot, None at padding. A substituted slot has its substitute's."""
     mask: Any
     """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
     """Valid slots * world size / global batch of this step. Multiply a mean loss by it: the mean over ranks is then
-    the sum over samples / global batch. On a full batch that is the mean over samples."""
+    the sum over samples / global batch.
+    """
     digest: int
     """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
     fields: dict[str, Any]
-    """Field name -> column [slots, ...], or a list of `slots` values where shapes differ. Undecoded fields are a
-    `BytesColumn`, a sequence that is equal to a list of `bytes`; a list where a sample was substituted."""
+    """Field name -> column [slots, ...], or a list of `slots` values if shapes differ. Undecoded fields are a
+    `BytesColumn`, equal to a list of `bytes`.
+    """
     sources: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy's."""
+    """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy."""
     ordinals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """int64 [slots]: ordinal of each slot's sample in its source's version, -1 at padding. Always numpy's. With the
-    source it names the sample as `ids` does, and costs nothing: `version.address` takes it."""
+    """int64 [slots]: ordinal of each sample in its source's version; -1 at padding. Always numpy. Costs less than
+    `ids`; `version.address` takes it.
+    """
     nbytes: int = 0
     """Bytes of the decoded columns."""
     bucket: str | None = None
@@ -272,27 +265,27 @@ class Batch:
     wait_s: float = field(default=0.0)
     """Seconds that the consumer waited for this batch."""
     substitutions: list[Substitution] = field(default_factory=list)
-    """Replaced corrupt samples, by slot and attempt; empty unless a sample was corrupt."""
+    """Replaced corrupt samples, by slot and attempt."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage, bytes, requests and other counts of this step alone (docs/observability.md)."""
+    """Seconds per stage, bytes, requests and other counts of this step (docs/observability.md)."""
     slowest: SlowSample | None = None
-    """The step's slowest sample, with its address; None where none was timed."""
+    """The step's slowest sample, with its address; None if none was timed."""
     micro: int = 0
     """Number of this piece of the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
-    """Number of pieces that the rank's part is handed out in; 1 is the whole part."""
+    """Number of pieces of the rank's part; 1 for the whole part."""
 
     @property
     def last_micro(self) -> bool:
-        """True for the last piece: the optimizer's step comes after it."""
+        """True for the last piece: step the optimizer after it."""
         return self.micro + 1 == self.micros
 
     def micro_batches(self, count: int) -> "list[Batch]":
-        """Return the part in `count` pieces in order, for gradient accumulation.
+        """Return the part cut into `count` pieces in order, for gradient accumulation.
 
-        Their sizes differ by one slot at most. Their arrays are slices of this batch's. The sum of (mean loss * weight)
-        over the pieces, averaged over ranks, is that of the whole part. The first piece has the digest, substitutions,
-        stats, slowest and wait_s of the whole part. The other pieces have 0 or none.
+        Sizes differ by one slot at most; arrays are slices of this batch's. The sum of (mean loss * weight) over the
+        pieces, averaged over ranks, equals the whole part's. Digest, substitutions, stats, slowest and wait_s of the
+        whole part are on the first piece; the others have 0 or none.
 
         Raises: InvalidRuntime for more pieces than slots.
         """
@@ -360,31 +353,30 @@ class Batch:
         return self.fields.items()
 
     def pin_memory(self) -> "Batch":
-        """Return the same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
+        """Return this batch with its tensors in pinned memory; torch's DataLoader calls it."""
         self.mask, self.fields = self._with_tensors(lambda tensor: tensor.pin_memory())
         return self
 
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
-        """Return a batch with its tensors on a torch device and all else as it is; Lightning and Accelerate call it.
+        """Return a batch with its tensors on a torch device; Lightning and Accelerate call it.
 
-        non_blocking: as for `torch.Tensor.to`. numpy's arrays stay where they are, jax's too.
+        non_blocking: as for `torch.Tensor.to`. Arrays of numpy and jax stay where they are.
         """
         mask, fields = self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
         return replace(self, ids=self.__dict__["ids"], mask=mask, fields=fields)
 
     def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
-        """Return (mask, fields), `change` done to every torch tensor in them."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, list):
                 return [changed(item) for item in value]
-            return change(value) if hasattr(value, "pin_memory") else value  # only torch's tensors have that
+            return change(value) if hasattr(value, "pin_memory") else value  # only tensors of torch have it
 
         return changed(self.mask), {name: changed(value) for name, value in self.fields.items()}
 
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:
-    """Return the bytes held by arrays, tensors, bytes and str in a collated batch, which the prefetch bound counts."""
+    """Return the bytes of arrays, tensors, bytes and str in a collated batch."""
     total = 0
     for value in fields.values():
         total += _nbytes(value)

@@ -11,7 +11,7 @@ from ...order.random.keyed_permutation import I64
 class BytesColumn(Sequence[bytes]):
     """Byte strings of slots, b"" at padding: a sequence of `bytes`, equal to a list of the same.
 
-    Each item is a copy of its own. `view` gives an item without a copy; it keeps the memory of all.
+    Each item is a copy. `view` gives an item without a copy; it keeps the memory of all.
     """
 
     __slots__ = ("_begin", "_memory", "_sizes")
@@ -31,7 +31,7 @@ class BytesColumn(Sequence[bytes]):
         return self._memory.data[begin : begin + int(self._sizes[slot])].toreadonly()
 
     def parts(self) -> tuple[np.ndarray, I64, I64]:
-        """Return (memory, begin, sizes), as it was made of."""
+        """Return (memory, begin, sizes)."""
         return self._memory, self._begin, self._sizes
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class BytesColumn(Sequence[bytes]):
         return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the items alone, without what else the memory holds."""
+        """Pickle only the items, not the rest of the memory."""
         return _of, (list(self),)
 
 
@@ -72,7 +72,7 @@ def _of(items: Sequence[bytes]) -> BytesColumn:
 
 
 def shown(column: Any) -> str:
-    """Return the column in a few words: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]".
+    """Return a short text: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]".
 
     A * stands for a size that differs among the arrays of a list.
     """
@@ -92,18 +92,15 @@ def _is_array(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Return the dtype of an array; the type of any other value."""
     return str(value.dtype).removeprefix("torch.") if _is_array(value) else type(value).__name__
 
 
 def _place(values: list[Any]) -> str:
-    """Return the devices of tensors, " on cuda:0"; "" for the CPU, and for values that are no tensors."""
     tensors = [value for value in values if _is_array(value) and str(value.dtype).startswith("torch.")]
     devices = dict.fromkeys(str(tensor.device) for tensor in tensors if tensor.device.type != "cpu")
     return f" on {' and '.join(devices)}" if devices else ""
 
 
 def _sizes(arrays: list[Any]) -> str:
-    """Return the shape of arrays of one rank, a * for each size in which they differ."""
     sizes = [set(of_axis) for of_axis in zip(*(tuple(array.shape) for array in arrays), strict=True)]
     return f"[{', '.join(str(*shape) if len(shape) == 1 else '*' for shape in sizes)}]"

@@ -13,7 +13,7 @@ from ...dataset.reading.sample_digest import sample_crcs
 from ...errors import Corrupt, InvalidRuntime, MissingDependency
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import delivered_hashes, slot_identities
-from ..recipe.rank_slots import Located, RankSlots
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes
 from .columns import PADDED, Columns
@@ -21,16 +21,14 @@ from .substitution import Substitution, masked
 
 
 def to_jax(name: str, value: Any, device: Any = None) -> Any:
-    """Return a field's value with its numpy arrays put on a device or sharding of JAX; None is JAX's default device.
+    """Return a field's value with its numpy arrays on a device or sharding of JAX; None is JAX's default device.
 
-    On the default device they are uncommitted: a jitted function may move them. The value is an array [slots, ...], or
-    a list, whose arrays are put one by one and whose other elements stay Python. Arrays of dtypes that JAX does not
-    have (strings, dates) stay numpy. While JAX holds to 32 bits, 64-bit numbers become 32-bit ones as JAX rounds them.
-    On a CPU the memory is shared where it lies on 64 bytes, else copied; on other devices the copy goes on in the
-    background.
+    On the default device arrays are uncommitted: a jitted function may move them. Dtypes that JAX lacks (strings,
+    dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32 as JAX does. A CPU shares
+    memory aligned to 64 bytes, else copies; other devices copy in the background.
 
-    Raises: InvalidRuntime for numbers that 32 bits do not hold, which JAX itself would wrap around in silence, or make
-    infinite; MissingDependency without jax.
+    Raises: InvalidRuntime for numbers that 32 bits cannot hold, which JAX would wrap silently or make infinite;
+    MissingDependency without jax.
     """
     if isinstance(value, list):
         return [to_jax(name, item, device) if isinstance(item, np.ndarray) else item for item in value]
@@ -42,7 +40,6 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the array in JAX's 32-bit dtype. Raises: InvalidRuntime where a number does not fit."""
     with np.errstate(over="ignore"):
         narrow = value.astype(dtype)
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
@@ -71,27 +68,22 @@ _INT64 = np.iinfo(np.int64)
 
 
 def collate(columns: Columns, framework: str, *, like: Columns | None = None) -> tuple[dict[str, Any], Any]:
-    """Return (fields, mask) of a batch; field names in the order in which the samples bring them up.
+    """Return (fields, mask) of a batch; field names in the order in which samples bring them up.
 
-    framework: one of FRAMEWORKS.
-    like: one slot with a sample, to take fields and shapes from when every slot is padded. Without it such a batch has
-    no fields.
+    framework: one of FRAMEWORKS. like: one slot with a sample, whose fields and shapes a batch of padding takes.
 
     The mask is bool [slots], True at real slots: a tensor for torch, an array on the device for jax. A field's values
     become:
 
-    - one array [slots, ...] where all are arrays of one shape and dtype (numpy scalars count as rank 0), in native byte
-      order. Each value is copied once at most. It is a tensor for torch, or still an array where torch has no such
-      dtype;
-    - bool, int64 or float64 [slots] where all are bool, int within int64, or int and float;
-    - torch.stack of them where all are tensors of one shape and dtype (torch only);
-    - otherwise a list, where torch and jax get its arrays as their own. A field that a sample lacks (mixed sources may
-      have different fields) is None there, which makes it a list.
+    - one array [slots, ...] of native byte order, if all are arrays of one shape and dtype (numpy scalars have rank 0).
+      Each value is copied at most once. For torch it is a tensor, or an array if torch lacks the dtype;
+    - bool, int64 or float64 [slots], if all are bool, int within int64, or int and float;
+    - torch.stack, if all are tensors of one shape and dtype (torch only);
+    - otherwise a list, whose arrays become torch's or jax's. It holds None for a sample that lacks the field.
 
-    A padded slot is zeros in an array, and in a list "" or b"" among str or bytes, else None.
+    A padded slot is zeros in an array; in a list "" or b"" among str or bytes, else None.
 
-    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency (torch or jax is not
-    installed).
+    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency.
     """
     if framework not in FRAMEWORKS:
         raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
@@ -101,10 +93,7 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
 def gathered(
     columns: Columns, framework: str, *, like: Columns | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Return `collate` up to the framework, which is not imported: its arrays are numpy's.
-
-    Tensors in the samples, which only somebody who imported torch can have made, are stacked for torch.
-    """
+    """Return `collate` in numpy's arrays without importing the framework; imported torch stacks its tensors."""
     torch = _imported_torch(framework)
     mask, names = columns.mask(), columns.names()
     fields: dict[str, Any] = {}
@@ -124,10 +113,7 @@ def gathered(
 
 
 def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) -> tuple[dict[str, Any], Any]:
-    """Return the fields and mask of `gathered`, their arrays as the framework's, in the same memory.
-
-    Raises: as `collate`.
-    """
+    """Return the fields and mask of `gathered` as the framework's arrays, in the same memory."""
     if framework == "jax":
         return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
     if framework == "numpy":
@@ -138,21 +124,18 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
 
 def _imported_torch(framework: str) -> Any:
     torch = sys.modules.get("torch") if framework == "torch" else None
-    return torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
+    return torch if hasattr(torch, "Tensor") else None  # another thread may be importing it
 
 
 def field_of(values: list[Any], examples: list[Any], framework: str) -> Any:
-    """Return the column of `gathered` of values, PADDED among them. examples: the real ones, of which there is one."""
     return _field(values, examples, _imported_torch(framework))
 
 
 def padding_of(kinds: set[type]) -> Any:
-    """Return the value of a padded slot in a list. kinds: types of its values."""
     return next(iter(kinds))() if kinds == {bytes} or kinds == {str} else None
 
 
 def import_framework(framework: str) -> None:
-    """Import the framework of batches. Raises: MissingDependency."""
     if framework == "torch":
         _torch()
     elif framework == "jax":
@@ -160,7 +143,6 @@ def import_framework(framework: str) -> None:
 
 
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
-    """Return padded `values` as one array, stack of tensors or list; `examples`, at least one, are the real ones."""
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
         return [padding_of(kinds) if value is PADDED else value for value in values]
@@ -178,7 +160,6 @@ def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
 
 
 def _alike(values: list[Any], kinds: Any) -> bool:
-    """Return whether all are of these kinds, of one shape and one dtype."""
     first = values[0]
     return all(
         isinstance(value, kinds) and value.shape == first.shape and value.dtype == first.dtype
@@ -187,7 +168,6 @@ def _alike(values: list[Any], kinds: Any) -> bool:
 
 
 def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
-    """Return the dtype of these Python numbers of these types; None for other values, or ints beyond int64."""
     if kinds == {bool}:
         return np.dtype(np.bool_)
     if kinds == {int} and all(_INT64.min <= value <= _INT64.max for value in values):
@@ -202,7 +182,6 @@ def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
 
 
 def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return one array of all: one allocation, one copy of each value, zeros at padded slots."""
     out = np.empty((len(values), *shape), dtype)
     zero = np.zeros((), dtype)
     for slot, value in enumerate(values):
@@ -237,25 +216,27 @@ def _torch() -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Delivered:
-    """Samples delivered for a batch, a row each. Their values lie in the batch's columns."""
+class DeliveredSamples:
+    """Samples delivered for a batch, one per row. Their values are in the batch's columns."""
 
     keys: Keys
-    """Key of the delivered sample per row; "" at padding."""
+    """Key per row; "" at padding."""
     crcs: I64
-    """int64 [rows]: CRC-32C that the digest is made of; anything at padding."""
+    """int64 [rows]: CRC-32C for the digest; arbitrary at padding."""
     substitutions: list[Substitution]
     """Replaced corrupt samples."""
 
 
-def delivered_of(n: int, delivered: Sequence[Located], substitutions: list[Substitution]) -> Delivered:
-    """Return the samples of n rows. Those that come later replace earlier ones."""
+def delivered_of(
+    n: int, delivered: Sequence[LocatedSamples], substitutions: list[Substitution]
+) -> DeliveredSamples:
+    """Return the samples of n rows; later ones replace earlier ones."""
     keys = Keys(partial(_keys, n, [(located.rows, located.places) for located in delivered]))
-    return Delivered(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
+    return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
 
-def crcs_of(n: int, delivered: Sequence[Located]) -> I64:
-    """Return int64 [n]: the CRC-32C of each row's sample over its fields. Later ones replace earlier ones."""
+def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
+    """Return int64 [n]: the CRC-32C of each row's last sample over its fields."""
     crcs = np.zeros(n, np.int64)
     for located in delivered:
         crcs[located.rows] = sample_crcs({field: at.crc32c for field, at in located.places.fields.items()})
@@ -263,9 +244,9 @@ def crcs_of(n: int, delivered: Sequence[Located]) -> I64:
 
 
 def masked_row(
-    recipe: Recipe, rank_slots: RankSlots, located: Located, number: int, error: Corrupt
+    recipe: Recipe, rank_slots: RankSlots, located: LocatedSamples, number: int, error: Corrupt
 ) -> Substitution:
-    """Return the entry of a sample that cannot be read any more, and is masked. Raises: the error of the only one."""
+    """Return the entry of a sample that is unreadable now, and masked. Raises: its error, if it is the only one."""
     row = int(located.rows[number])
     if rank_slots.valid.sum() == 1:
         raise error
@@ -274,7 +255,6 @@ def masked_row(
 
 
 def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
-    """Return the key of each of n rows, "" where none was delivered; later samples of a row replace earlier ones."""
     keys = [""] * n
     for rows, places in delivered:
         for row, key in zip(rows.tolist(), places.keys(), strict=True):
@@ -286,16 +266,15 @@ Collate = Callable[..., tuple[dict[str, Any], Any]]
 
 
 class Finish:
-    """Finishes batches of a recipe. collate: makes fields and mask of columns (`collate.collate`)."""
+    """Finishes batches of a recipe. collate: makes fields and mask of columns."""
 
     def __init__(self, recipe: Recipe, collate: Collate) -> None:
         self._recipe, self._collate = recipe, collate
         self._names = recipe.plan.source_names
 
     def __call__(
-        self, rank_slots: RankSlots, columns: Columns, delivered: Delivered, seen: StepMetrics
+        self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
     ) -> list[Batch]:
-        """Return the batch of each step."""
         if rank_slots.n_padded:
             out = [self._padding(rank_slots, columns)]
         else:
@@ -305,7 +284,7 @@ class Finish:
         return out
 
     def _samples(
-        self, rank_slots: RankSlots, columns: Columns, delivered: Delivered, seen: StepMetrics
+        self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
     ) -> list[Batch]:
         steps = np.repeat(np.array(rank_slots.steps, np.uint64), np.diff(rank_slots.starts))
         hashes = delivered_hashes(
@@ -336,7 +315,6 @@ class Finish:
         return out
 
     def _collated(self, rank_slots: RankSlots, columns: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Yield the fields and mask of each step: cut out of those of all steps, where that makes no difference."""
         framework, parts = self._recipe.framework, [rows for _, rows in rank_slots.parts()]
         if len(parts) > 1 and framework != "jax" and columns.is_even:
             fields, mask = self._collate(columns, framework)
@@ -348,7 +326,6 @@ class Finish:
             yield self._collate(part, framework)
 
     def _padding(self, rank_slots: RankSlots, columns: Columns) -> Batch:
-        """Return the batch of a rank without samples, in the shapes of another's, with the substitutions made there."""
         fields, mask = self._collate(Columns(rank_slots.n_padded), self._recipe.framework, like=columns)
         padding = np.full(rank_slots.n_padded, -1)
         ids = SlotIds.of(self._names, padding.astype(np.int32), [""] * rank_slots.n_padded)
@@ -382,20 +359,15 @@ class Finish:
 
 
 def _cut(values: Any, parts: list[slice]) -> Sequence[Any]:
-    """Return a column, or a mask, in parts."""
     if not hasattr(values, "unsafe_split_with_sizes"):
         return [values[rows] for rows in parts]
-    # A tensor's, at half the cost of slices; as of slices, each may be written into where gradients are wanted.
+    # Half the cost of slices of a tensor; like slices, parts may be written to while gradients are recorded.
     cut: Sequence[Any] = values.unsafe_split_with_sizes([rows.stop - rows.start for rows in parts])
     return cut
 
 
 def with_costs(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
-    """Return batches that were made together, each with its cost in `stats`.
-
-    The cost is its own counts, and an even share of the common seconds and counts. The first batches have the remainder
-    of a count that does not divide.
-    """
+    """Return batches made together, each with its cost in `stats`: its own counts, and a share of the common ones."""
     n = len(batches)
     counts = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
     common = {MAKING[stage]: spent / n for stage, spent in seen.seconds.items()}

@@ -1,8 +1,7 @@
-"""A batch while it is made: field by field, a value per slot, large arrays in the rows of the batch's own memory.
+"""Columns of a batch in the making: a value per slot, large arrays in the rows of the batch's memory.
 
-The memory that batches lie in is given out again when nobody holds an array over it any more. A batch of photos is
-thousands of pages. Taken from the system anew for every batch, each page is zeroed, and faults at its first use, which
-two threads of one process cannot do at the same time.
+Memory of batches is reused once no array refers to it. Fresh pages from the system are zeroed and fault at first use,
+which two threads of a process cannot do at once.
 """
 
 import mmap
@@ -19,38 +18,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.reading.verified_disk_reads import Allocate as Allocate
-from ...modalities.destination import Place
+from ...modalities.fields import Place
 from ...order.random.keyed_permutation import I64
 from .bytes_column import BytesColumn
 
 LEAST_BYTES = 2**20
-"""Smaller arrays are numpy's own: its allocator keeps their memory by itself."""
+"""Smaller arrays come from numpy, whose allocator keeps their memory."""
 KEPT = 4
-"""Pieces of memory that a training keeps although nobody holds an array over them."""
+"""Free pieces of memory that a training keeps."""
 FITS = 2
-"""A piece serves an array that is smaller by up to this factor."""
+"""A piece serves arrays smaller by up to this factor."""
 
 _FREED_BYTES = 2**22
-_GRAIN_BYTES = 2**17  # sizes that differ a little have pieces of one size
+_GRAIN_BYTES = 2**17  # similar sizes share pieces of one size
 
 
-class Recycled:
-    """Makes arrays of any content, as `Allocate` wants them; thread-safe.
+class ArrayPool:
+    """Allocates arrays of arbitrary content; thread-safe.
 
-    An array's memory is free when the array, the last view of it and whatever else was made over it (a tensor, a
-    `jax.Array`, a memoryview) are gone. Of memory that is free, KEPT pieces are kept, those that became free last. A
-    child that the process forks has a copy of all, as of any other array.
+    Memory is free once the array, its views, and tensors, `jax.Array`s or memoryviews over it are gone. KEPT free
+    pieces are kept, the last freed. A forked child has a copy of all.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
-        """kept: pieces of free memory that are kept."""
         _keep_freed_memory()
         # A finalizer may run in the middle of anything: it does no more than a deque does in one go.
         self._free: deque[mmap.mmap] = deque(maxlen=kept)
         self._turn = Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array of any content. Raises: MemoryError."""
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < LEAST_BYTES:
             return np.empty(shape, dtype)
@@ -61,10 +57,7 @@ class Recycled:
         return np.ndarray(shape, dtype, memory)
 
     def _take(self, nbytes: int) -> mmap.mmap | None:
-        """Return a free piece that fits: of several, the one that became free last.
-
-        The processor's cache may know that one.
-        """
+        """Return the free piece that fits and was freed last: it may be in the processor's cache."""
         passed = list[mmap.mmap]()
         with self._turn:
             try:
@@ -79,16 +72,15 @@ class Recycled:
 
 @cache
 def _keep_freed_memory() -> None:
-    """Have glibc keep some MiB that are freed, for the arrays of plans and look-ups, which come with every step.
+    """Make glibc keep some freed MiB for the arrays of plans and look-ups.
 
-    A block of its own that is freed raises the size from which blocks are the system's, and twice as much stays at the
-    end of the heap. Else 8,192 slots planned together took 450 new pages each time. Other allocators do as they do.
+    Freeing a large block raises its threshold for the system's blocks. Without it 8,192 slots planned together took 450
+    new pages each time.
     """
     np.empty(_FREED_BYTES, np.uint8)
 
 
 def _new(nbytes: int) -> mmap.mmap:
-    """Return pages that are not shared with children, large ones where the system has them. Raises: MemoryError."""
     whole = -(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES
     try:
         piece = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -100,34 +92,33 @@ def _new(nbytes: int) -> mmap.mmap:
     return piece
 
 
-_WORTH_MOVING_BYTES = 4096  # smaller arrays cost less to hold than to look after
+_WORTH_MOVING_BYTES = 4096  # smaller arrays are cheaper to keep than to track
 
 
 class _Mark:
-    """Stands for a value that is not there itself."""
+    """Placeholder for a value."""
 
 
 PADDED = _Mark()
-"""A value in a slot without a sample."""
+"""Value of a slot without a sample."""
 EXAMPLE = -1
-"""Slot of a sample of another rank, in whose shapes a part is made that is padding alone."""
+"""Slot of another rank's sample, for the shapes of padding."""
 _PADDING = -1
 
 
 class Columns:
-    """Values of `n_slots` slots. A slot without any is padding.
+    """Values of `n_slots` slots. A slot without any is padding; a row is arbitrary until a value is put into it.
 
-    Holding every decoded array until the last one is there costs fresh memory for each: a third of the time of
-    decoding a photo. Moved into its row, or decoded there, one array's memory serves for the next. A row holds
-    anything until a value is put into it.
+    Keeping every decoded array until the last one costs fresh memory for each: a third of the time of decoding a photo.
+    Copied to its row, or decoded there, one array's memory serves the next.
     """
 
     def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
         self._allocate = allocate
         self._rows: dict[str, np.ndarray] = {}
         self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
-        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one piece of memory; size -1: not there
-        self._values: dict[str, list[Any]] = {}  # of the other slots, None where the sample lacks the field
+        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one piece of memory; size -1: none
+        self._values: dict[str, list[Any]] = {}  # values of other slots; None if the sample lacks the field
         self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
         self._order = np.full(n_slots, _PADDING)
 
@@ -136,11 +127,11 @@ class Columns:
 
     @property
     def allocate(self) -> Allocate:
-        """Memory for the batch's values."""
+        """Allocator of the batch's values."""
         return self._allocate
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
-        """Yield columns of some of the slots, then of others, in the same memory. The whole takes no more values."""
+        """Yield columns of each range of slots, in the same memory. The whole takes no more values."""
         for part in slots:
             out = Columns(0, self._allocate)
             out._order, out._orders = self._order[part], self._orders
@@ -152,9 +143,9 @@ class Columns:
 
     @property
     def is_even(self) -> bool:
-        """True where any part of the slots is collated into that part of the whole's columns.
+        """True if a part of the slots is collated into the same part of the whole's columns.
 
-        Every slot has a sample with the same fields; all values of a field are in its rows, or are bytes or text.
+        Every slot has a sample with the same fields, and each field is in rows, bytes or text.
         """
         if len(self._orders) != 1 or not self.mask().all():
             return False
@@ -177,15 +168,13 @@ class Columns:
         return list(dict.fromkeys(name for number in here for name in orders[number]))
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return bool [n_slots]: True where there is a sample."""
         real: NDArray[np.bool_] = self._order != _PADDING
         return real
 
     def rows(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
-        """Return the memory [n_slots, *shape] of a field's arrays, made when it is first asked for.
+        """Return the memory [n_slots, *shape] of a field's arrays, allocated at first use.
 
-        None where arrays of the field have another shape or dtype, for dtypes of objects, and for another byte order
-        than the machine's.
+        None if the field has another shape or dtype already, and for dtypes of objects or foreign byte order.
         """
         rows = self._rows.get(field)
         if rows is None:
@@ -196,7 +185,6 @@ class Columns:
         return rows if rows.shape[1:] == shape and rows.dtype == dtype else None
 
     def put_rows(self, field: str, slots: Sequence[int] | I64) -> None:
-        """Say that the rows of these slots hold their values."""
         self._filled[field][slots] = True
 
     def put_bytes(self, field: str, slots: I64, memory: np.ndarray, begin: I64, sizes: I64) -> None:
@@ -206,12 +194,12 @@ class Columns:
         if field not in self._bytes:
             self._bytes[field] = BytesColumn(memory, *whole)
             return
-        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # of sources that are read apart
+        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # (sources that are read separately)
         for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
-        """Put one value, which lies in its row already or, where it is a large array, is copied there."""
+        """Put one value. A large array is copied to its row; in_row: it lies there already."""
         in_row = in_row or self._moved(field, slot, value)
         if field in self._filled:
             self._filled[field][slot] = in_row
@@ -221,14 +209,10 @@ class Columns:
             self._of(field)[slot] = value
 
     def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
-        """Put the fields that the samples of these slots have, in their order."""
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
     def whole(self, field: str) -> np.ndarray | BytesColumn | None:
-        """Return the field's column, where every sample's value lies in the memory for it; else None.
-
-        Padding is zeros, or b"".
-        """
+        """Return the field's column if every value lies in its memory, else None. Padding is zeros or b""."""
         if field in self._bytes and field not in self._filled:
             memory, begin, sizes = self._bytes[field].parts()
             if (sizes[self.mask()] < 0).any():
@@ -245,7 +229,7 @@ class Columns:
         return rows
 
     def values(self, field: str) -> list[Any]:
-        """Return the value of each slot; None where the sample lacks the field, PADDED where there is no sample."""
+        """Return the value of each slot; None if the sample lacks the field, PADDED without a sample."""
         if field in self._bytes:
             self._list_bytes(field)
         if field not in self._filled and self.mask().all():
@@ -265,7 +249,6 @@ class Columns:
         return values
 
     def _list_bytes(self, field: str) -> None:
-        """Have the byte strings of a field among its other values."""
         column, own = self._bytes.pop(field), self._of(field)
         for slot in np.flatnonzero(column.parts()[2] >= 0).tolist():
             own[slot] = column[slot]
@@ -281,14 +264,13 @@ class Columns:
 
 
 class BatchRow:
-    """One row of the columns: offered to decoders for what they decode, and filled."""
+    """One row of the columns, which decoders may fill."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self._columns, self._row = columns, row
         self._lent: dict[str, np.ndarray] = {}
 
     def place_of(self, field: str) -> Place:
-        """Return the place for a decoder's value of a field."""
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)
@@ -300,7 +282,7 @@ class BatchRow:
         return place
 
     def put(self, sample: Mapping[str, Any], names: tuple[str, ...]) -> None:
-        """Put the values of a sample whose fields are `names`; values of other fields are there already."""
+        """Put a sample with the fields `names`; values missing from it are there already."""
         for field, value in sample.items():
             there = field in self._lent and value is self._lent[field]  # (the value may be None)
             self._columns.put(self._row, field, value, in_row=there)
@@ -308,9 +290,9 @@ class BatchRow:
 
 
 class FieldRows:
-    """Puts values of one field, whose samples come one behind the other, with little work for each.
+    """Puts values of one field row after row, each once, with little work.
 
-    As a `Place` it offers the memory of the row that is next. A row is put once.
+    As a `Place` it offers the memory of the next row.
     """
 
     __slots__ = ("_columns", "_dtype", "_field", "_filled", "_lent", "_rows", "_shape", "_values", "row")
@@ -332,7 +314,7 @@ class FieldRows:
         return self._lent
 
     def put(self, row: int, value: Any) -> None:
-        """Put the value of a row; one that is the memory offered lies there already."""
+        """Put the value of a row, unless it is the offered memory."""
         if type(value) is np.ndarray:
             if value is self._lent:
                 self._filled.append(row)
@@ -349,7 +331,6 @@ class FieldRows:
         self._values[row] = value
 
     def finish(self) -> None:
-        """Say which rows hold their values."""
         if self._filled:
             self._columns.put_rows(self._field, self._filled)
 

@@ -1,4 +1,4 @@
-"""One entry of a rank's ledger: which sample was corrupt, where its bytes lie, and what stood in for it."""
+"""One entry of a rank's ledger: the corrupt sample, the place of its bytes, and its substitute."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from ...order.steps.slots import Slots
 from ...storage.spec import redact
 
 LEDGER_FORMAT = 1
-MAX_ERROR_CHARS = 2000  # a decoder may quote what it was given
+MAX_ERROR_CHARS = 2000  # a decoder may quote its input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
-    """One failed attempt to fill a slot: the corrupt sample, and the sample that was tried instead.
+    """One failed attempt to fill a slot: the corrupt sample, and the sample tried instead.
 
-    A document of a packed sequence is masked and not replaced: its `attempt` is 0 and its `substitute` is "".
+    A document of a packed sequence is masked instead: its `attempt` is 0 and its `substitute` is "".
     """
 
     step: int
@@ -28,25 +28,25 @@ class Substitution:
     source: str
     """Name of the plan's source."""
     epoch: int
-    """Epoch of the source, as `explain` has it."""
+    """Epoch of the source, as in `explain`."""
     position: int
-    """Position in the source, as `explain` has it."""
+    """Position in the source, as in `explain`."""
     attempt: int
     """1 to 8; 0 for a masked document."""
     stage: Literal["checksum", "decode"]
-    """"checksum": the bytes are not the written bytes. "decode": the bytes are right and the decoder refused them."""
+    """"checksum": the bytes differ from those written. "decode": the bytes are right, and the decoder refused them."""
     error: str
     """Message of the error, without secrets, at most 2,000 characters."""
     address: SampleAddress
-    """Place of the corrupt sample. Attempt 2 has the first substitute here, and so on."""
+    """Place of the corrupt sample. For attempt 2 it is the first substitute's, and so on."""
     substitute: str
-    """Key of the sample taken instead, of the same version; "" for none."""
+    """Key of the sample used instead, of the same version; "" for none."""
     substitute_ordinal: int
-    """Version ordinal of the sample taken instead; -1 for none."""
+    """Version ordinal of the sample used instead; -1 for none."""
 
     @property
     def identity(self) -> tuple[str | int, ...]:
-        """Values that are the same whenever this substitution is made: all but the words of the error."""
+        """Values that are the same whenever this substitution is made: all but the error's text."""
         at = self.address
         return (
             *(self.step, self.slot, self.attempt, self.source),
@@ -83,10 +83,9 @@ class Substitution:
 def masked(
     plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
 ) -> Substitution:
-    """Return the entry of a corrupt document that is masked in its sequence.
+    """Return the entry of a corrupt document, masked in its sequence.
 
-    documents: a slot per piece.
-    number: of the document's slot.
+    documents: a slot per piece. number: of the document's slot.
     """
     return Substitution(
         step=step,
@@ -104,10 +103,9 @@ def masked(
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
-    """Return the stage at which a sample turned out to be corrupt."""
     return "decode" if isinstance(error, DecodeFailed) else "checksum"
 
 
 def error_text(error: Corrupt) -> str:
-    """Return the error's words for a ledger: without passwords and signatures, and not without end."""
+    """Return the error's text for a ledger, shortened and without passwords or signatures."""
     return redact(str(error))[:MAX_ERROR_CHARS]

@@ -1,1 +1,1 @@
-"""Batches on a device: copied there by a thread of the loader, ahead of the training."""
+"""Batches on a device, copied ahead of the training by a thread of the loader."""

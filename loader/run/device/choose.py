@@ -8,10 +8,10 @@ from .device_backend import DeviceBackend
 
 
 def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
-    """Return the backend that copies batches of a framework to a device; None where they stay on the host.
+    """Return the backend that copies batches to a device; None if they stay on the host.
 
-    default: True takes JAX's default device for None, where batches are made of numpy's arrays. Raises:
-    InvalidRuntime where there is no such device; MissingDependency without the framework.
+    default: None is JAX's default device, for batches of numpy's arrays. Raises: InvalidRuntime if there is no such
+    device; MissingDependency without the framework.
     """
     if isinstance(device, DeviceBackend) or (device is None and not default):
         return device
@@ -55,7 +55,7 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
     index = torch.accelerator.current_device_index() if asked.index is None else asked.index
     chosen = torch.device(asked.type, index)
     if chosen.type == "cuda":
-        from .cuda import CudaCopies
+        from .torch_copies import CudaCopies
 
         return CudaCopies(chosen)
     from .torch_copies import PlainCopies

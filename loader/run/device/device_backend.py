@@ -1,4 +1,4 @@
-"""The narrow protocol between the copy thread and a device, and the walk over what a batch holds."""
+"""The protocol between the copy thread and a device, and the walk over a batch's values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,14 +23,14 @@ class Copy(Protocol):
         """Bytes that are copied."""
 
     def wait(self) -> None:
-        """Block until the device has read the host's memory. For the copy thread."""
+        """Block until the device has read the host's memory."""
 
     def hand_over(self) -> None:
-        """Order the caller's later work on the device after the copy. For the training's thread; does not wait."""
+        """Order the caller's later work on the device after the copy, without waiting."""
 
 
 class Finished:
-    """A `Copy` that ended before it was returned."""
+    """A `Copy` that had ended when it was returned."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -42,39 +42,37 @@ class Finished:
 
 
 class DeviceBackend(ABC):
-    """Copies batches to one device. All but `moved` and `Copy.hand_over` is called by one thread, the copy thread."""
+    """Copies batches to one device. Only `moved` and `Copy.hand_over` are called outside of the copy thread."""
 
     def entered(self) -> AbstractContextManager[object]:
-        """Return the context in which the copy thread works: it chooses the device and the stream."""
+        """Return the context of the copy thread: it chooses device and stream."""
         return nullcontext()
 
     @abstractmethod
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
         """Begin a copy. Return the batch on the device, and the copy.
 
-        The caller keeps `batch` until `Copy.wait` has returned. Nothing in the new batch lies in page-locked memory.
-        Raises: errors of the device, such as want of its memory; InvalidRuntime for values that it cannot hold.
+        The caller keeps `batch` until `Copy.wait` returns. Nothing in the new batch lies in page-locked memory.
         """
 
     @abstractmethod
     def moved(self, batch: Batch) -> Batch:
-        """Return the batch on the device, copied by the calling thread. Raises: as `copy`."""
+        """Return the batch on the device, copied by the calling thread."""
 
     def checksummed(self, host: Batch, moved: Batch) -> Batch:
-        """Return the batch whose values a trail records: with dtypes of the framework, on the host where possible."""
+        """Return the batch whose values a trail records: with the framework's dtypes, if possible on the host."""
         return host
 
     def close(self) -> None:  # noqa: B027 - a device that keeps nothing
-        """Release the host's memory. For the copy thread, inside `entered`, after the last copy's `wait`."""
+        """Release the host's memory. For the copy thread, inside `entered`, after the last `wait`."""
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is torch's tensor, which need not be imported for that."""
+    """Return whether a value is torch's tensor, without importing torch."""
     return hasattr(value, "pin_memory")
 
 
 def tensors_in(batch: Batch) -> list[Any]:
-    """Return the tensors that `rebuilt` would move."""
     arrays: list[Any] = []
 
     def note(value: Any) -> Any:
@@ -88,9 +86,9 @@ def tensors_in(batch: Batch) -> list[Any]:
 
 
 def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Batch:
-    """Return the batch with `move` done to its tensors, which are columns or items of lists.
+    """Return the batch with `move` applied to its tensors, which are columns or items of lists.
 
-    keep: done to every other array, also in containers; None where none lies in memory that must not leave the loader.
+    keep: applied to every other array, also in containers, that may lie in memory of the loader; None if none does.
     """
     fields = {name: _each(value, move, keep) for name, value in batch.fields.items()}
     out = with_values(batch, fields, _each(batch.mask, move, keep))
@@ -103,7 +101,6 @@ def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any]
 
 
 def with_values(batch: Batch, fields: dict[str, Any], mask: Any) -> Batch:
-    """Return the batch with other fields and another mask; its ids stay unlisted."""
     return replace(batch, ids=batch.__dict__["ids"], mask=mask, fields=fields)
 
 
@@ -118,7 +115,7 @@ def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | N
 
 
 def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:
-    """Return a value that stays on the host. Tensors in dicts and tuples stay there, as with `Batch.to`."""
+    """Return a value for the host. Tensors in dicts and tuples stay there, as with `Batch.to`."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, np.ndarray) or is_tensor(value):
@@ -133,7 +130,6 @@ def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:
 
 
 def _kept_bytes(column: BytesColumn, keep: Callable[[Any], Any]) -> BytesColumn:
-    """Return the column without the bytes of other batches, which may lie in the same memory."""
     memory, begin, sizes = column.parts()
     first = int(np.min(begin, initial=len(memory), where=sizes > 0))
     end = int(np.max(begin + sizes, initial=first, where=sizes > 0))

@@ -1,4 +1,4 @@
-"""Copies of JAX's arrays. JAX stages the host's memory by itself, and orders computations after its copies."""
+"""Copies of JAX's arrays. JAX stages host memory itself and orders computations after its copies."""
 
 from typing import Any
 
@@ -11,18 +11,17 @@ from .device_backend import Copy, DeviceBackend, with_values
 
 
 class JaxCopy:
-    """Arrays on their way."""
+    """Arrays under way to a device."""
 
     def __init__(self, arrays: list[Any]) -> None:
         self._arrays = arrays
         self.nbytes = sum(one.nbytes for one in jax.tree.leaves(arrays) if isinstance(one, jax.Array))
 
     def wait(self) -> None:
-        """Block until the arrays are there."""
         jax.block_until_ready(self._arrays)  # type: ignore[no-untyped-call, unused-ignore]
 
     def hand_over(self) -> None:
-        """Do nothing: whatever JAX computes from an array waits for it."""
+        """Do nothing: JAX's computations wait for their arrays."""
 
 
 class JaxCopies(DeviceBackend):
@@ -32,18 +31,16 @@ class JaxCopies(DeviceBackend):
         self.device = device
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Begin a copy of a batch of numpy's arrays. Raises: InvalidRuntime, as `to_jax`."""
         moved = self.moved(batch)
         columns = [moved.mask, *moved.fields.values()]
         return moved, JaxCopy([value for value in columns if isinstance(value, jax.Array | list)])
 
     def moved(self, batch: Batch) -> Batch:
-        """Return the batch on the device, where JAX may still be copying it. Raises: InvalidRuntime, as `to_jax`."""
+        """Return the batch on the device; JAX may still be copying it."""
         fields = {name: self._put(name, value) for name, value in batch.fields.items()}
         return with_values(batch, fields, self._put("mask", batch.mask))
 
     def _put(self, name: str, value: Any) -> Any:
-        """Return a field's value on the device. It holds JAX's arrays where the loader was made for none."""
         if isinstance(value, list):
             return [self._put(name, item) for item in value]
         if isinstance(value, jax.Array):
@@ -58,7 +55,7 @@ class JaxCopies(DeviceBackend):
 def jax_backend(device: Any) -> DeviceBackend:
     """Return the backend of a `jax.Device`, a `Sharding`, or a name such as "cuda", "tpu:1", "cpu".
 
-    Raises: InvalidRuntime where JAX has no such device.
+    Raises: InvalidRuntime if JAX has no such device.
     """
     if isinstance(device, jax.Device | jax.sharding.Sharding):
         return JaxCopies(device)

@@ -1,7 +1,7 @@
-"""The copy thread: takes the host's batches in order, and has two on the device before the training asks.
+"""The copy thread: takes the host's batches in order, and keeps two on the device for the training.
 
-It alone takes batches from the executor. It keeps each of them until its copy has ended; only then may the memory hold
-a later batch. The training's thread waits for a batch, orders its stream after the copy, and never copies.
+It keeps each host batch until its copy has ended; then the memory may hold a later batch. The training's thread only
+orders its stream after the copy.
 """
 
 import os
@@ -9,17 +9,22 @@ from collections import deque
 from collections.abc import Callable
 from threading import Condition, Thread
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import InvalidRuntime
-from ...storage.shared.threads import ends_with_the_process
+from ...storage.shared.threads import LEAVE_S, ends_with_the_process
 from ..batch.batch import Batch
+from ..executor import Execution
 from ..making.prefetch import LOOK_UP_S
-from ..metrics.metrics import Metrics
+from ..metrics import Metrics
 from .device_backend import Copy, DeviceBackend
 
+if TYPE_CHECKING:
+    from ..trail.recorder import Recorder
+
+
 AHEAD = 2
-"""Batches that lie ready on the device: while the training uses one, one is there and one is copied."""
+"""Batches ready on the device: while the training uses one, one is there and one is being copied."""
 
 Checksums = dict[str, int] | None
 
@@ -28,19 +33,19 @@ class OnDevice(NamedTuple):
     """A batch on the device."""
 
     step: int
-    """The step that was asked for."""
+    """Global step."""
     batch: Batch
     """The batch."""
     crcs: Checksums
-    """Field -> CRC-32C of its values on the host; None where no trail records the step."""
+    """Field -> CRC-32C of its values on the host; None unless a trail records the step."""
     copy: Copy
-    """Its copy, which may still go on."""
+    """Its copy, possibly under way."""
     copied_s: float
     """`perf_counter` when the copy had begun."""
 
 
 class _Position(NamedTuple):
-    """The step that the copy thread is to copy next."""
+    """The step to copy next."""
 
     step: int
     end: int | None
@@ -49,7 +54,7 @@ class _Position(NamedTuple):
 
 
 class DeviceStage:
-    """`take` gives batches on the device, in order. Any thread may call `dismiss`; one at a time calls `take`."""
+    """Delivers batches on the device, in order. Any thread may call `dismiss`; one at a time calls `take`."""
 
     def __init__(
         self,
@@ -97,21 +102,20 @@ class DeviceStage:
         return staged
 
     def dismiss(self) -> None:
-        """Let the copy thread end after the batch that it copies. Does not wait. In a forked child it does nothing."""
+        """End the copy thread after its current batch, without waiting. Does nothing in a forked child."""
         if os.getpid() == self._pid:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the copy thread's end, so long at most, after `dismiss`. Drops the batches that lie ready."""
+        """Wait for the copy thread's end, at most `timeout_s`, and drop ready batches."""
         if os.getpid() == self._pid:
             if self._thread is not None:
                 self._thread.join(timeout_s)
             self._ready.clear()
 
     def _seek(self, step: int, end: int | None) -> None:
-        """Have the copy thread go on with `step`, unless that comes next."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="penstock-device", daemon=True)
             ends_with_the_process(self)
@@ -133,12 +137,12 @@ class DeviceStage:
                         self._copied(position)
                 finally:
                     self._backend.close()
-        except BaseException as error:  # noqa: BLE001 - whoever takes a batch gets it
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             while (position := self._next_to_copy()) is not None:
                 self._fail(position, error)
 
     def _next_to_copy(self) -> _Position | None:
-        """Wait until there is room for a batch. Return its step; None after `dismiss`."""
+        """Wait for room. Return the step to copy; None after `dismiss`."""
         with self._changed:
             while not self._stopped:
                 position = self._position
@@ -149,11 +153,10 @@ class DeviceStage:
                     and (position.end is None or position.step < position.end)
                 ):
                     return position
-                self._changed.wait()
+                self._changed.wait(LOOK_UP_S)  # a finalizer may dismiss the stage as the wait begins
         return None
 
     def _copied(self, position: _Position) -> None:
-        """Make and copy one batch, or keep the error of it."""
         try:
             host = self._host_batch(position.step, position.end)
             start = perf_counter()
@@ -169,13 +172,70 @@ class DeviceStage:
             finally:
                 copy.wait()  # only then may the memory of `host` be used again
             self._metrics.copied(copy.nbytes, perf_counter() - start)
-        except BaseException as error:  # noqa: BLE001 - whoever takes the step's batch gets it
+        except BaseException as error:  # noqa: BLE001 - `take` of the step raises it
             self._fail(position, error)
 
     def _fail(self, position: _Position, error: BaseException) -> None:
-        """Keep an error for the step that comes next, unless the training has gone elsewhere."""
         with self._changed:
             now = self._position
             if now is not None and now.run == position.run:
                 self._error = error
                 self._changed.notify_all()
+
+
+MAX_WAITS = 64
+"""Steps of the training remembered until the copy thread takes its next batch."""
+
+
+class Delivery:
+    """Takes batches from an `Execution`, from now on used by the copy thread, except `dismiss` and `close`."""
+
+    def __init__(
+        self, device: DeviceBackend, execution: Execution, recorder: "Recorder | None", metrics: Metrics
+    ) -> None:
+        self._backend, self._execution, self._recorder = device, execution, recorder
+        self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
+        self._stage: DeviceStage | None = DeviceStage(device, self._host_batch, self._checksums, metrics)
+
+    def take(self, step: int, end: int | None) -> OnDevice:
+        if self._stage is None:
+            raise InvalidRuntime("this Loader was closed while a batch was waited for")
+        return self._stage.take(step, end)
+
+    def handed(self, waited_s: float, busy_s: float, computed_s: float) -> None:
+        self._waits.append((waited_s, busy_s, computed_s))
+
+    def describe(self) -> str:
+        return f"the copy thread has up to {AHEAD} of them ready on the device"
+
+    def moved(self, batch: Batch) -> Batch:
+        """Return a host batch on the device, copied by the caller."""
+        return self._backend.moved(batch)
+
+    def abandon(self) -> None:
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.dismiss()
+
+    def end(self) -> None:
+        stage = self._stage
+        self.abandon()
+        if stage is not None:
+            stage.join()
+
+    def close(self, *, wait: bool) -> None:
+        """End the copy thread before the executor closes. wait: False waits a moment at most."""
+        stage = self._stage
+        self.abandon()
+        if stage is not None:
+            self._execution.dismiss()  # the copy thread may wait for a batch
+            stage.join(None if wait else LEAVE_S / 2)
+
+    def _host_batch(self, step: int, end: int | None) -> Batch:
+        batch = self._execution.batch(step, end)
+        while self._waits:
+            self._execution.batch_delivered(*self._waits.popleft())
+        return batch
+
+    def _checksums(self, batch: Batch) -> dict[str, int] | None:
+        return None if self._recorder is None else self._recorder.checksums(batch)

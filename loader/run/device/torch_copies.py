@@ -1,37 +1,169 @@
-"""Copies of torch's tensors: plain ones to any device, and ones on a stream out of page-locked memory."""
+"""Copies of torch's tensors: plain to any device, or on a CUDA stream out of page-locked memory.
 
+A device reads page-locked memory without the processor. Each segment of the worker processes is page-locked at its
+first copy, within a common bound. Other memory goes through one page-locked buffer. Locking each batch by itself was
+rejected: it costs more than the copy.
+"""
+
+import logging
 from abc import abstractmethod
-from typing import Any
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
+import torch
+
+from ...cores import rank_memory_bytes
 from ..batch.batch import Batch
-from .device_backend import Copy, DeviceBackend, Finished, rebuilt, tensors_in
-from .page_locked import PageLocked
+from ..workers.batch_memory import Segment, segment_at
+from .device_backend import Copy, DeviceBackend, Finished, is_tensor, rebuilt, tensors_in
+
+logger = logging.getLogger(__name__)
+
+SHARE = 8
+"""Segments take at most one part in SHARE of this rank's memory."""
+ROOM = 5 / 4
+"""Size of the buffer over its first batch's: the next may be a little larger."""
+ALIGN = 64
+"""Bytes: a cache line, and more than any dtype needs."""
+
+
+class Locking(Protocol):
+    """The calls of a device for page-locked memory."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock memory of this process. Raises: RuntimeError if the device refuses."""
+
+    def unregister(self, address: int) -> None:
+        """Undo `register`, before the memory is unmapped."""
+
+    def page_locked(self, nbytes: int) -> Any:
+        """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError without memory."""
+
+
+class PageLocked:
+    """Page-locked segments and the buffer. Only the copy thread may use it."""
+
+    def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
+        self._device = device
+        self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
+        self._segments: list[Segment] = []  # in the order of addresses
+        self._may_register = self._may_stage = True
+        self._buffer: Any = None
+        self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(segment.nbytes for segment in self._segments)
+
+    def holds(self, address: int) -> bool:
+        """Return whether the memory at an address is page-locked. Locks a segment at its first call."""
+        if self._segment_at(address) is not None:
+            return True
+        if not self._may_register or (segment := segment_at(address)) is None:
+            return False
+        if self.nbytes + segment.nbytes > self._bound:
+            return False
+        try:
+            self._device.register(segment.address, segment.nbytes)
+        except RuntimeError as error:
+            self._may_register = False
+            logger.warning(
+                "shared memory of worker processes cannot be page-locked (%s): batches are copied to the device "
+                "through one buffer (said once)",
+                error,
+            )
+            return False
+        # The segment keeps its memory mapped until `unregister`, also where its pool has dropped it.
+        insort(self._segments, segment, key=_address)
+        return True
+
+    def kept(self, value: Any) -> Any:
+        """Return an array or tensor for the host: a copy, if it lies in a page-locked segment."""
+        if is_tensor(value):
+            return value.clone() if self._segment_at(value.data_ptr()) is not None else value
+        return value.copy() if self._segment_at(value.ctypes.data) is not None else value
+
+    def begin(self, tensors: Iterable[Any]) -> None:
+        """Begin a copy of tensors once the previous one has ended; make the buffer large enough."""
+        self._forget_dropped()
+        self._used = 0
+        needed = sum(_aligned(one.nbytes) for one in tensors if not self.holds(one.data_ptr()))
+        if needed and self._may_stage and (self._buffer is None or len(self._buffer) < needed):
+            self._buffer = None  # frees it first: never two at once
+            try:
+                self._buffer = self._device.page_locked(_aligned(int(needed * ROOM)))
+            except RuntimeError as error:
+                self._may_stage = False
+                logger.warning(
+                    "a page-locked buffer of %d bytes is refused (%s): batches are copied to the device from "
+                    "pageable memory, which is slower (said once)",
+                    needed,
+                    error,
+                )
+
+    def source(self, tensor: Any) -> Any:
+        """Return the tensor where the device reads it: in its own memory or in the buffer."""
+        if self._buffer is None or not self._may_stage or self._segment_at(tensor.data_ptr()) is not None:
+            return tensor
+        end = self._used + tensor.nbytes
+        place = self._buffer[self._used : end].view(tensor.dtype).view(tensor.shape)
+        self._used = _aligned(end)
+        return place.copy_(tensor)
+
+    def close(self) -> None:
+        for segment in self._segments:
+            self._unregister(segment)
+        self._segments.clear()
+        self._buffer, self._may_register, self._may_stage = None, False, False
+
+    def _segment_at(self, address: int) -> Segment | None:
+        place = bisect_right(self._segments, address, key=_address) - 1
+        if place < 0:
+            return None
+        segment = self._segments[place]
+        return segment if address < segment.address + segment.nbytes else None
+
+    def _forget_dropped(self) -> None:
+        dropped = [segment for segment in self._segments if segment.is_dropped]
+        for segment in dropped:
+            self._segments.remove(segment)
+            self._unregister(segment)
+
+    def _unregister(self, segment: Segment) -> None:
+        try:
+            self._device.unregister(segment.address)
+        except RuntimeError as error:
+            logger.warning("memory stays page-locked: %s", error)
+
+
+def _address(segment: Segment) -> int:
+    return segment.address
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGN) * ALIGN
 
 
 class PlainCopies(DeviceBackend):
-    """Copies to a device of torch whose streams this package does not use, such as "mps": each ends before the next."""
+    """Copies to a device of torch without streams here, such as "mps": each ends before the next."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Return the batch on the device."""
         moved = self.moved(batch)
         return moved, Finished(sum(tensor.nbytes for tensor in tensors_in(moved)))
 
     def moved(self, batch: Batch) -> Batch:
-        """Return the batch on the device."""
         return batch.to(self.device)
 
 
 class StreamedCopies(DeviceBackend):
-    """Copies that go on while the copy thread does not wait: of page-locked memory, on a stream of their own.
-
-    The methods without a body are the device's. `register`, `unregister` and `page_locked` are those of `Locking`.
-    """
+    """Copies of page-locked memory that run while the copy thread goes on. Methods without a body are the device's."""
 
     def __init__(self, bound_bytes: int | None = None) -> None:
-        """bound_bytes: of page-locked segments; None: a share of the memory of this rank."""
         self._locked = PageLocked(self, bound_bytes)
 
     @abstractmethod
@@ -45,14 +177,13 @@ class StreamedCopies(DeviceBackend):
 
     @abstractmethod
     def start(self, tensor: Any) -> Any:
-        """Return the tensor on the device. Its values come later, if the tensor lies in page-locked memory."""
+        """Return the tensor on the device; from page-locked memory its values arrive later."""
 
     @abstractmethod
     def started(self, tensors: list[Any]) -> Copy:
         """Return the copy of all tensors since the last call. tensors: on the device."""
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Begin a copy, as `DeviceBackend.copy`."""
         plain = [tensor for tensor in tensors_in(batch) if _has_memory(tensor)]
         self._locked.begin(plain)
         on_device: list[Any] = []
@@ -70,10 +201,86 @@ class StreamedCopies(DeviceBackend):
         return moved, self.started(on_device)
 
     def close(self) -> None:
-        """Unlock all memory."""
         self._locked.close()
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Return whether a tensor lies in memory of the host, value after value; sparse ones do not."""
+    """Return whether a tensor lies in host memory, value after value; sparse ones do not."""
     return bool(str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu" and tensor.nbytes)
+
+
+PORTABLE = 1
+"""cudaHostRegisterPortable: page-locked for every context of the process."""
+
+
+class CudaCopy:
+    """A copy on the stream of `CudaCopies`."""
+
+    def __init__(self, event: torch.cuda.Event, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        self._event, self._device, self._tensors = event, device, tensors
+        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def hand_over(self) -> None:
+        """Make the caller's current stream, and the allocator for it, wait for the copy.
+
+        Without `record_stream` a dropped tensor's memory would serve the next copy while queued kernels still read it.
+        """
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._event)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
+        self._tensors = []
+
+
+class CudaCopies(StreamedCopies):
+    """Copies to a CUDA device; ROCm's torch has the same calls."""
+
+    def __init__(self, device: torch.device, bound_bytes: int | None = None) -> None:
+        super().__init__(bound_bytes)
+        self.device = device
+        self._stream: torch.cuda.Stream | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[object]:
+        """Choose the device and a new stream, both for this thread only."""
+        torch.cuda.set_device(self.device)
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            yield None
+
+    def register(self, address: int, nbytes: int) -> None:
+        self._check(_cudart().cudaHostRegister(address, nbytes, PORTABLE))
+
+    def unregister(self, address: int) -> None:
+        self._check(_cudart().cudaHostUnregister(address))
+
+    def page_locked(self, nbytes: int) -> Any:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def start(self, tensor: Any) -> Any:
+        """Begin a copy on the stream of `entered`. For pageable memory the driver waits."""
+        return tensor.to(self.device, non_blocking=True)
+
+    def started(self, tensors: list[Any]) -> Copy:
+        """Return the copy, with an event on which a thread sleeps instead of spinning."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return CudaCopy(event, self.device, tensors)
+
+    def moved(self, batch: Any) -> Any:
+        return batch.to(self.device)
+
+    def _check(self, code: Any) -> None:
+        if int(code) == 0:
+            return
+        # CUDA keeps the error for this thread's next launch of a kernel, which would raise it as its own.
+        with suppress(RuntimeError):
+            torch.ones(1, device=self.device)
+        raise torch.cuda.CudaError(int(code))
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""One step: fetched, verified, decoded, transformed, collated, substituted."""
+"""The making of one step: fetch, verify, decode, transform, collate, substitute."""

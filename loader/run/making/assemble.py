@@ -1,4 +1,4 @@
-"""Steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
+"""Make steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from ...order.steps.slots import Slots, delivered_digest, slot_identities
 from ...storage.shared.requests import counted
 from ..batch.batch import Batch, StepMetrics
 from ..batch.collate import (
-    Delivered,
+    DeliveredSamples,
     Finish,
     collate,
     crcs_of,
@@ -26,27 +26,89 @@ from ..batch.collate import (
     masked_row,
     with_costs,
 )
-from ..batch.columns import EXAMPLE, KEPT, Allocate, BatchRow, Columns, Recycled
+from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
 from ..batch.substitution import Substitution
-from ..metrics.metrics import Metrics
-from ..recipe.rank_slots import Located, Planned, RankSlots
+from ..metrics import Metrics
+from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import groups_of
 from .fetch import Fetch, Fetched, NodeReads
 from .many_samples import EachSample, ManySamples, OneSample, TakeSample
-from .substitute import Substitute
 
 if TYPE_CHECKING:
     from .packed_slots import PackedSlots
+
+from ...order.steps.slots import substitutes
+from ..batch.substitution import error_text, stage_of
+
+
+class Substitute:
+    """Finds and makes substitutes for corrupt samples, by the plan's rule; thread-safe."""
+
+    def __init__(self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, run: Map) -> None:
+        self._recipe = recipe
+        self._fetch, self._one_sample, self._run = fetch, one_sample, run
+
+    def __call__(
+        self,
+        rank_slots: RankSlots,
+        located: LocatedSamples,
+        number: int,
+        error: Corrupt,
+        batch_row: BatchRow,
+        seen: StepMetrics,
+    ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
+        """Return the first readable substitute of a slot, its values, and the substitutions tried.
+
+        `rank_slots` holds it from now on. Raises: the slot's own error, if none is readable or allowed.
+        """
+        if not self._recipe.substitute:
+            raise error
+        plan, slots = self._recipe.plan, rank_slots.slots
+        row, source = int(located.rows[number]), int(located.source[number])
+        step, position = rank_slots.step_of(row), int(slots.position[row])
+        substitutions: list[Substitution] = []
+        why, bad = error, located.places.address(number)
+        for attempt, view_ordinal, ordinal in substitutes(
+            plan, step, source, position, int(slots.attempt[row])
+        ):
+            slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = attempt, view_ordinal, ordinal
+            with seen.timed("address"):
+                alone = self._fetch.locate.again(slots, row, self._run)
+            substitutions.append(
+                Substitution(
+                    step=step,
+                    slot=int(rank_slots.number[row]),
+                    source=plan.source_names[source],
+                    epoch=int(slots.epoch[row]),
+                    position=position,
+                    attempt=attempt,
+                    stage=stage_of(why),
+                    error=error_text(why),
+                    address=bad,
+                    substitute=alone.places.key(0),
+                    substitute_ordinal=ordinal,
+                )
+            )
+            fetched = self._fetch(slots, alone, None, seen)
+            sample = fetched.bad.get(0) or self._one_sample(
+                slots, alone, 0, fetched.payloads[0], batch_row, seen
+            )
+            if not isinstance(sample, Corrupt):
+                return alone, sample, substitutions
+            why, bad = sample, alone.places.address(0)
+        error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
+        raise error
+
 
 logger = logging.getLogger(__name__)
 
 
 class Assembler:
-    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; its reads may lie in a cache.
+    """Makes batches of one recipe; thread-safe. Keeps only pinned ETags; its reads may be cached.
 
-    end: the first step that is not made, for which nothing is read ahead.
-    allocate: memory for a batch's arrays; given, batches are made for another process, and stay numpy's.
+    end: first step that is not made: nothing from there is read ahead.
+    allocate: memory for a batch's arrays; with it batches are for another process, and stay numpy's.
     """
 
     def __init__(
@@ -59,9 +121,9 @@ class Assembler:
         end: int | None = None,
         kept: int = KEPT,
     ) -> None:
-        """kept: pieces of memory of batches that are gone which are kept for the next, where there is no `allocate`."""
+        """kept: free pieces of memory to keep, without `allocate`."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
-        self._allocate = allocate or Recycled(kept)
+        self._allocate = allocate or ArrayPool(kept)
         by_field = recipe.decoders()
         videos = [groups_of(view, own) for view, own in zip(recipe.views, by_field, strict=True)]
         self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
@@ -71,33 +133,30 @@ class Assembler:
         self._one_sample = one_sample
         self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
-        self._planned = Planned(recipe, end, self._fetch.locate)
+        self._planned = SlotPlanner(recipe, end, self._fetch.locate)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
         self._framework = recipe.framework if allocate is None else "numpy"
 
     def dismiss(self) -> None:
-        """Read nothing ahead any more; does not wait for what is on its way."""
         self._reads.dismiss()
 
     def close(self) -> None:
-        """Read nothing ahead any more, tell the cache's other users that this one is gone, and hold no file."""
         self._reads.close()
         self._fetch.close()
 
     def batch(self, step: int, *, alone: bool = False) -> Batch:
-        """Return the rank's part of the global batch of a step. alone: the steps after it are not read ahead.
+        """Return the rank's part of a step; `alone` reads nothing ahead.
 
-        Raises: the leaves of `loader.errors` that reading, decoding and the transform raise, each with the sample's
-        address; Corrupt where nothing may be, or nothing readable is, substituted.
+        Raises: errors of reading, decoding and the transform, with the sample's address; Corrupt if nothing may be
+        substituted, or nothing readable is left.
         """
         (batch,) = self._together([step], alone=alone)
         return batch
 
     def digest(self, step: int) -> int:
-        """Return the digest of the rank's part of a step, if every sample of it can be read.
+        """Return the digest of the rank's part of a step, if every sample of it is readable.
 
-        Costs the look-ups of its samples in the indexes. No media are read but registered bytes that are not sealed.
-        Raises: errors of reading these.
+        Costs index look-ups. Reads no media but registered bytes that are not sealed.
         """
         (rank_slots,) = self._planned([step])
         if rank_slots.n_padded:
@@ -105,21 +164,20 @@ class Assembler:
         if self._packed is not None:
             crcs = self._packed.crcs(rank_slots)
         else:
-            located = self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run)
+            located = self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run)
             for part in located:
                 self._fetch.learn(part, StepMetrics([step]))
             crcs = crcs_of(len(rank_slots), located)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
         return delivered_digest(
-            step, rank_slots.number[rank_slots.wanted], identities[rank_slots.wanted], crcs[rank_slots.wanted]
+            step,
+            rank_slots.number[rank_slots.real_rows],
+            identities[rank_slots.real_rows],
+            crcs[rank_slots.real_rows],
         )
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rank's parts of consecutive steps, made together.
-
-        They share the costs that a step has however small it is. Raises: as `batches`, after the batches of the steps
-        before.
-        """
+        """Yield the rank's parts of consecutive steps, made together to share the fixed cost of a step."""
         if len(steps) > 1 and self._packed is None:
             try:
                 batches = self._together(steps)
@@ -136,8 +194,7 @@ class Assembler:
     def each(self, step: int, take: TakeSample) -> Batch:
         """Give each sample of the rank's part of a step to `take`; return its batch without fields.
 
-        A row is a slot of the part. A part that is all padding has one, EXAMPLE: a sample of another rank in whose
-        shapes it would be made. Raises: as `delivered` and `take`.
+        A part that is all padding has one row, EXAMPLE: another rank's sample, which gives the shapes.
         """
         seen = StepMetrics([step])
         (rank_slots,) = self._planned([step])
@@ -156,7 +213,7 @@ class Assembler:
             for row in np.flatnonzero(whole.mask()).tolist():
                 numbered(row, {name: column[row] for name, column in values.items()})
         empty = Columns(len(rank_slots))
-        empty.put_names(rank_slots.wanted, ())
+        empty.put_names(rank_slots.real_rows, ())
         return self._finish(rank_slots, empty, delivered, seen)[0]
 
     def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
@@ -181,18 +238,16 @@ class Assembler:
         seen.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
         columns = Columns(len(rank_slots), self._allocate)
         delivered = (self._packed or self._plain)(rank_slots, columns, seen)
-        import_framework(self._framework)  # seconds, the first time, which are no batch's
+        import_framework(self._framework)  # takes seconds the first time: outside of `collate`
         with seen.timed("collate"):
             return self._finish(rank_slots, columns, delivered, seen)
 
-    def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
-        """Return a stored sample per slot.
-
-        For a corrupt one a substitute is decoded, and takes its place in the slots.
-        """
+    def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
         with seen.timed("address"):
-            parts = rank_slots.located or self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run)
-        # Nothing may be put into the columns ahead of a transform.
+            parts = rank_slots.located or self._fetch.locate(
+                rank_slots.slots, rank_slots.real_rows, self._run
+            )
+        # Nothing may be put into the columns before a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(rank_slots.slots, part, early, seen) for part in parts]
         bad = [
@@ -208,17 +263,17 @@ class Assembler:
                 rank_slots.valid[row] = False
                 continue
             batch_row = BatchRow(columns, int(part.rows[number]))
-            alone, sample, tried = self._substitute(rank_slots, part, number, error, batch_row, seen)
+            single, sample, tried = self._substitute(rank_slots, part, number, error, batch_row, seen)
             batch_row.put(sample, self._samples.names(part, sample))
-            instead.append(alone)
+            instead.append(single)
             substitutions += tried
         delivered = [*parts, *instead]
         return delivered_of(len(columns), delivered, substitutions)
 
     def _decoded(
-        self, slots: Slots, located: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
+        self, slots: Slots, located: LocatedSamples, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is."""
+        """Put the samples of one kind into the columns. Return number -> error of each corrupt one."""
         bad = dict(fetched.bad)
         whole = np.ones(len(located.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
@@ -231,6 +286,6 @@ class Assembler:
 def _packed(
     recipe: Recipe, by_field: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
 ) -> "PackedSlots":
-    from .packed_slots import PackedSlots  # 5 ms, which samples that are not packed do without
+    from .packed_slots import PackedSlots  # 5 ms, only for packed plans
 
     return PackedSlots(recipe, by_field, fetch, run)

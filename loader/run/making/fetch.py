@@ -1,4 +1,4 @@
-"""Read and verify the bytes of samples; write values that need no decoder into the rows of the batch."""
+"""Read and verify the bytes of samples; write values that need no decoder into the batch's rows."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
 from ..batch.batch import StepMetrics
-from ..batch.columns import Columns, Recycled
-from ..metrics.metrics import Metrics
+from ..batch.columns import ArrayPool, Columns
+from ..metrics import Metrics
 from ..recipe import generators
-from ..recipe.rank_slots import Locate, Located
+from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
 
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeReads:
-    """Readers of a loader's views: local folders directly, other stores through pages or ranges read ahead."""
+    """Readers of a loader's views: local folders directly, other stores through cached pages or ranges."""
 
     def __init__(
         self,
@@ -78,20 +78,19 @@ class NodeReads:
             return
         if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
             return
-        from ..ahead.remote_reads import open_remote  # 5 ms, which folders of this machine do without
+        from ..ahead.remote_reads import open_remote  # 5 ms, only for remote stores
 
         self._cache, self._ahead = open_remote(cache, recipe, videos, metrics, run, end, self._stores, remote)
 
     def __getitem__(self, view: int) -> RangeReader:
-        """Return the reader of a view."""
         return self._stores[view]
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """Read the steps after these ahead. Return whether these are the first after a start or a seek."""
+        """Read later steps ahead. Return whether these are the first after a start or a seek."""
         return self._ahead is not None and self._ahead.begin(steps)
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:
-        """Return a context in which reads do not wait for a page that another thread fetches."""
+        """Return a context in which reads do not wait for another thread's pages."""
         if self._cache is None:
             return nullcontext()
         from ...cache.cached_store import waiting_for_no_page
@@ -99,17 +98,14 @@ class NodeReads:
         return waiting_for_no_page()
 
     def done(self, step: int) -> None:
-        """Note that a batch that was begun has been read, or failed."""
         if self._ahead is not None:
             self._ahead.done(step)
 
     def dismiss(self) -> None:
-        """Read nothing ahead any more; does not wait."""
         if self._ahead is not None:
             self._ahead.dismiss()
 
     def close(self) -> None:
-        """End the threads and close the cache."""
         if self._ahead is not None:
             self._ahead.close()
         if self._cache is not None:
@@ -122,15 +118,15 @@ class InRows(NamedTuple):
     field: str
     """Name of the field."""
     filled: I64
-    """int64: numbers of the samples whose values lie in their rows."""
+    """int64: numbers of the samples whose rows are filled."""
     others: Sequence[FieldRead]
-    """Samples whose row is not filled, with their bytes or the reason."""
-    left: I64
+    """Samples whose rows are not filled: their bytes or error."""
+    unread: I64
     """int64: numbers of the samples that were not read."""
 
 
 class Bulk:
-    """Knows, of one view, which fields need no decoder and which layout its arrays had last.
+    """Fields of a view that need no decoder, and the last layouts of its arrays.
 
     Thread-safe: a layout is a guess, which every sample's own header confirms.
     """
@@ -141,7 +137,7 @@ class Bulk:
         self._layouts: dict[str, array.Layout] = {}
 
     def learn(self, payloads: Iterable[Mapping[str, object]]) -> None:
-        """Take the layouts of the first arrays among these fields for their fields', if they can be read in rows."""
+        """Keep the layout of each field's first array, if arrays of it can be read into rows."""
         payloads = list(payloads)
         for field in self._arrays if payloads else ():
             data = next((payload[field] for payload in payloads if field in payload), None)
@@ -156,13 +152,12 @@ class Bulk:
                 self._layouts[field] = layout
 
     def gathered(self, columns: Columns | None) -> set[str]:
-        """Return the fields that can be gathered into the columns, or may be."""
         return set() if columns is None else {*self.plain, *self._layouts}
 
     def rows(self, gatherable: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
-        """Gather into rows what can be. Raises: as `gather_rows`.
+        """Gather arrays into rows.
 
-        rows: int64, of each sample, its row. bad: numbers of the samples that need not be read.
+        rows: int64, row of each sample. bad: numbers of samples to leave out.
         """
         places, of_fields, unfilled = gatherable.places, [], []
         for field in self._arrays:
@@ -187,11 +182,11 @@ class Bulk:
 
 
 Payload = dict[str, bytes | memoryview | BareClip]
-"""Field -> what there is to decode; a memoryview is of memory that others of the batch lie in: `whole`."""
+"""Field -> data to decode; a memoryview shares its memory: see `whole`."""
 
 
 def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
-    """Return one field of a payload for a decoder that may keep what it gets."""
+    """Return data that a decoder may keep."""
     return copy_bytes(data) if isinstance(data, memoryview) else data
 
 
@@ -199,16 +194,15 @@ class Fetched(NamedTuple):
     """Fetched samples, by their numbers."""
 
     payloads: dict[int, Payload]
-    """Number -> fields still to be decoded, of samples of which not all lies in the batch."""
+    """Number -> fields still to decode."""
     bad: dict[int, Corrupt]
-    """Number -> reason why the sample is unreadable."""
+    """Number -> error of an unreadable sample."""
 
 
 class Fetch:
-    """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
+    """Reads samples of a recipe's views. Keeps the ETags of shards that it has read; thread-safe.
 
-    decoders: per source, by field (`Recipe.decoders`). videos: per source, groups of fields (`groups_of`).
-    reads: the readers of the sources.
+    decoders: per source, by field. videos: per source, groups of fields. reads: the sources' readers.
     """
 
     def __init__(
@@ -223,7 +217,7 @@ class Fetch:
         self._decoders, self._reads, self._run = decoders, reads, run
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._pins: dict[str, str] = {}
-        self._scratch = Recycled()
+        self._scratch = ArrayPool()
         stores = [reads[number] for number in range(len(self._views))]
         disks = [disk_of(store) for store in stores]
         self._files = [None if disk is None else FileHandles(disk) for disk in disks]
@@ -240,18 +234,20 @@ class Fetch:
         )
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
-    def __call__(self, slots: Slots, located: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        """Return the data of these samples of one kind. Raises: errors of reading, except Corrupt.
+    def __call__(
+        self, slots: Slots, located: LocatedSamples, columns: Columns | None, seen: StepMetrics
+    ) -> Fetched:
+        """Return the data of samples of one kind. Raises: errors of reading, except Corrupt.
 
-        columns: takes the values that need no decoder, unless a transform wants them.
+        columns: takes the values that need no decoder; None if a transform needs them.
         """
         with seen.timed_fetch():
             if self._videos[located.kind.sources[0]]:
                 return self._by_sample(slots, located, seen)
             return self._by_field(located, columns, seen)
 
-    def learn(self, located: Located, seen: StepMetrics) -> None:
-        """Read the fields whose CRC-32C is not known, which puts it into their places. Raises: errors of reading."""
+    def learn(self, located: LocatedSamples, seen: StepMetrics) -> None:
+        """Read the fields of unknown CRC-32C, and keep it in their places."""
         numbers = {field: at.unknown for field, at in located.places.fields.items()}
         if not any(map(len, numbers.values())):
             return
@@ -264,7 +260,6 @@ class Fetch:
                 raise data
 
     def close(self) -> None:
-        """Hold no file any more."""
         for files in self._files:
             if files is not None:
                 files.close()
@@ -272,16 +267,13 @@ class Fetch:
     def parts(
         self, source: int, requests: Sequence[PartsOfField], seen: StepMetrics
     ) -> list[list[bytes | memoryview] | Corrupt]:
-        """Return the parts of each item of `requests`, all of one source, or why it is corrupt.
-
-        Raises: as `__call__` does.
-        """
+        """Return the parts of each of `requests`, all of one source, or its error."""
         bad: dict[int, Corrupt] = {}
         with seen.timed_fetch():
             read = self._readers(source, seen).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
-    def _by_field(self, located: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+    def _by_field(self, located: LocatedSamples, columns: Columns | None, seen: StepMetrics) -> Fetched:
         places, bulk, sources = located.places, self._bulk[located.kind.number], located.kind.sources
 
         def reading_of(number: int) -> Reading:
@@ -293,7 +285,7 @@ class Fetch:
         rest = dict.fromkeys(places.fields, np.arange(len(places)))
         if columns is not None:
             for rows in bulk.rows(gatherable, located.rows, columns, fetched.bad):
-                rest[rows.field] = rows.left
+                rest[rows.field] = rows.unread
                 columns.put_rows(rows.field, located.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, *other)
@@ -314,14 +306,14 @@ class Fetch:
     def _gather(
         self,
         reading_of: ReadingOf,
-        located: Located,
+        located: LocatedSamples,
         columns: Columns | None,
         fetched: Fetched,
         seen: StepMetrics,
     ) -> Gatherable:
-        """Return samples that can be gathered: shards of a disk, unread; else all bytes that are to be gathered.
+        """Return samples to gather: unread shards of a disk; from a bucket all bytes, read at once.
 
-        A bucket is asked for all fields at once; those that are not gathered become payloads here.
+        Fields that are not gathered become payloads.
         """
         places = located.places
         if self._files[located.kind.sources[0]] is not None:
@@ -339,15 +331,15 @@ class Fetch:
     def _rest(
         self,
         gatherable: Gatherable,
-        located: Located,
+        located: LocatedSamples,
         field: str,
         numbers: I64,
         columns: Columns | None,
         fetched: Fetched,
     ) -> list[FieldRead]:
-        """Gather a field into the columns where it needs no decoder, else into payloads.
+        """Gather a field into the columns, or into payloads if it needs a decoder.
 
-        Return the samples that had to be read once more, or cannot be.
+        Return the samples that were read again, or cannot be read.
         """
         if not len(numbers):
             return []
@@ -367,8 +359,7 @@ class Fetch:
             fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
         return others
 
-    def _by_sample(self, slots: Slots, located: Located, seen: StepMetrics) -> Fetched:
-        """Return the samples of a source whose videos are read by their packets."""
+    def _by_sample(self, slots: Slots, located: LocatedSamples, seen: StepMetrics) -> Fetched:
         (source,) = located.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
@@ -397,7 +388,6 @@ class Fetch:
         )
 
     def _reading(self, source: int, seen: StepMetrics) -> Reading:
-        """Return the reading from a source's store, which counts the reads."""
         name = self._plan.source_names[source]
         return Reading(
             self._reads[source],
@@ -430,12 +420,11 @@ class Fetch:
 
 
 def _crc_of(data: bytes | BareClip) -> int:
-    """Return the CRC-32C of a field; of a video of which packets were read, that which its packet table says."""
     return data.table.facts.crc32c if isinstance(data, BareClip) else crc32c(data)
 
 
 def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64], seen: StepMetrics) -> None:
-    """Count the bytes that could be held against no checksum. unknown: field -> numbers of the samples, before."""
+    """Count the bytes without a checksum. unknown: field -> numbers of those samples before the read."""
     nbytes = sum(
         int(places.fields[field].nbytes[numbers].sum()) for field, numbers in unknown.items() if len(numbers)
     )

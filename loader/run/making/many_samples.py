@@ -12,18 +12,18 @@ import numpy as np
 from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt, DecodeFailed
-from ...modalities import Decoder, placing
+from ...modalities import Decoder, draws, placing
 from ...modalities.video.request import VideoDecoder
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.shared.threads import DaemonPool
 from ..batch.batch import StepMetrics
-from ..batch.collate import Delivered, delivered_of, masked_row
+from ..batch.collate import DeliveredSamples, delivered_of, masked_row
 from ..batch.columns import BatchRow, Columns, FieldRows
 from ..recipe import generators
-from ..recipe.decode import apply_transform, decode_sample, draws, failure
-from ..recipe.rank_slots import Located, RankSlots
+from ..recipe.decode import apply_transform, decode_sample, failure
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import times_field
 from .fetch import Fetch, Payload, whole
@@ -44,17 +44,16 @@ class OneSample:
     def __call__(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         number: int,
         payload: Payload,
         batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        """Return the sample, or why it is corrupt.
+        """Return the sample, or its error if it is corrupt.
 
-        One that does not decode is read and decoded once more; one whose checksum is wrong was read twice already.
-        batch_row: rows where decoders may put their values, unless there is a transform. Raises: TransformFailed;
-        errors of a store that does not answer.
+        One that does not decode is read and decoded once more; a wrong checksum was read twice already. batch_row:
+        where decoders may put values, without a transform.
         """
         sample = self._decode(slots, located, number, payload, batch_row, seen)
         return (
@@ -64,20 +63,25 @@ class OneSample:
         )
 
     def again(
-        self, slots: Slots, located: Located, number: int, batch_row: BatchRow | None, seen: StepMetrics
+        self,
+        slots: Slots,
+        located: LocatedSamples,
+        number: int,
+        batch_row: BatchRow | None,
+        seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        """Return a sample that did not decode, read once more, or why it is corrupt. Raises: as a call."""
+        """Return a sample that did not decode, read once more, or its error."""
         seen.count("refetched")
         alone = self._fetch.locate.again(slots, int(located.rows[number]))
         again = self._fetch(slots, alone, None, seen)
-        for field, places in located.places.fields.items():  # the digest is of what is delivered
+        for field, places in located.places.fields.items():  # the digest covers the delivered bytes
             places.crc32c[number] = alone.places.fields[field].crc32c[0]
         return again.bad.get(0) or self._decode(slots, alone, 0, again.payloads[0], batch_row, seen)
 
     def _decode(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         number: int,
         payload: Payload,
         batch_row: BatchRow | None,
@@ -112,14 +116,14 @@ class OneSample:
 
 RngOf = Callable[[int], "np.random.Generator"]
 Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
-"""A field's decoder, the generators that it draws from, and the rows that it decodes into."""
+"""A field's decoder, its generators, and the rows that it decodes into."""
 
 
 class ManySamples:
     """Makes samples of a recipe; thread-safe. decoders: per source, by field.
 
-    Threads that decode take turns with the interpreter's lock between two pictures, and wait for each other there. So
-    the loop makes nothing that only an error or the slowest sample needs.
+    Decoding threads contend for the interpreter's lock between two images. So the loop creates nothing that only an
+    error or the slowest sample needs.
     """
 
     def __init__(
@@ -130,15 +134,14 @@ class ManySamples:
     def __call__(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         payloads: dict[int, Payload],
         columns: Columns,
         seen: StepMetrics,
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is.
+        """Put the samples of one kind into the columns. Return number -> error of each corrupt one.
 
-        payloads: by the numbers of the samples; taken out of it, so that bytes are not held once they are decoded.
-        Raises: as `OneSample`.
+        payloads: emptied, so that bytes are freed once they are decoded.
         """
         by_field, bad = self._decoders[located.kind.sources[0]], dict[int, Corrupt]()
         if not any(isinstance(by_field.get(field), VideoDecoder) for field in located.kind.fields):
@@ -153,13 +156,12 @@ class ManySamples:
     def _loop(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         payloads: dict[int, Payload],
         columns: Columns,
         bad: dict[int, Corrupt],
         seen: StepMetrics,
     ) -> None:
-        """Put the samples, whose fields are decoded one by one."""
         at, into, places = located.rows.tolist(), _Into(columns), located.places
         decode_s, transform_s, put_s = dict[int, float](), dict[int, float](), 0.0
         rows_of = dict[tuple[str, ...], list[int]]()  # by the fields of the samples
@@ -202,8 +204,8 @@ class ManySamples:
             columns.put_names(filled, names)
         seen.spent("collate", put_s + perf_counter() - begun)
 
-    def names(self, located: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the fields of a sample of which some values may be in the columns already."""
+    def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields of a sample, some of whose values may be in the columns already."""
         if self._recipe.transform is not None:
             return tuple(sample)
         fields = located.kind.fields
@@ -215,7 +217,7 @@ class ManySamples:
     def _put(
         self,
         sample: dict[str, Any] | Corrupt,
-        located: Located,
+        located: LocatedSamples,
         number: int,
         batch_row: BatchRow,
         bad: dict[int, Corrupt],
@@ -227,8 +229,7 @@ class ManySamples:
         with seen.timed("collate"):
             batch_row.put(sample, self.names(located, sample))
 
-    def _calls(self, slots: Slots, located: Located, into: "_Into") -> dict[str, Call]:
-        """Return how each field is decoded."""
+    def _calls(self, slots: Slots, located: LocatedSamples, into: "_Into") -> dict[str, Call]:
         by_field, calls = self._decoders[located.kind.sources[0]], dict[str, Call]()
         for field in located.kind.fields:
             decoder = by_field.get(field)
@@ -239,9 +240,9 @@ class ManySamples:
         return calls
 
     def _tell(
-        self, stage: str, located: Located, at: list[int], took: Mapping[int, float], seen: StepMetrics
+        self, stage: str, located: LocatedSamples, at: list[int], took: Mapping[int, float], seen: StepMetrics
     ) -> None:
-        """Tell the seconds of a stage, by the numbers of the samples, and the slowest sample of each step."""
+        """Count the seconds of a stage and the slowest sample of each step. took: number -> seconds."""
         seen.spent(stage, sum(took.values()))
         slowest: dict[int, int] = {}
         for number, seconds in took.items():
@@ -255,7 +256,7 @@ class ManySamples:
 
 
 class _Into(dict[str, FieldRows]):
-    """Field -> where its values are put, made when it first comes up."""
+    """Field -> its rows, created at first use."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -268,14 +269,13 @@ class _Into(dict[str, FieldRows]):
 def _decoded(
     payload: Payload, number: int, row: int, calls: Mapping[str, Call], places: SamplePlaces
 ) -> dict[str, Any] | Corrupt:
-    """Return the decoded fields of a sample, or why it is corrupt. Raises: errors that say nothing about the bytes."""
     sample: dict[str, Any] = {}
     for field, data in payload.items():
         decoder, rng_of, rows = calls[field]
         try:
             if rows is not None:  # decoders that place their result keep nothing of the bytes
                 rows.row = row
-                # A generator that has a name here is not used again for the next field.
+                # (a generator bound to a name here could not be reset for the next field)
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number), rows)  # type: ignore[call-arg, arg-type, misc]
                 continue
             if type(data) is memoryview:
@@ -284,7 +284,7 @@ def _decoded(
                 sample[field] = data
             else:
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number))  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001 - of a decoder of the user's
+        except Exception as error:  # noqa: BLE001 - from the user's decoder
             reported = failure(error, decoder, places.at(number), field)
             try:
                 if not isinstance(reported, Corrupt):
@@ -300,16 +300,16 @@ def _decoded(
 MOST_STORED_BYTES = 2**26
 """Stored bytes that are read together, unless one sample has more."""
 MOST_AHEAD_BYTES = 2**20
-"""Stored bytes of a sample that is made while the last one is looked at; a larger one waits until that is gone."""
+"""Largest stored sample that is made while the previous one is used."""
 
 TakeSample = Callable[[int, dict[str, Any]], object]
 """Function of a row and its sample, field -> value."""
 
 
 class EachSample:
-    """Makes samples of a recipe that looks back, in order.
+    """Makes samples of a replayed recipe, in order.
 
-    Memory: MOST_STORED_BYTES, a decoded sample, and the next one where it has at most MOST_AHEAD_BYTES.
+    Memory: MOST_STORED_BYTES, a decoded sample, and the next one up to MOST_AHEAD_BYTES.
     """
 
     def __init__(
@@ -318,16 +318,15 @@ class EachSample:
         self._recipe, self._fetch, self._run = recipe, fetch, run
         self._one_sample, self._names = one_sample, samples.names
 
-    def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> Delivered:
-        """Give every sample of the slots to `take`, and return what was delivered.
+    def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> DeliveredSamples:
+        """Give every sample of the slots to `take`; return the samples delivered, unreadable ones masked.
 
-        A sample that cannot be read is masked. Raises: Corrupt where none can be; errors of `take`, and of a store that
-        does not answer.
+        Raises: Corrupt if none is readable; errors of `take`.
         """
-        delivered: list[Located] = []
-        bad: list[tuple[int, Located, int, Corrupt]] = []
+        delivered: list[LocatedSamples] = []
+        bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []
 
-        def give(located: Located, number: int, sample: dict[str, Any] | Corrupt) -> None:
+        def give(located: LocatedSamples, number: int, sample: dict[str, Any] | Corrupt) -> None:
             row = int(located.rows[number])
             if isinstance(sample, Corrupt):
                 bad.append((row, located, number, sample))
@@ -349,40 +348,39 @@ class EachSample:
     def _each(
         self,
         rank_slots: RankSlots,
-        located: Located,
+        located: LocatedSamples,
         give: Callable[[int, dict[str, Any] | Corrupt], None],
         pool: DaemonPool,
         seen: StepMetrics,
     ) -> None:
-        """Give the samples of one kind by their numbers, or why they are corrupt. pool: one thread."""
         fetched, n = self._fetch(rank_slots.slots, located, None, seen), len(located.rows)
         small = _nbytes(located) <= MOST_AHEAD_BYTES
         ahead: Future[dict[str, Any] | Corrupt] | None = None
 
-        def made(number: int) -> dict[str, Any] | Corrupt:
+        def sample_of(number: int) -> dict[str, Any] | Corrupt:
             payload = fetched.payloads.pop(number, {})
             return fetched.bad.get(number) or self._one_sample(
                 rank_slots.slots, located, number, payload, None, seen
             )
 
         for number in range(n):
-            sample = made(number) if ahead is None else ahead.result()  # the one before is gone by now
-            ahead = pool.submit(made, number + 1) if number + 1 < n and small[number + 1] else None
+            sample = (
+                sample_of(number) if ahead is None else ahead.result()
+            )  # the previous sample is freed by now
+            ahead = pool.submit(sample_of, number + 1) if number + 1 < n and small[number + 1] else None
             give(number, sample)
 
     def _together(self, rank_slots: RankSlots) -> Iterator[I64]:
-        """Yield rows whose samples are read together."""
         nbytes = np.zeros(len(rank_slots), np.int64)
-        for located in self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run):
+        for located in self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run):
             nbytes[located.rows] = _nbytes(located)
-        rows, before = rank_slots.wanted, np.cumsum(nbytes[rank_slots.wanted])
+        rows, before = rank_slots.real_rows, np.cumsum(nbytes[rank_slots.real_rows])
         while len(rows):
             n = max(1, int(np.searchsorted(before, MOST_STORED_BYTES, "right")))
             yield rows[:n]
             rows, before = rows[n:], before[n:] - before[n - 1]
 
 
-def _nbytes(located: Located) -> I64:
-    """Return the stored bytes of each sample."""
+def _nbytes(located: LocatedSamples) -> I64:
     total: I64 = np.sum([at.nbytes for at in located.places.fields.values()], axis=0, dtype=np.int64)
     return total

@@ -1,6 +1,6 @@
 """Packed sequences from their documents: fetched, decoded and laid out, bad ones masked.
 
-Pieces of long documents are read alone where the root has their checksums.
+If the root has checksums of pieces, only these pieces of long documents are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,22 +19,22 @@ from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
 from ..batch.batch import Keys, StepMetrics
-from ..batch.collate import Delivered
+from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
 from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
-from ..recipe.rank_slots import Located, RankSlots
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
 
 
 class PieceReads:
-    """Reads pieces alone where they can be; thread-safe.
+    """Reads single pieces of documents; thread-safe.
 
-    None can where the caller decodes the field himself, and where other fields lie beside it.
+    Documents are read whole with a decoder of the caller's, or with fields beside the tokens.
     """
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
@@ -46,9 +46,10 @@ class PieceReads:
             source.view for source in recipe.plan.sources.values() if isinstance(source.view, PackedView)
         ]
         ours = [
-            own.get(packing.field) is decoder_for(packing.field) and not packing.beside for own in decoders
+            own.get(packing.field) is decoder_for(packing.field) and not packing.side_fields
+            for own in decoders
         ]
-        # Nobody wrote down the SHA-256 of a table of checksums: where that of samples counts, documents are read whole.
+        # Tables of checksums have no SHA-256 on record: with verify="sha256" documents are read whole.
         proved = [view.version.verify == "sha256" for view in recipe.views]
         self._checks = [
             checks_of(view) if own and not by_sha256 else None
@@ -58,7 +59,7 @@ class PieceReads:
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
-        """Return number of a piece -> its tokens alone, or its error, of those that need not be read whole."""
+        """Return number of a piece -> its tokens, or its error, for pieces that are read by themselves."""
         by_field: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
@@ -79,9 +80,9 @@ class PieceReads:
 
 
 class _Document(NamedTuple):
-    """A document that was read whole, number `number` of `located`."""
+    """A document that was read whole: number `number` of `located`."""
 
-    located: Located
+    located: LocatedSamples
     number: int
     fetched: Fetched
 
@@ -96,21 +97,20 @@ class PackedSlots:
         self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
-    def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
-        """Return the sequences of the wanted slots, put into the columns.
+    def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
+        """Put the sequences of the slots into the columns, and return them.
 
-        Raises: Corrupt where nothing may be masked; InvalidPlan for a document that is not the length, or the dtype,
-        that was planned; TransformFailed; what reading raises.
+        Raises: Corrupt if nothing may be masked; InvalidPlan for a document of another length or dtype than planned.
         """
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
         with seen.timed("address"):
             (step,) = rank_slots.steps
-            pieces = self._recorded(rank_slots, pieces_of(plan, step, rank_slots.slots, rank_slots.wanted))
+            pieces = self._recorded(rank_slots, pieces_of(plan, step, rank_slots.slots, rank_slots.real_rows))
             documents = self._located(pieces)
         substitutions: list[Substitution] = []
         values, crcs = self._values(rank_slots, pieces, documents, substitutions, seen)
-        numbers: dict[int, list[int]] = {row: [] for row in rank_slots.wanted.tolist()}
+        numbers: dict[int, list[int]] = {row: [] for row in rank_slots.real_rows.tolist()}
         for number, row in enumerate(pieces.slot.tolist()):
             numbers[row].append(number)
         views = [source.view for source in plan.sources.values() if isinstance(source.view, PackedView)]
@@ -126,14 +126,14 @@ class PackedSlots:
                 sample = self._transformed(rank_slots.slots, row, sample, address, seen)
             BatchRow(columns, row).put(sample, tuple(sample))
             keys[row], sums[row] = address.key, sequence_crc(pieces.of, pieces_of_row, crcs)
-        return Delivered(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
+        return DeliveredSamples(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
 
     def crcs(self, rank_slots: RankSlots) -> I64:
-        """Return the CRC-32C of each sequence, as `Delivered.crcs`, where no document turns out to be corrupt."""
+        """Return `DeliveredSamples.crcs` of the sequences, if no document is corrupt."""
         plan = self._recipe.plan
         assert plan.pack is not None
         pieces = self._recorded(
-            rank_slots, pieces_of(plan, rank_slots.steps[0], rank_slots.slots, rank_slots.wanted)
+            rank_slots, pieces_of(plan, rank_slots.steps[0], rank_slots.slots, rank_slots.real_rows)
         )
         located = self._located(pieces)
         for of_source in located:
@@ -144,34 +144,29 @@ class PackedSlots:
             for number, piece in enumerate(of_source.rows.tolist())
         }
         sums = np.zeros(len(rank_slots), np.int64)
-        for row in rank_slots.wanted.tolist():
+        for row in rank_slots.real_rows.tolist():
             sums[row] = sequence_crc(pieces.of, np.flatnonzero(pieces.slot == row).tolist(), crcs)
         return sums
 
     def _recorded(self, rank_slots: RankSlots, pieces: SlotPieces) -> SlotPieces:
-        """Return the pieces, of which those that were masked at training are held back."""
         recorded = self._recipe.recorded
         if recorded is None:
             return pieces
         was_masked = recorded.masked(rank_slots.steps[0], rank_slots.number[pieces.slot], pieces.of.document)
         return replace(pieces, held=pieces.held | was_masked)
 
-    def _located(self, pieces: SlotPieces) -> list[Located]:
-        """Return the places of the documents that are read."""
+    def _located(self, pieces: SlotPieces) -> list[LocatedSamples]:
         return self._fetch.locate(pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
     def _values(
         self,
         rank_slots: RankSlots,
         pieces: SlotPieces,
-        documents: Sequence[Located],
+        documents: Sequence[LocatedSamples],
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, Values], dict[int, list[int]]]:
-        """Return number of a piece -> its values, and the CRC-32Cs of its document's fields.
-
-        Those masked are in neither.
-        """
+        """Return piece -> its values, and piece -> CRC-32Cs of its document's fields, without masked ones."""
         plan = self._recipe.plan
         assert plan.pack is not None
         values: dict[int, Values] = {}
@@ -213,7 +208,6 @@ class PackedSlots:
     def _decoded(
         self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
     ) -> Values | Corrupt:
-        """Return the values of a piece whose document was read whole."""
         packing, (located, number, fetched) = self._recipe.plan.pack, read
         assert packing is not None
         payload = fetched.payloads.pop(number, {})
@@ -242,7 +236,6 @@ class PackedSlots:
 
 
 def _planned(value: object, field: str, dtype: np.dtype[Any], n: int, address: SampleAddress) -> np.ndarray:
-    """Return a document's field, with as many values as the table says it has tokens. Raises: InvalidPlan."""
     if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
         return value
     got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(type(value))

@@ -1,6 +1,6 @@
-"""Batches made ahead, by threads or processes, and handed over in order, bounded in bytes.
+"""Batches made ahead by threads or processes, delivered in order, bounded in bytes.
 
-Several small steps are made in one go and share its cost.
+Several small steps are made together and share the fixed cost.
 """
 
 import weakref
@@ -15,31 +15,29 @@ from ..batch.batch import Batch
 
 MAX_STEPS = 64
 SECONDS = 0.1
-"""Seconds of work at most: steps that are begun must be waited for at a seek, and at the end."""
+"""Seconds of work at most: a seek waits for steps that have begun."""
 GROWTH = 8
-"""Factor from one stretch to the next at most: the first batches tell little of those to come."""
+"""Largest growth between stretches: first batches may not be typical."""
 BYTES = 16 * 2**20
-"""Bytes of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
+"""Bytes of batches made together at most: memory that they share lives as long as the last one."""
 
 
 class Stride:
-    """`steps` to make in one go: 1 in the beginning, and then as many as are small."""
+    """Number of `steps` to make together: 1 at first, then as many as are small."""
 
     def __init__(self) -> None:
         self.steps = 1
 
     def saw(self, steps: int, seconds: float, nbytes: int) -> None:
-        """Note that so many steps took so long, and so much memory."""
         by_time = SECONDS * steps / max(seconds, 1e-9)
         by_memory = BYTES * steps / max(nbytes, 1)
         self.steps = max(1, int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory)))
 
 
 MAX_AHEAD = 64
-"""Batches made ahead at most, however small they are, unless a maker needs more: more only delay a seek."""
+"""Batches made ahead at most, unless a maker needs more."""
 READY = 2
-"""Stretches of batches that lie ready for each thread or process, beside the one that it makes. With fewer, all wait
-for the slowest: 16 processes made 15,430 photos/s with none, and 18,672 with two."""
+"""Stretches ready for each worker. With none 16 processes made 15,430 photos/s, with two 18,672."""
 
 
 LOOK_UP_S = 1.0
@@ -49,64 +47,64 @@ class Bound(NamedTuple):
     """Bytes of batches made ahead."""
 
     least: int
-    """Bytes that may be taken however little is needed."""
+    """Bytes that are always allowed."""
     most: int
-    """Bytes that may be taken if they are needed."""
+    """Bytes that are allowed if needed."""
     by_need: bool = True
-    """True for READY stretches for each worker; False for `least` bytes."""
+    """True for READY stretches per worker; False for `least` bytes."""
 
 
 class MadeBatches(NamedTuple):
-    """The result of making consecutive steps."""
+    """Result of making consecutive steps."""
 
     batches: list[Batch]
     """Batches of the first steps."""
     error: BaseException | None
-    """Error of the step after these; None where all were made."""
+    """Error of the step after them; None if all were made."""
     at_s: float
     """`perf_counter` at the end."""
     took_s: float
-    """Seconds from the beginning to `at_s`."""
+    """Seconds until `at_s`."""
     nbytes: int
     """Memory of the batches."""
     cpu_s: float = 0.0
-    """Processor seconds of the thread that made them; 0 where another process did."""
+    """CPU seconds of the thread that made them; 0 for another process."""
 
 
 class BatchMaker(Protocol):
-    """Makes batches ahead: `ahead.threads.ThreadPool`, `workers.pool.WorkerPool`, `executor.InlineExecutor`."""
+    """Makes batches ahead: `ThreadPool`, `WorkerPool`, `InlineExecutor`."""
 
     @property
     def size(self) -> int:
         """Batches that are made at the same time."""
 
     def submit(self, steps: range) -> Future[MadeBatches]:
-        """Return the future batches of the steps; they are begun in the order in which they are submitted."""
+        """Return the future batches of the steps; steps begin in the order submitted."""
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        """Cancel submitted steps that are not taken and not begun."""
+        """Cancel submitted steps that have not begun."""
 
     def retire(self) -> None:
-        """Work no more when the submitted steps are done. Does not wait."""
+        """Stop after the submitted steps. Does not wait."""
 
     def dismiss(self) -> None:
-        """Work no more. Does not wait."""
+        """Stop. Does not wait."""
 
     def join(self) -> None:
         """Wait for the end, after `dismiss` or `retire`."""
 
     def abandon(self) -> None:
-        """Call `dismiss`, by nobody who could wait for threads."""
+        """Dismiss, called by a finalizer that cannot wait for threads."""
 
 
 def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBatches]:
     """Return a function for threads: steps -> the result of making them."""
 
-    def made(steps: range) -> MadeBatches:
+    def result_of(steps: range) -> MadeBatches:
         batches, error, start, cpu_s = list[Batch](), None, perf_counter(), thread_time()
         try:
             batches.extend(make(steps))
-        except BaseException as raised:  # noqa: BLE001 - whoever takes the step's batch gets it
+        except BaseException as raised:  # noqa: BLE001 - `take` of the step raises it
             error = raised
         end, cpu_s = perf_counter(), thread_time() - cpu_s
         try:
@@ -116,18 +114,18 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBa
         finally:
             del error  # its traceback holds this frame: a cycle would wait for the garbage collector
 
-    return made
+    return result_of
 
 
 class Prefetch:
-    """Has a maker make step, step + 1 ...; `take` gives them in order.
+    """Lets a maker make step, step + 1 ...; `take` delivers them in order.
 
-    Finished and expected batches stay within `bound`, but everybody in the maker always has one (else some would
-    idle). An error is raised by the `take` of its own step, after the batches before it.
+    Finished and expected batches stay within `bound`, but each worker always has one. The `take` of a step raises its
+    error, after the batches before it.
     """
 
     cpu_s = 0.0
-    """Processor seconds in which threads of this process made the batches that were taken."""
+    """CPU seconds of this process's threads on the delivered batches."""
 
     def __init__(self, maker: BatchMaker, bound: Bound) -> None:
         self._maker, self._retired, self._bound = maker, list[BatchMaker](), bound
@@ -136,13 +134,13 @@ class Prefetch:
         self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()
         self._ready: deque[Batch] = deque()
         self._ready_s = 0.0  # when they were there
-        self._failed: tuple[int, BaseException] | None = None  # the step after those that are ready
+        self._failed: tuple[int, BaseException] | None = None  # (step after the ready ones, error)
         self._dismissed = False
-        # Whoever drops the loader without closing it must not leave anybody working on.
+        # A loader that is dropped without `close` must leave no thread or process at work.
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
-        """Return the batch of `step`, and begin those after it (below `end`). Raises: errors of making it."""
+        """Return the batch of `step`, and begin those after it (below `end`)."""
         asked_s = perf_counter()
         is_seek = not self._ready or self._ready[0].step != step
         if is_seek:
@@ -156,7 +154,7 @@ class Prefetch:
 
     @property
     def bound_bytes(self) -> int:
-        """Bytes of batches that are made ahead at most: `READY` for each worker and the one that it makes, if known."""
+        """Bytes of batches made ahead at most: READY stretches and one in the making per worker."""
         if self._each_bytes is None or not self._bound.by_need:
             return self._bound.least
         needed = (READY + 1) * self._maker.size * self._stride.steps * self._each_bytes
@@ -164,34 +162,28 @@ class Prefetch:
 
     @property
     def batch_bytes(self) -> int | None:
-        """Bytes of one of the batches made last; None before the first."""
         return self._each_bytes
 
     def move(self, maker: BatchMaker) -> None:
-        """Have another maker make the steps that are not begun; the others come from the one that has them."""
         self._maker.retire()
         self._retired.append(self._maker)
         self._maker = maker
         weakref.finalize(self, maker.abandon)
 
     def dismiss(self) -> None:
-        """Begin no more steps: a thread in `take` returns soon. Does not wait. For any thread."""
+        """Begin no more steps, for any thread: a thread in `take` returns soon."""
         self._dismissed = True
         for maker in (self._maker, *self._retired):
             maker.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop: batches being made are finished and thrown away, threads and processes end before this returns.
-
-        Without `wait`, threads end after the call that they are in.
-        """
+        """Stop, throw unfinished batches away, and end threads and processes. `wait`: for their end."""
         self.dismiss()
         self._drop()
         for maker in (self._maker, *self._retired):
             (maker.join if wait else maker.abandon)()
 
     def _get_ready(self, step: int, end: int | None) -> None:
-        """Have `step` ready, with all that was made together with it. Raises: errors of making it; InvalidRuntime."""
         if self._failed is None or self._failed[0] != step or self._ready:
             self._failed = None
             self._wait_for(step, end)
@@ -204,10 +196,9 @@ class Prefetch:
                 self._failed = None
 
     def _wait_for(self, step: int, end: int | None) -> None:
-        """Wait for `step`, or for the error of making it. Raises: InvalidRuntime; KeyboardInterrupt."""
         if self._ready or (self._pending and self._pending[0][0].start != step):
             self._drop()
-            self._stride = Stride()  # who goes from step to step in his own way needs no other
+            self._stride = Stride()  # random access gains nothing from larger ones
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
@@ -227,9 +218,9 @@ class Prefetch:
             self.cpu_s += result.cpu_s
 
     def _waited_for(self, future: "Future[MadeBatches]") -> MadeBatches:
-        """Return its result. Looks up now and then: a Ctrl-C just before the main thread waits would not wake it.
+        """Return its result; raise CancelledError if `dismiss` came before it was submitted.
 
-        Raises: CancelledError where nobody will make it, since `dismiss` came before it was submitted.
+        Wakes now and then: a Ctrl-C just before the main thread waits would not wake it.
         """
         while True:
             try:
@@ -241,7 +232,6 @@ class Prefetch:
                     raise CancelledError from None
 
     def _fill(self, step: int, end: int | None) -> None:
-        """Submit steps while there is room; `step` is the first if nothing is submitted."""
         following = self._pending[-1][0].stop if self._pending else step
         while (end is None or following < end) and (steps := self._room()):
             stop = following + steps if end is None else min(end, following + steps)
@@ -249,16 +239,15 @@ class Prefetch:
             following = stop
 
     def _room(self) -> int:
-        """Return the steps that may be submitted together now; 0: none."""
         steps, needed = self._stride.steps, len(self._pending) < self._maker.size + 1
-        # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
+        # The size of a batch is unknown before the first: decoded samples are many times their stored bytes.
         if self._each_bytes is None:
             return 1 if needed else 0
         ahead = len(self._ready) + sum(len(range_of_steps) for range_of_steps, _ in self._pending)
         each = max(1, self._each_bytes)
         free = self.bound_bytes - each * len(self._ready)
         for range_of_steps, future in self._pending:
-            if not future.done():  # asked once: it may be done a moment later
+            if not future.done():  # called once: it may be done a moment later
                 free -= each * len(range_of_steps)
             elif not future.cancelled() and future.exception() is None:
                 free -= future.result().nbytes

@@ -1,1 +1,1 @@
-"""Everything that decides a batch beside its step: decoders, world, slots, places."""
+"""The settings that decide a batch beside its step: decoders, world, slots, places."""

@@ -1,25 +1,88 @@
-"""The decoder of each field, and one sample's way from bytes through decoders and the user's transform."""
+"""The decoder of each field, by bucket where they differ, and a sample's path through decoders and transform."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isfunction
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...dataset.shards.address import Described
 from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
-from ...modalities import Decoder, decoder_for, placing
-from ...modalities.destination import Place, nowhere
-from ...modalities.error_origin import is_of_the_machine
-from ...modalities.fields import load
+from ...modalities import Decoder, decoder_for, draws, placing
+from ...modalities.fields import Place, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
-from .by_bucket import ByBucket, of_bucket
 from .video_packet_reads import BareClip, Group, group_of, times_field
 
-_MODALITIES = decoder_for.__module__
+Called = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ByBucket:
+    """A decoder or transform per bucket, as `by_bucket` makes it."""
+
+    of: Mapping[str, Called] | Called
+    """Label -> decoder or transform, or a function of the label that makes it."""
+
+    def chosen(self, label: str, where: str) -> Called:
+        if isinstance(self.of, Mapping):
+            if label not in self.of:
+                raise InvalidRuntime(
+                    f"{where} = loader.by_bucket(...) has nothing for the plan's bucket {label!r}, but for "
+                    f"{', '.join(map(repr, self.of))}; name every bucket, or pass a function of the label"
+                )
+            return self.of[label]
+        try:
+            choice: object = self.of(label)
+        except InvalidRuntime as error:
+            error.add_note(f"while making {where} of bucket {label!r}")
+            raise
+        if not callable(choice):
+            raise InvalidRuntime(
+                f"{where} = loader.by_bucket({self.of!r}): of bucket {label!r} it makes {choice!r}, which cannot be "
+                "called"
+            )
+        return choice
+
+
+def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
+    """Return a decoder or a transform for each bucket of a plan with `bucket_by`.
+
+        Loader(plan, decode={"jpg": loader.by_bucket(lambda label: loader.image(size=label, crop="random"))})
+        Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
+
+    of: label -> decoder (or transform), for every bucket of the plan, or a function that makes one from a label. It is
+    called once per bucket when the Loader is made. `plan.describe()` names a plan's buckets; `plan.bucket(step)` and
+    `batch.bucket` name a batch's.
+
+    Raises: InvalidRuntime.
+    """
+    called = list(of.values()) if isinstance(of, Mapping) else [of]
+    if not called or not all(map(callable, called)):
+        raise InvalidRuntime(
+            f"by_bucket({of!r}): a dict of bucket -> decoder or transform is needed, or a function of a bucket's label"
+        )
+    return ByBucket(of)
+
+
+def of_buckets(value: object, labels: list[str], where: str) -> object:
+    """Return the value; a `by_bucket(...)` with its function called for each label."""
+    if not isinstance(value, ByBucket):
+        return value
+    if not labels:
+        raise InvalidRuntime(
+            f"{where} = loader.by_bucket(...) with a plan that has no buckets; plan with bucket_by=, or pass the one "
+            "that is to be called"
+        )
+    return ByBucket({label: value.chosen(label, where) for label in labels})
+
+
+def of_bucket(value: Any, label: str | None, where: str) -> Any:
+    """Return a bucket's decoder or transform from a value of `of_buckets`."""
+    return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
+
 
 Transform = Callable[[dict[str, Any], "np.random.Generator"], Mapping[str, Any]]
 Decode = bool | Mapping[str, Decoder | ByBucket]
@@ -30,10 +93,8 @@ FieldRng = Callable[[str], "np.random.Generator"]
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
     """Return field -> decoder.
 
-    decode: True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the samples,
-    where decoders differ by it.
-
-    Raises: InvalidRuntime for a mapping that names a field the view does not select.
+    decode: True chooses by the field's extension, False keeps bytes, a mapping overrides fields. bucket: of the
+    samples, if decoders differ. Raises: InvalidRuntime for a field that the view does not select.
     """
     if decode is False:
         return {}
@@ -55,14 +116,6 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
     return {**chosen, **own}
 
 
-def draws(decoder: Decoder) -> bool:
-    """Return whether a decoder may use its generator: ours that are plain functions never do.
-
-    Making a generator costs as much as decoding a small field, so samples that need none get none.
-    """
-    return not (isfunction(decoder) and decoder.__module__.startswith(_MODALITIES))
-
-
 def decode_sample(
     data: Mapping[str, bytes | BareClip],
     address: Described,
@@ -72,17 +125,17 @@ def decode_sample(
 ) -> dict[str, Any]:
     """Return field -> decoded value.
 
-    rng_of: field -> the generator of its decoder, asked for those that draw.
-    place_of: field -> memory for its value, asked for those that take memory (`modalities.placing`).
+    rng_of: field -> generator, called if the decoder draws.
+    place_of: field -> memory for the value, called if the decoder takes it (`modalities.placing`).
 
-    Raises: DecodeFailed with the sample's full address; errors that say nothing about the bytes (`failure`).
+    Raises: DecodeFailed with the sample's full address; errors unrelated to the bytes (`failure`).
     """
     out: dict[str, Any] = {}
     for field, value in data.items():
         decoder = by_field.get(field)
         try:
             if field in out:
-                continue  # decoded with the video that it is chosen together with
+                continue  # decoded with its group
             if isinstance(value, BareClip):
                 out[field] = value.decoded(place_of(field))
                 _add_times(out, field, decoder, value.choice)
@@ -95,7 +148,7 @@ def decode_sample(
                 out[field] = decoder(value, rng, place_of(field))  # type: ignore[call-arg]
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
-        except Exception as error:  # noqa: BLE001 - of a decoder of the user's
+        except Exception as error:  # noqa: BLE001 - from the user's decoder
             reported = failure(error, decoder, address, field)
             try:
                 if reported is error:
@@ -110,9 +163,9 @@ def decode_sample(
 
 
 def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
-    """Return the error to raise for one of a field's decoder: DecodeFailed with the sample's address.
+    """Return DecodeFailed with the sample's address, for a decoder's error.
 
-    The error itself, with the address in a note, if it says nothing about the bytes (`is_of_the_machine`).
+    An error unrelated to the bytes (`is_of_the_machine`) stays itself, with the address in a note.
     """
     at = address.describe(field)
     if isinstance(error, DecodeFailed):
@@ -126,7 +179,6 @@ def failure(error: Exception, decoder: Decoder | None, address: Described, field
 def _decode_videos(
     group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
 ) -> dict[str, Any]:
-    """Return the clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
     ours = {field: decoder for field in group if isinstance(decoder := by_field[field], VideoDecoder)}
     rngs = {field: rng_of(field) for field in group}
     chosen: dict[str, Choice] = {}
@@ -149,7 +201,7 @@ def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice:
 def apply_transform(
     transform: Transform, sample: dict[str, Any], address: Described, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Return the transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
+    """Return the transform's result as a dict. Raises: TransformFailed if it raises or returns no mapping."""
     try:
         result = transform(sample, rng)
     except Exception as error:

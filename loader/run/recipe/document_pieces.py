@@ -1,4 +1,4 @@
-"""The pieces of documents that packed slots are made of, and the arrays that they make."""
+"""The pieces of documents in packed slots, and the arrays made of them."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ class SlotPieces:
     """Pieces of documents in slots."""
 
     slot: I64
-    """int64 [pieces], ascending by source: slot that each belongs to."""
+    """int64 [pieces], ascending by source: slot of each."""
     of: Pieces
-    """Places of the pieces in their slots and documents."""
+    """Places of the pieces in slots and documents."""
     documents: Slots
-    """A slot per piece, which holds its document."""
+    """A slot per piece, with its document."""
     held: NDArray[np.bool_]
-    """bool [pieces]: True where the document is quarantined and not read."""
+    """bool [pieces]: True if the document is quarantined, and not read."""
 
 
 def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
@@ -63,7 +63,7 @@ def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
 
 
 Values = tuple[np.ndarray, ...]
-"""Values of one piece: its tokens, and the values beside them, field by field of `Packing.layout`; each [tokens]."""
+"""Values of one piece [tokens]: its tokens, then the fields beside them, as `Packing.layout`."""
 
 
 def laid_out(
@@ -71,11 +71,11 @@ def laid_out(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of one sequence.
 
-    numbers: its pieces. values: of a piece, by its number; a piece without is masked.
+    numbers: its pieces. values: piece -> values; a piece without is masked.
 
-    - field, and each field beside it -> [length], its own dtype, `pad_id` or its fill where there is no token.
+    - field, and each field beside it -> [length], its own dtype; `pad_id` or the fill without a token.
     - `<field>.position_ids` -> int32 [length], from 0 in each piece.
-    - `<field>.segment_ids` -> int32 [length], 1 for the sequence's first piece and so on, 0 where there is no token.
+    - `<field>.segment_ids` -> int32 [length], 1 for the first piece and so on; 0 without a token.
     - `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
     """
     length, name = packing.length, packing.field
@@ -103,10 +103,10 @@ def laid_out(
 
 
 def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
-    """Return the CRC-32C over the pieces of a sequence.
+    """Return the CRC-32C over the pieces of a sequence, little-endian.
 
-    A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each of the document's fields in the order of
-    `Packing.layout`, little-endian. A masked one, which has no entry in `crcs`, has length 0 and one CRC of 0.
+    A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each field of the document in the order of
+    `Packing.layout`. A masked one, without an entry in `crcs`, has length 0 and one CRC of 0.
     """
     body = b""
     for number in numbers:
@@ -119,7 +119,6 @@ def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequ
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:
-    """Return the name of a packed sequence as an address; its bytes lie where its documents do."""
     documents = stored_view(view)
     assert documents is not None
     version = documents.version

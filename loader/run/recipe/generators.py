@@ -1,4 +1,4 @@
-"""The generators of a sample: keyed by what it is, never by where or when it is read."""
+"""The generators of a sample, keyed by its identity: never by where or when it is read."""
 
 from __future__ import annotations
 
@@ -16,29 +16,26 @@ Place = tuple[int, str, int, int]
 
 
 def place_of(plan: Plan, slots: Slots, slot: int) -> Place:
-    """Return the place of the sample that a slot holds."""
     source = plan.source_names[int(slots.source[slot])]
     return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
 
 
 def for_decoder(place: Place, field: str) -> np.random.Generator:
-    """Return a fresh generator for the decoder of one field."""
     return field_rng_key(*place, field)
 
 
 def for_transform(place: Place) -> np.random.Generator:
-    """Return a fresh generator for the transform."""
     return sample_rng_key(*place)
 
 
 def of_slots(
     plan: Plan, slots: Slots, rows: I64, field: str | None = None
 ) -> Callable[[int], np.random.Generator]:
-    """Return a function from a sample's number to its generator: for the decoder of a field, or for the transform.
+    """Return sample's number -> generator, for the decoder of a field or for the transform.
 
-    rows: int64 [n], the slot of each sample. All keys are computed now, by C and without the interpreter's lock.
+    rows: int64 [n], the slot of each sample. All keys are computed now, in C without the interpreter's lock.
     """
-    # numpy.random, which a run without draws does not import
+    # (imports numpy.random, only needed for draws)
     from ...order.random.philox_key import generator_of
 
     source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]

@@ -1,6 +1,6 @@
-"""The slots of steps as one rank sees them, and the places of their samples, by sources that are read alike.
+"""The slots of steps for one rank, and the places of their samples, grouped by sources that are read alike.
 
-The slots of steps that are made one by one are planned several steps at once: most of the cost they share.
+Several steps are planned together, since they share most of the cost.
 """
 
 from bisect import bisect_right
@@ -24,19 +24,19 @@ from .recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """Sources that are read alike."""
+    """Sources with the same fields and layout."""
 
     number: int
     """Number among the kinds."""
     fields: tuple[str, ...]
     """Fields of all its sources."""
     sources: Sequence[int]
-    """Numbers of the sources in the plan, by their numbers in `lookup`."""
+    """Their numbers in the plan, in the order of `lookup`."""
     lookup: Lookup
-    """Index lookup of the sources' versions."""
+    """Index look-up of the sources' versions."""
 
 
-class Located(NamedTuple):
+class LocatedSamples(NamedTuple):
     """Samples of sources of one kind, numbered from 0."""
 
     kind: Kind
@@ -44,15 +44,15 @@ class Located(NamedTuple):
     source: I64
     """int64 [n]: number of the source in the plan."""
     rows: I64
-    """int64 [n]: slot of the sample, which is its row in the batches made."""
+    """int64 [n]: slot of the sample: its row in the batches."""
     places: SamplePlaces
-    """Places of the samples; its `of` is the source's number among those of the kind."""
+    """Places of the samples; `of` numbers the sources within the kind."""
 
-    def of_rows(self, rows: slice) -> "Located":
-        """Return the samples of some rows, numbered from the first of these, in the same memory."""
+    def of_rows(self, rows: slice) -> "LocatedSamples":
+        """Return the samples of a range of rows, renumbered from its first, in the same memory."""
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
         within = slice(first, stop)
-        return Located(
+        return LocatedSamples(
             self.kind,
             self.source[within],
             self.rows[within] - rows.start,
@@ -62,41 +62,38 @@ class Located(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankSlots:
-    """Slots that a rank makes in one go, one step behind the other. A row is a row of the batches read."""
+    """Slots that a rank makes together, step after step. A row is a row of the batches."""
 
     steps: Sequence[int]
     """Global steps."""
     slots: Slots
-    """Slots as planned and then as delivered: a substitute is written into them."""
+    """Slots as planned; substitutes are written into them."""
     number: I64
-    """int64 [rows]: number of the slot in the global batch of its step."""
+    """int64 [rows]: number of the slot in its step's global batch."""
     starts: Sequence[int]
-    """First row of each step, and at the end the number of rows."""
+    """First row of each step, then the number of rows."""
     batches: Sequence[int]
-    """Slots of the global batch of each step."""
+    """Slots of each step's global batch."""
     valid: NDArray[np.bool_]
     """bool [rows]: False at padding."""
     n_padded: int = 0
-    """Slots of a step where all of the rank's are padding; else 0. `slots` is then a slot of another rank, whose
-    sample has the shapes of the batch."""
-    located: Sequence[Located] | None = None
-    """Samples of all rows, where they were looked up with those of other steps."""
+    """Slots of a step that is all padding here, else 0. `slots` is then another rank's slot, for the shapes."""
+    located: Sequence[LocatedSamples] | None = None
+    """Samples of all rows, if looked up together with other steps."""
 
     def __len__(self) -> int:
         return len(self.number)
 
     @property
-    def wanted(self) -> I64:
-        """The rows to read."""
+    def real_rows(self) -> I64:
         return np.flatnonzero(self.valid)
 
     def parts(self) -> Iterator[tuple[int, slice]]:
-        """Yield (step, its rows) of each step."""
         for step, (start, stop) in zip(self.steps, pairwise(self.starts), strict=True):
             yield step, slice(start, stop)
 
     def part(self, steps: Sequence[int]) -> "RankSlots":
-        """Return some consecutive steps of these, in the same memory."""
+        """Return some consecutive steps, in the same memory."""
         if len(steps) == len(self.steps):
             return self
         first = steps[0] - self.steps[0]
@@ -113,18 +110,17 @@ class RankSlots:
         )
 
     def step_of(self, row: int) -> int:
-        """Return the step of a row."""
         return self.steps[bisect_right(self.starts, row) - 1]
 
 
-def _of_rows(located: Sequence[Located], rows: slice) -> list[Located]:
+def _of_rows(located: Sequence[LocatedSamples], rows: slice) -> list[LocatedSamples]:
     return [part for batch in located if len((part := batch.of_rows(rows)).rows)]
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
-    """Return the slots of consecutive steps, together where none of them is padding, else step by step.
+    """Return the slots of consecutive steps: together if none is padding, else step by step.
 
-    Raises: InvalidRuntime where all slots of a step are padding: after the last epoch.
+    Raises: InvalidRuntime for a step after the last epoch.
     """
     planned = _stack(recipe, steps)
     if planned.valid.all():
@@ -153,9 +149,9 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
 
 
 def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
-    """Return the slots of a step that a rank has, and which of them it reads; none after the last epoch."""
+    """Return the rank's slots of a step, and the rows that it reads: none after the last epoch."""
     planned = _stack(recipe, [step])
-    return planned.slots, planned.wanted
+    return planned.slots, planned.real_rows
 
 
 def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
@@ -180,27 +176,27 @@ def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:
 
 
 AHEAD = 256
-"""Steps that are planned together at most. Those of 64 slots take 0.28 ms each by itself, and 0.01 ms so."""
+"""Steps planned together at most: 64 slots take 0.28 ms by themselves, and 0.01 ms among 256 steps."""
 AHEAD_SLOTS = 8192
-"""Slots that are planned together at most, unless more are asked for: of more the cost is their own."""
+"""Slots planned together at most: beyond, nothing is shared."""
 
 
-class Planned:
-    """`rank_slots` of a recipe; thread-safe.
+class SlotPlanner:
+    """`rank_slots` of a recipe, planned ahead; thread-safe.
 
-    end: the first step that nobody will ask for. locate: looks up the samples of steps that are planned together, as
-    far as no index must be read for it.
+    end: first step that is not made. locate: looks up the samples of steps planned together, if their indexes are in
+    memory.
     """
 
     def __init__(self, recipe: Recipe, end: int | None = None, locate: "Locate | None" = None) -> None:
         self._recipe, self._end, self._locate = recipe, end, locate
         self._kept: dict[int, RankSlots] = {}
-        """Step -> the slots that hold it, of steps that nobody has got."""
+        """Step -> its slots, planned and not yet delivered."""
         self._asked: int | None = None
         self._turn = Lock()
 
     def __call__(self, steps: Sequence[int]) -> list[RankSlots]:
-        """Return the slots of consecutive steps, the caller's to change. Raises: as `rank_slots`."""
+        """Return the slots of consecutive steps; the caller may change them."""
         if self._recipe.plan.pack is not None:
             return rank_slots(self._recipe, steps)
         first = steps[0]
@@ -215,7 +211,6 @@ class Planned:
         return rank_slots(self._recipe, steps)
 
     def _plan(self, steps: Sequence[int]) -> None:
-        """Keep the slots of these steps and of some after them."""
         first, n = steps[0], len(steps)
         most = min(AHEAD, AHEAD_SLOTS // self._recipe.plan.batch_size(first))
         stop = first + n * max(1, most // n)
@@ -223,7 +218,7 @@ class Planned:
             stop = min(stop, self._end)
         try:
             planned = rank_slots(self._recipe, range(first, stop))
-        except Exception:  # noqa: BLE001 - a later step's error comes when that step is asked for
+        except Exception:  # noqa: BLE001 - a later step raises it in its turn
             return
         if (
             self._locate is not None
@@ -232,16 +227,16 @@ class Planned:
             and not planned[0].n_padded
         ):
             planned = [replace(planned[0], located=self._locate.held(planned[0].slots))]
-        # Another thread may still be about to ask for some of those before.
+        # Another thread may still need some of the earlier ones.
         kept = {step: one for step, one in self._kept.items() if first - AHEAD < step < first}
         self._kept = kept | {step: one for one in planned for step in one.steps}
 
 
 class Locate:
-    """Finds where the samples of slots lie.
+    """Finds the places of slots' samples; thread-safe.
 
-    Thread-safe. fields: of each view, those that are read of it, of which there may be none; apart: what else must be
-    the same of sources that are read alike.
+    fields: per view, the fields to read, possibly none. apart: per view, what else must be equal for sources to be
+    read together.
     """
 
     def __init__(
@@ -264,32 +259,29 @@ class Locate:
         for kind in self.kinds:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
-    def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[Located]:
-        """Return the samples that `real_rows` slots hold, by kind: as many look-ups as there are kinds.
-
-        `run` may be a thread pool's map. Raises: errors of `Lookup.places`.
-        """
+    def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[LocatedSamples]:
+        """Return the samples in `real_rows` slots, one look-up per kind. `run` may be a thread pool's map."""
         out = []
         for kind, of, numbers, rows in self._by_kind(slots, real_rows):
             places = kind.lookup.places(numbers, slots.ordinal[rows], run)
-            out.append(Located(kind, of, rows, places))
+            out.append(LocatedSamples(kind, of, rows, places))
         return out
 
-    def held(self, slots: Slots) -> list[Located] | None:
-        """Return the samples of all slots; None where an index must be read for it, or one of them cannot be found."""
+    def held(self, slots: Slots) -> list[LocatedSamples] | None:
+        """Return the samples of all slots; None if an index must be read, or a sample is missing."""
         out = []
         try:
             for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
                 places = kind.lookup.held_places(numbers, slots.ordinal[rows])
                 if places is None:
                     return None
-                out.append(Located(kind, of, rows, places))
-        except PenstockError:  # it comes again, at its own step
+                out.append(LocatedSamples(kind, of, rows, places))
+        except PenstockError:  # its own step raises it again
             return None
         return out
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
-        """Yield each kind that occurs; of its slots the sources, in the plan and in the kind, and the slots."""
+        """Yield (kind, sources in the plan, sources in the kind, rows) of each kind that occurs."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
             all_of_them = len(kind.sources) == len(self._kind)
@@ -298,7 +290,6 @@ class Locate:
                 of = source[rows_of_kind]
                 yield kind, of, self._number[of], rows
 
-    def again(self, slots: Slots, row: int, run: Map = map) -> Located:
-        """Return one sample by itself: the one that a slot holds now."""
+    def again(self, slots: Slots, row: int, run: Map = map) -> LocatedSamples:
         (planned,) = self(slots, np.array([row], np.int64), run)
         return planned

@@ -1,45 +1,156 @@
-"""The settings that decide what a batch holds at a rank, beside the step."""
+"""The settings that decide a batch at a rank beside the step, and the substitutions laid in for a replay."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, combinations
+from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dataset.shards.address import SampleAddress
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
 from ...modalities import Decoder
-from ...order.mixing.mixture import MASK
+from ...order.mixture import MASK
 from ...order.plan import Plan
+from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.sources.views import OrderView
-from ...order.steps.slots import rank_slice
-from .by_bucket import ByBucket, of_bucket, of_buckets
-from .decode import Decode, Transform, decoders
+from ...order.steps.slots import Slots, rank_slice, substitutes
+from .decode import ByBucket, Decode, Transform, decoders, of_bucket, of_buckets
 from .world import World
 
-if TYPE_CHECKING:
-    from .recorded import Recorded
+
+class Entry(Protocol):
+    """The fields of a `Substitution` that a replay uses."""
+
+    @property
+    def step(self) -> int:
+        """Global step."""
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot in the global batch."""
+
+    @property
+    def source(self) -> str:
+        """Name of the plan's source."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the substitute; 0 for a masked document."""
+
+    @property
+    def address(self) -> SampleAddress:
+        """Place of the corrupt sample."""
+
+
+MOST_APART = 6
+"""Masked documents of a slot that are chosen singly; more are all or none."""
+
+
+class SlotEntries(NamedTuple):
+    """Ledger entries of a slot that a run may have had."""
+
+    attempt: int = 0
+    """Number of the substitute; 0 for none."""
+    masked: frozenset[int] = frozenset()
+    """Version ordinals of masked documents."""
+
+
+class RecordedSubstitutions:
+    """The substitutions of a plan's ledger, by step, which a replay lays into their slots.
+
+    A ledger holds entries of all runs of the plan; a step has all of its entries unless `choose` selects some. A sample
+    that was repaired after training keeps its substitute.
+    """
+
+    def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
+        self._plan = plan
+        self._steps: dict[int, dict[int, SlotEntries]] = {}
+        self._chosen: dict[int, dict[int, SlotEntries]] = {}
+        for entry in substitutions:
+            if entry.source not in plan.source_names:
+                raise InvalidRuntime(
+                    f"a substitution of step {entry.step} is of source {entry.source!r}, and the plan "
+                    f"{plan.hash[:14]} has {', '.join(plan.source_names)}; pass "
+                    "the entries of loader.read_ledger(root, plan)"
+                )
+            slots = self._steps.setdefault(entry.step, {})
+            known = slots.get(entry.slot, SlotEntries())
+            masked = known.masked if entry.attempt else known.masked | {entry.address.ordinal}
+            slots[entry.slot] = SlotEntries(max(entry.attempt, known.attempt), masked)
+
+    def has(self, step: int) -> bool:
+        return step in self._steps
+
+    def options(self, step: int, slots: range) -> dict[int, list[SlotEntries]]:
+        """Return slot -> its possible entries, all of them first, for slots that have any."""
+        of_step = self._steps.get(step, {})
+        return {slot: _options(of_step[slot]) for slot in slots if slot in of_step}
+
+    def choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
+        self._chosen[step] = dict(chosen)
+
+    def _of(self, step: int) -> dict[int, SlotEntries]:
+        return self._steps.get(step, {}) | self._chosen.get(step, {})
+
+    def lay_in(self, step: int, slots: Slots, number: I64) -> None:
+        """Write a step's substitutes into its slots. number: int64, of each slot in the batch."""
+        for slot, (attempt, _) in self._of(step).items():
+            for row in np.flatnonzero(number == slot).tolist():
+                source, position = int(slots.source[row]), int(slots.position[row])
+                for tried, view_ordinal, ordinal in substitutes(self._plan, step, source, position):
+                    if tried == attempt:
+                        slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = (
+                            attempt,
+                            view_ordinal,
+                            ordinal,
+                        )
+
+    def masked(self, step: int, number: I64, document: I64) -> NDArray[np.bool_]:
+        """Return bool [pieces]: True if the document was masked in its slot.
+
+        number: int64 [pieces], slot in the batch. document: int64 [pieces], version ordinal.
+        """
+        known = self._of(step)
+        pairs = zip(number.tolist(), document.tolist(), strict=True)
+        return np.array(
+            [ordinal in known.get(slot, SlotEntries()).masked for slot, ordinal in pairs], np.bool_
+        )
+
+
+def _options(all_of_it: SlotEntries) -> list[SlotEntries]:
+    documents = sorted(all_of_it.masked)
+    sizes = range(len(documents), -1, -1) if len(documents) <= MOST_APART else (len(documents), 0)
+    subsets = chain.from_iterable(combinations(documents, n) for n in sizes)
+    masked = [frozenset(ordinals) for ordinals in subsets]
+    return [
+        SlotEntries(attempt, ordinals) for attempt in range(all_of_it.attempt, -1, -1) for ordinals in masked
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides the content of a batch at a rank. None of it changes which samples are planned."""
+    """Everything that decides the content of a batch at a rank, except which samples are planned."""
 
     plan: Plan
     """The plan."""
     world: World
     """Rank and world size."""
     decode: Decode
-    """Decoders; with `by_bucket`, made for each bucket of the plan."""
+    """Decoders; with `by_bucket`, one per bucket."""
     transform: Transform | ByBucket | None
-    """Transform; with `by_bucket`, made for each bucket of the plan."""
+    """Transform; with `by_bucket`, one per bucket."""
     framework: str
     """"torch", "numpy" or "jax"."""
     position_limit: int | None
-    """Stream position from which on slots are padding; None for none."""
+    """Stream position from which slots are padding; None for none."""
     substitute: bool
     """True substitutes corrupt samples."""
-    recorded: "Recorded | None" = None
-    """Substitutions of a run that is looked back on: no other sample is substituted, and unreadable ones are masked."""
+    recorded: "RecordedSubstitutions | None" = None
+    """Substitutions of a replayed run: no others are made, and unreadable samples are masked."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):
@@ -58,7 +169,7 @@ class Recipe:
             raise InvalidRuntime(
                 f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
             )
-        if self.recorded is None:  # a look back is at one step, which may have more slots than another
+        if self.recorded is None:  # a replay is of single steps, which may have more slots than others
             rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:
             raise InvalidRuntime(
@@ -72,10 +183,7 @@ class Recipe:
                 )
 
     def decoders(self) -> list[dict[str, Decoder]]:
-        """Return field -> decoder, of each source; one and the same dict of sources that are decoded alike.
-
-        Raises: InvalidRuntime.
-        """
+        """Return field -> decoder, of each source; sources that are decoded alike share one dict."""
         fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
         differ = isinstance(self.decode, Mapping) and any(
             isinstance(one, ByBucket) for one in self.decode.values()
@@ -85,39 +193,37 @@ class Recipe:
         return [decoders_of[bucket] for bucket in buckets]
 
     def transform_of(self, source: int) -> Transform | None:
-        """Return the transform of samples of the plan's source number `source`."""
         bucket = list(self.plan.sources.values())[source].bucket
         choice: Transform | None = of_bucket(self.transform, bucket, "transform")
         return choice
 
     @property
     def views(self) -> list[View]:
-        """The views that are read of the plan's sources, in their order."""
         return stored_views(self.plan)
 
 
 def stored_views(plan: Plan) -> list[View]:
-    """Return the views of versions that a plan reads, source by source; of a packed source, its documents'."""
+    """Return the views of versions that a plan reads, source by source; for a packed source, its documents'."""
     views = (stored_view(source.view) for source in plan.sources.values())
     return [view for view in views if view is not None]
 
 
 def stored_view(view: OrderView) -> View | None:
-    """Return the view of stored samples: itself, documents of a packed one, the view of a list; None without bytes."""
+    """Return the view of stored samples: itself, a packed view's documents, or a list's view; None without bytes."""
     stored = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
     return stored if isinstance(stored, View) else None
 
 
 def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
-    """Return (first step not to make, first stream position that is padding), None where endless."""
+    """Return (first step not to make, first stream position that is padding); None for no bound."""
     end = None if steps is None else whole_number("steps", steps, 0)
     if epochs is None:
         return end, None
     epochs = whole_number("epochs", epochs, 1)
     if plan.buckets is not None:
         raise InvalidRuntime(
-            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() says "
-            "how many steps an epoch is)"
+            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() "
+            "gives the steps per epoch)"
         )
     names = plan.streams[None].names
     if len(names) != 1:
@@ -132,11 +238,10 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
 
 
 def steps_of_run(end: int | None) -> int:
-    """Return the batches of the whole run, from step 0 to its end, which a framework takes for the length of its epoch.
+    """Return the steps of the whole run, which a framework takes for an epoch's length.
 
-    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one ahead,
-    so that the position they save is that after the last batch *used*. Raises: TypeError where the run is endless, as
-    Python has it for iterables without a length.
+    With a length, frameworks recognize the last batch without reading one ahead, so the position they save is right.
+    Raises: TypeError if the run is endless.
     """
     if end is None:
         raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
@@ -144,7 +249,6 @@ def steps_of_run(end: int | None) -> int:
 
 
 def whole_number(name: str, value: object, low: int) -> int:
-    """Return a whole number. Raises: InvalidRuntime for another value, or one below `low`."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < low:
         raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")

@@ -1,7 +1,7 @@
-"""Video fields read by their packets: the packet tables first, then only the packets that the chosen frames need.
+"""Read videos by packets: first the packet tables, then only the packets of the chosen frames.
 
-A field is read so when the version has a field `<field>.packets`, the sample's table says that it can be, and the
-decoder is `loader.video`; otherwise whole. The clip is the same, bit for bit, and so are the batch's digests.
+This needs a field `<field>.packets` of the version, a table without `whole_because`, and the decoder `loader.video`.
+Other videos are read whole. Clips and digests are the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
-from ...modalities.destination import Place, nowhere
-from ...modalities.fields import load
+from ...modalities.fields import Place, load, nowhere
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
 from ...modalities.video.timeline import Run, Timeline
 
 Group = tuple[str, ...]
-"""Video fields whose frames are chosen together: one that leads, then those that follow it."""
+"""Video fields whose frames are chosen together: the leader, then its followers."""
 
 FieldRng = Callable[[int, str], "np.random.Generator"]
-"""(number of the sample in the list at hand, field) -> the generator of the field's decoder."""
+"""(number of the sample in the list, field) -> generator of the field's decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BareClip:
-    """A clip that is still to be decoded, from packets that are there."""
+    """A clip whose packets have been read, still to be decoded."""
 
     table: PacketTable
     """Packet table of the field."""
@@ -47,16 +46,14 @@ class BareClip:
     bodies: Mapping[int, bytes | memoryview]
     """Packet number -> its bytes."""
     whole: Callable[[], bytes]
-    """Function that reads all of the field's bytes."""
+    """Reads all of the field's bytes."""
     is_run: bool = False
     """True for packets without a container."""
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
-        """Return uint8 [T, H, W, 3]. The whole field is read where packets alone do not do (a keyframe that is none).
+        """Return uint8 [T, H, W, 3]. Reads the whole field if packets do not suffice (a false keyframe).
 
-        place: memory for a clip that packets do for, and that is stored upright.
-
-        Raises: DecodeFailed, and errors of reading.
+        place: memory for an upright clip decoded from packets.
         """
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
@@ -73,10 +70,7 @@ class BareClip:
 
 
 def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
-    """Return the video fields among `fields` that are chosen together with `field`, the leader first.
-
-    () for a field that is no video of ours.
-    """
+    """Return the video fields among `fields` chosen together with `field`, the leader first; () for other fields."""
     decoder = decoders.get(field)
     if not isinstance(decoder, VideoDecoder):
         return ()
@@ -86,21 +80,15 @@ def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str])
 
 
 def leader_of(decoder: Decoder | None) -> str | None:
-    """Return the field that a decoder follows, if it does."""
     return decoder.leader if isinstance(decoder, VideoDecoder) else None
 
 
 def times_field(field: str) -> str:
-    """Return the field of a batch with the times at which a clip's frames are shown."""
     return f"{field}.times"
 
 
 def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
-    """Return the groups of a view's video fields.
-
-    Raises: InvalidRuntime for one that follows a field that cannot lead, or whose times would have the name of another
-    field.
-    """
+    """Return the groups of a view's video fields. Raises: InvalidRuntime for a wrong leader or a clash of names."""
     for field in view.fields:
         decoder = decoders.get(field)
         if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
@@ -129,14 +117,13 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
 
 
 def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
-    """Return those groups of a view for which its version has packet tables."""
     known = set(view.version.fields)
     return [group for group in groups if all(field + SUFFIX in known for field in group)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """The reading of a version's bytes, as `dataset.read` does it."""
+    """The functions that read a version's bytes."""
 
     fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
     """Reads whole fields: (samples, handler of corrupt ones) -> field -> bytes, of each sample."""
@@ -154,9 +141,9 @@ def read_samples(
     rng_of: FieldRng,
     readers: Readers,
 ) -> list[dict[str, bytes | BareClip] | Corrupt]:
-    """Return field -> its bytes, or a clip to decode, of each sample; or why it is corrupt. Raises: errors of reading.
+    """Return field -> bytes, or a clip to decode, of each sample; or its error if it is corrupt.
 
-    Costs two rounds of requests: tables and other fields, then packets (and videos that are read whole after all).
+    Costs two rounds of requests: tables and other fields, then packets and videos that must be read whole.
     """
     bad: dict[int, Corrupt] = {}
     able = with_tables(view, groups)
@@ -222,7 +209,6 @@ class _Clip:
 def _table_places(
     version: Version, names: Sequence[str], addresses: Sequence[SampleAddress], run: Map
 ) -> list[dict[str, FieldAddress]]:
-    """Return for each sample the places of those of these packet tables that its part has."""
     out: list[dict[str, FieldAddress]] = [{} for _ in addresses]
     ordinals = np.array([address.ordinal for address in addresses], np.int64)
     part, _ = version.parts.locate(ordinals)
@@ -242,7 +228,7 @@ def _table_places(
 def _first_round(
     address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
 ) -> SampleAddress:
-    """Return the first reads: all but the videos that have tables, and those tables."""
+    """Return what is read first: tables, and all but the videos that have one."""
     later = [field for group in ready for field in group]
     now = {name: place for name, place in address.fields.items() if name not in later}
     return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
@@ -257,10 +243,7 @@ def _chosen(
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
 ) -> list[_Clip]:
-    """Return the frames of a group; nothing where a table says that its video has to be read whole.
-
-    Raises: DecodeFailed.
-    """
+    """Return the frames of a group; [] if a table requires the whole video."""
     tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []
@@ -286,7 +269,6 @@ def _chosen(
 def _table(
     data: bytes | BareClip, field: str, address: SampleAddress, with_tables: SampleAddress
 ) -> PacketTable:
-    """Return the packet table of a field, held against the field's place. Raises: DecodeFailed."""
     assert isinstance(data, bytes)
     try:
         table = read_packets(data)
@@ -303,7 +285,6 @@ def _table(
 
 
 def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
-    """Return the clips; of one that is corrupt, anything. Raises: errors of reading."""
     runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
     numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
     requests = [

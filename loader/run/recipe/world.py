@@ -1,7 +1,4 @@
-"""The rank and world size of this process: given, read from the launcher's environment, or from a mesh of devices.
-
-A rank's part of a step may be cut into micro batches (`Batch.micro_batches`).
-"""
+"""The rank and world size of this process, from arguments, the launcher's environment, or a device mesh."""
 
 import os
 from collections import Counter
@@ -33,7 +30,7 @@ class Mesh(Protocol):
         """Return the number of processes along a dimension."""
 
     def get_coordinate(self) -> Sequence[int] | None:
-        """Return the place of this process along each dimension; None outside of the mesh."""
+        """Return this process's place along each dimension; None outside of the mesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +48,7 @@ class World:
                 raise InvalidRuntime(
                     f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed"
                 )
-            object.__setattr__(self, name, int(value))  # numpy's integers are welcome
+            object.__setattr__(self, name, int(value))  # accepts numpy's integers
         if self.world_size < 1:
             raise InvalidRuntime(f"world_size = {self.world_size}; at least 1 is needed")
         if not 0 <= self.rank < self.world_size:
@@ -61,15 +58,15 @@ class World:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "World":
-        """Return the world that the launcher names (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
+        """Return the world in the launcher's variables (`LAUNCHERS`), else a single process. Raises: InvalidRuntime."""
         environ = os.environ if environ is None else environ
         for rank, world_size in LAUNCHERS:
             if rank not in environ:
                 continue
             if world_size not in environ:
                 if environ[rank] == "0":
-                    continue  # Slurm's batch step says so of a process that is alone
-                # Not one process alone: every rank would read all of every batch.
+                    continue  # a single process in Slurm's batch step
+                # (as a single process, every rank would read all of every batch)
                 raise InvalidRuntime(
                     f"{rank}={environ[rank]!r} is in the environment and {world_size} is not; set both, or pass "
                     "rank= and world_size="
@@ -82,7 +79,7 @@ class World:
                     "numbers are needed. Pass rank= and world_size= to override"
                 ) from None
             return World(rank=numbers[0], world_size=numbers[1])
-        # Of Slurm's variables a shell in an allocation has the size alone; of these nobody has.
+        # (a shell in a Slurm allocation has only SLURM_NTASKS)
         if environ.get("WORLD_SIZE", "1") != "1":
             raise InvalidRuntime(
                 f"WORLD_SIZE={environ['WORLD_SIZE']!r} is in the environment and RANK is not; set both, or pass rank= "
@@ -94,9 +91,9 @@ class World:
     def of_mesh(mesh: Mesh, *dims: str) -> "World":
         """Return the place along data-parallel dimensions of a mesh, such as "dp", or "dp_replicate", "dp_shard".
 
-        Processes that differ along other dimensions alone (tensor, context, pipeline parallel) are one rank: they get
+        Processes that differ only along other dimensions (tensor, context, pipeline parallel) are one rank: they get
         the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension
-        that the mesh does not have, and in a process outside of it.
+        that the mesh lacks, and in a process outside of it.
         """
         names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
         unknown = [name for name in dims if name not in names]
@@ -114,15 +111,15 @@ class World:
 
     @staticmethod
     def of(rank: "int | World | None", world_size: int | None) -> "World":
-        """Return both as given, or a whole World as rank, or both from the environment.
+        """Return both as given, or a World passed as rank, or both from the environment.
 
-        Raises: InvalidRuntime when only one is given.
+        Raises: InvalidRuntime if only one is given.
         """
         if isinstance(rank, World) and world_size is None:
             return rank
         if isinstance(rank, World):
             raise InvalidRuntime(
-                f"rank = {rank}, world_size = {world_size}: the World has its size, pass it alone"
+                f"rank = {rank}, world_size = {world_size}: the World has its size, pass only the World"
             )
         if rank is None and world_size is None:
             return World.from_env()
@@ -134,10 +131,7 @@ class World:
 
 
 def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
-    """Return the number of pieces of a rank's part, of at most micro_batch slots each.
-
-    It is what the largest part needs, on every rank, so that ranks stay in step.
-    """
+    """Return the number of pieces of every rank's part, of at most micro_batch slots each: the largest part decides."""
     largest = -(-global_batch // world_size)
     return -(-largest // micro_batch)
 
@@ -145,8 +139,7 @@ def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
 def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     """Return micro_batch as an int.
 
-    Raises: InvalidRuntime where it is no whole number from 1 on, or a rank would get an empty piece (only at 1, where
-    ranks' parts are unequal).
+    Raises: InvalidRuntime for another value, or if a rank would get an empty piece (only at 1 and unequal parts).
     """
     number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
     if isinstance(micro_batch, bool) or number < 1:

@@ -1,1 +1,1 @@
-"""The trail of a run: its code, and what every step delivered, on record under the root."""
+"""The trail of a run, kept under the root: its code, and what every step delivered."""

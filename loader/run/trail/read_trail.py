@@ -1,4 +1,4 @@
-"""The trail of a run, read back: its starts, and a row for every step and recorded rank."""
+"""Read the trail of a run: its starts, and a row for every step and recorded rank."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 AT_ONCE = 64
-"""Objects that are held at once before they are parsed."""
+"""Objects held in memory at once before they are parsed."""
 _ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/[0-9]{19}-[0-9a-f]{16}\.parquet")
 _PLACE = ["step", "rank", "at_us", "world_size"]
 _START = re.compile(r"start-[0-9a-f]{16}\.json")
@@ -30,37 +30,37 @@ _START = re.compile(r"start-[0-9a-f]{16}\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunTrail:
-    """Starts and steps that a run recorded."""
+    """Starts and steps of a run."""
 
     run: str
     """Name of the run."""
     starts: tuple[Start, ...]
-    """Starts of the run, by time. One with the same code, plan and world size is the same start."""
+    """Starts of the run, by time; equal code, plan and world size are one."""
     steps: "pl.DataFrame"
-    """A row per step, rank and time that it was handed out, by step, rank and time.
+    """A row per step, rank and delivery, by step, rank and time.
 
     Columns: step, rank, world_size, at_us (UTC), digest (UInt64), substituted (slots), wait_us, and start (id of one of
     `starts`).
 
     largest: list of {note, slot, value}, slot of the global batch. `note.<name>`: Float64, for each note.
-    `crc.<field>`: UInt32, for each field with checksums; null where a step has none.
+    `crc.<field>`: UInt32, for each field with checksums; null in steps without.
     """
     objects: frozenset[str]
-    """Names of the objects that it was read from, in the folder of the run."""
+    """Names of its objects in the run's folder."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Names of the notes that are numbers; `note.<name>` is the column."""
+        """Names of notes that are numbers; the column is `note.<name>`."""
         return tuple(name.removeprefix(NOTE) for name in self.steps.columns if name.startswith(NOTE))
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields with checksums; `crc.<name>` is the column."""
+        """Names of fields with checksums; the column is `crc.<name>`."""
         return tuple(name.removeprefix(CRC) for name in self.steps.columns if name.startswith(CRC))
 
     @property
     def whole(self) -> "pl.DataFrame":
-        """Steps of which all ranks are recorded under one plan: a row per step and world size, of the last time.
+        """Steps with all ranks recorded under one plan: a row per step and world size, the latest.
 
         Columns: step, world_size, digest (UInt64, of the global batch: the same for every world size), substituted,
         start, at_us.
@@ -71,7 +71,7 @@ class RunTrail:
             ["step", "rank", "world_size"], keep="last", maintain_order=True
         )
         plans = {start.id: start.plan for start in self.starts}
-        if len(set(plans.values())) > 1:  # a try that was cut off has not all ranks under its plan
+        if len(set(plans.values())) > 1:  # an interrupted try lacks ranks under its plan
             plan = pl.col("start").replace_strict(plans, return_dtype=pl.String)
             last = last.filter(plan == plan.last().over("step", "world_size"))
         sums = (pl.col("digest").sum(), pl.col("substituted").sum())  # uint64 wraps around
@@ -81,13 +81,13 @@ class RunTrail:
 
     @property
     def differing(self) -> tuple[int, ...]:
-        """Steps that were done twice with different digests, ascending.
+        """Steps done twice with different digests, ascending.
 
-        Held against each other are the tries of one rank of as many, and global batches of all world sizes.
+        Compares repeats of one rank at one world size, and global batches of all world sizes.
         """
         places = self.steps.select(
             "step", "rank"
-        ).to_numpy()  # in order: a rank's tries of a step are neighbours
+        ).to_numpy()  # sorted: a rank's tries of a step are neighbours
         twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
         chosen = replace(self, steps=self.steps.filter(np.isin(places[:, 0], twice)))
         steps: set[int] = set()
@@ -97,18 +97,16 @@ class RunTrail:
         return tuple(sorted(steps))
 
     def start(self, start_id: str) -> Start:
-        """Return the start that a row names. Raises: KeyError."""
         return {start.id: start for start in self.starts}[start_id]
 
 
 def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     """Return the trail of a run.
 
-    known: the trail as it was read before, whose objects are not read again; it is returned where there is no other.
+    known: an earlier result, whose objects are not read again; returned if nothing is new.
 
-    Costs a listing and a read per object: one per recorded rank and minute. Of a root with mirrors the primary's, as
-    a mirror has those of its last copy. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError;
-    MissingDependency without polars.
+    Costs a listing and a read per object: one per recorded rank and minute. If the root has mirrors, the primary is
+    read. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency without polars.
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     keys = [info.key.removeprefix(folder) for info in store.list(folder)]
@@ -120,7 +118,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
             f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
             "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
         )
-    # Objects are immutable. One that is gone takes its rows with it.
+    # Objects are immutable; rows of a deleted one are dropped.
     kept = known if known is not None and known.objects <= objects else None
     new = [key for key in keys if _ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
     steps = _steps(store, folder, new, [] if kept is None else [kept.steps])
@@ -128,7 +126,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     named = set(steps["start"].unique())
     if not named <= {
         start.id for start in starts
-    }:  # a listing is no moment: it may have begun before the first start
+    }:  # the listing may have begun before the first start was written
         starts = read_starts(store, run)
     if lost := sorted(named - {start.id for start in starts}):
         raise Corrupt(
@@ -138,9 +136,9 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
 
 
 def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:
-    """Return the starts of a run, by time; none where it has no trail.
+    """Return the starts of a run, by time; () without a trail.
 
-    names: of the objects in its folder; None lists those of the starts. Raises: Corrupt; FormatTooNew; StoreError.
+    names: of the objects in its folder; None lists the starts.
     """
     folder = trail_folder(run)
     if names is None:
@@ -152,7 +150,7 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
 
 
 def trail_runs(store: Store) -> list[str]:
-    """Return the runs with a trail under a root, sorted; other objects are none. Costs a listing of all trails."""
+    """Return the runs with a trail under a root, sorted. Costs a listing of all trails."""
     names = (info.key.removeprefix("trails/").partition("/") for info in store.list("trails/"))
     return sorted(
         {
@@ -164,7 +162,6 @@ def trail_runs(store: Store) -> list[str]:
 
 
 def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
-    """Return the rows of objects, and those that are known, in their order."""
     try:
         import polars as pl
     except ImportError as error:
@@ -184,7 +181,6 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
 
 
 def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
-    """Return the rows of each of a few objects."""
     tables = []
     with Together(store, [folder + name for name in names]) as coming:
         for name in names:
@@ -197,7 +193,7 @@ def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
 
 
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
-    """Return the rows by step, rank and time, each once. Rows in their order, as one rank's are, are not copied."""
+    """Return the rows by step, rank and time, each once. Copies nothing if they are in order."""
     import polars as pl
 
     numbers = steps["step"].to_numpy()
@@ -210,7 +206,7 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in places])
     if not same.any():
         return steps
-    # A row lies in two objects where it got notes later, or the answer to the first write was lost.
+    # A row is in two objects if it got notes later, or the response to the first write was lost.
     repeated = np.append(same, False) | np.insert(same, 0, False)
     known = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
     most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")

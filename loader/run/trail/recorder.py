@@ -1,10 +1,10 @@
-"""The recorder of a rank: it keeps rows of steps, and a thread of its own writes them behind the training's back.
+"""Record a rank's steps: rows in memory, which a thread writes in the background.
 
     trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
 
-An object is written every `SECONDS`, at each state that is taken, and at the end. There are world size / 10 seconds
-between two of them at least: at most ten objects a second where all ranks are recorded. Rows that could not be written
-are tried again with the next ones. A step that gets notes after its row was written is written again.
+An object is written every `SECONDS`, at each `state_dict`, and at the end. Objects are at least world size / 10 seconds
+apart: at most ten a second if all ranks are recorded. Rows whose write failed, or that got notes later, are written
+with the next ones.
 """
 
 import hashlib
@@ -12,27 +12,27 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
 
 from ...dataset.tables.parquet import table_bytes
 from ...errors import AlreadyExists, InvalidRuntime
 from ...order.steps.slots import rank_slice
-from ...storage.shared.threads import LEAVE_S, ends_with_the_process
+from ...storage.shared.threads import LEAVE_S, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
+from .slot_columns import tensor_crcs
 from .start_record import Start, start_of, trail_folder
 from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_table
-from .tensor_crcs import tensor_crcs
 from .trail import Trail
 
 SECONDS = 60.0
 GAP_S = 1.0
-"""Seconds between two objects of a rank, at least."""
+"""Least seconds between two objects of a rank."""
 MAX_ROWS = 50_000
-"""Rows that are written at once, however soon."""
+"""Rows at which an object is written early."""
 MAX_KEPT = 4 * MAX_ROWS
-"""Rows that are kept while none can be written. The oldest go first."""
+"""Rows kept while writes fail. The oldest go first."""
 MAX_NOTES = 200
 """Notes of a step."""
 TABLE = "trail"
@@ -40,32 +40,31 @@ _log = logging.getLogger(__name__)
 
 
 def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
-    """Return the recorder of a rank; None where the trail leaves it out. Raises: InvalidRuntime."""
     if not isinstance(trail, Trail):
         raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
     return Recorder(trail, recipe, epochs) if trail.records(recipe.world.rank) else None
 
 
 class Recorder:
-    """Takes what a rank hands out. `handed` and `note` are called by the training's thread."""
+    """Records what a rank delivers. The training's thread calls `handed` and `note`."""
 
     def __init__(self, trail: Trail, recipe: Recipe, epochs: int | None) -> None:
         self._trail, self._recipe, self._epochs = trail, recipe, epochs
         self._world = recipe.world
         self._rows: list[StepRow] = []
-        self._lock, self._wake, self._ends = Lock(), Event(), Event()
+        self._lock, self._wake, self._end, self._ended = Lock(), Signal(), Signal(), False
         self._start: Start | None = None  # once it is stored
-        self._first = self._n = 0  # slots of the piece handed out last, in the rank's part
+        self._first = self._n = 0  # slots of the last delivered piece, in the rank's part
         self._real: Any = None  # bool [n], False at padding
         self._thread: Thread | None = None
 
     def checksums(self, batch: Batch) -> dict[str, int] | None:
-        """Return `tensor_crcs` of a batch whose step records them, else None. For any thread."""
+        """Return `tensor_crcs` of the batch if its step records them, else None. For any thread."""
         every = self._trail.tensors_every
         return tensor_crcs(batch.fields) if every and batch.step % every == 0 else None
 
-    def made(self, batch: Batch, crcs: dict[str, int] | None) -> None:
-        """Add the row of a step whose batch is about to be handed out. crcs: its `checksums`."""
+    def add_step(self, batch: Batch, crcs: dict[str, int] | None) -> None:
+        """Add the row of a batch before its delivery. crcs: its `checksums`."""
         row = StepRow(
             step=batch.step,
             at_us=time.time_ns() // 1000,
@@ -84,15 +83,14 @@ class Recorder:
             self._wake.set()
 
     def handed(self, piece: Batch) -> None:
-        """Note that this batch, or micro batch, of the last step is handed out."""
+        """Note the delivery of a batch, or micro batch, of the last step."""
         self._first += self._n
         self._n, self._real = len(piece), piece.ordinals >= 0
 
     def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
-        """Add notes to the step handed out last. Raises: InvalidRuntime."""
         if not self._rows:
             raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
-        row = self._rows[-1]  # which the writer leaves there
+        row = self._rows[-1]  # (the writer keeps the last one)
         first = rank_slice(
             self._recipe.plan.batch_size(row.step), self._world.rank, self._world.world_size
         ).start
@@ -114,16 +112,14 @@ class Recorder:
             row.changed = True
 
     def flush(self) -> None:
-        """Have the rows written soon. Does not wait."""
         self._wake.set()
 
     def dismiss(self) -> None:
-        """Let the thread write the rest, and end. Does not wait."""
-        self._ends.set()
+        self._ended = True
+        self._end.set()
         self._wake.set()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread's end, so long at most."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -141,17 +137,15 @@ class Recorder:
         interval_s, gap_s = max(SECONDS, self._world.world_size / 10), max(GAP_S, self._world.world_size / 10)
         try:
             self._recorded_start()
-        except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
+        except Exception as error:  # noqa: BLE001 - no trail may end a training
             self._failed([], error)
-        while not self._ends.is_set():
+        while not self._ended:
             self._wake.wait(interval_s)
-            self._wake.clear()
             self._write()
-            self._ends.wait(gap_s)
+            self._end.wait(gap_s)
         self._write()
 
     def _recorded_start(self) -> Start:
-        """Return the start record, stored with the plan. Raises: StoreError; errors of a transform's `repr`."""
         if self._start is None:
             root = self._trail.root
             start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
@@ -162,7 +156,6 @@ class Recorder:
         return self._start
 
     def _write(self) -> None:
-        """Store the rows that changed. What fails is logged, and tried again with the next rows."""
         with self._lock:
             rows = [row for row in self._rows if row.changed]
             written = [*rows[:-1], *map(copied, rows[-1:])]  # the newest may get notes meanwhile
@@ -177,7 +170,6 @@ class Recorder:
             self._failed(rows, error)
 
     def _failed(self, rows: list[StepRow], error: Exception) -> None:
-        """Keep rows for the next try."""
         run, url, folder = self._trail.run, self._trail.root.store.url, trail_folder(self._trail.run)
         steps = f"steps {rows[0].step} to {rows[-1].step}" if rows else "its start"
         _log.error(

@@ -1,43 +1,109 @@
-"""The fields of a batch whose samples come one by one and are let go: their values, and their CRC-32C.
+"""CRC-32C of a batch's fields; and of fields whose samples come one by one and are dropped.
 
-A value that takes memory is a batch's value at once: an array has the same bytes in a column and in a list. A number
-depends on the other slots: among floats an int becomes one. Numbers are kept until all are there.
+An array has the same bytes in a column and in a list. A number depends on the other slots (among floats an int becomes
+one), so numbers are kept until all are there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...native import crc32c
+from ..batch.bytes_column import BytesColumn
 from ..batch.collate import as_framework, field_of, padding_of
 from ..batch.columns import EXAMPLE, PADDED
-from .tensor_crcs import pieces, tensor_crcs
+
+
+def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Return field -> CRC-32C of its values on the host.
+
+    An array counts with its dtype and shape, a list with the number and types of its elements. Fields have none if they
+    are nested too deeply, or hold anything but arrays, tensors, text, bytes and JSON.
+    """
+    crcs = {}
+    for name, value in fields.items():
+        crc = 0
+        try:
+            for piece in pieces(value):
+                crc = crc32c(piece, crc)
+        except (TypeError, RecursionError):
+            continue
+        crcs[name] = crc
+    return crcs
+
+
+def pieces(value: Any) -> Iterator[Any]:
+    """Yield the buffers that represent a value: for an array its dtype and shape, then its values.
+
+    Raises: TypeError for types without bytes.
+    """
+    if isinstance(value, bytes):
+        yield b"bytes %d " % len(value)
+        yield value
+    elif isinstance(value, str):
+        yield b"text "
+        yield from pieces(value.encode("utf-8", "surrogatepass"))
+    elif value is None or isinstance(value, bool | int | float):
+        yield _number(value).encode() + b" "
+    elif isinstance(value, list | tuple | BytesColumn):
+        yield b"list %d " % len(value)
+        for item in value:
+            yield from pieces(item)
+    elif isinstance(value, Mapping):
+        yield b"dict %d " % len(value)
+        for name, item in value.items():
+            yield from pieces(str(name))
+            yield from pieces(item)
+    else:
+        data = array_bytes(value)
+        yield f"{value.dtype} {tuple(value.shape)} ".encode()
+        yield data
+
+
+def _number(value: float | None) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an int with more digits than Python prints
+        return f"{value:#x}"
+
+
+def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """Return uint8 [nbytes]: the values of an array or tensor of any dtype."""
+    if hasattr(value, "pin_memory"):  # only torch's tensors have that
+        import torch
+
+        return np.asarray(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
+    if array is None or array.dtype.hasobject:
+        raise TypeError(f"{type(value).__name__} has no bytes of its own")
+    return array.reshape(-1).view(np.uint8)
+
 
 _POLYNOMIAL = 0x82F63B78
 _NUMBERS = (bool, int, float, type(None))
 
 
 class _Dropped(NamedTuple):
-    """A value that was let go."""
+    """Facts of a value that was dropped."""
 
     kind: type
     """bytes or str; object for all others."""
     alike: tuple[Any, ...]
-    """True for a tensor, its dtype and shape: values of which these are the same make one column. Else empty."""
+    """(is tensor, dtype, shape): values with equal ones form one column. Empty for other types."""
     head: str
     """Its dtype in a column."""
     data: tuple[int, int]
-    """CRC-32C and number of the bytes of an array's values."""
+    """CRC-32C and number of bytes of an array's values."""
     whole: tuple[int, int] | None
-    """CRC-32C and number of the bytes that stand for it in a list; None for a type that has none."""
+    """CRC-32C and number of bytes that represent it in a list; None for types without."""
 
 
 class SlotColumns:
-    """Takes the samples of a part's slots in any order. n_slots: of the part; those without a sample are padding.
+    """Takes the samples of a part's slots in any order. n_slots: of the part; slots without a sample are padding.
 
-    Memory: some 200 bytes a value beside the numbers.
+    Memory: about 200 bytes per value beside the numbers.
     """
 
     def __init__(self, n_slots: int, framework: str) -> None:
@@ -47,10 +113,7 @@ class SlotColumns:
         self._slots: set[int] = set()
 
     def add(self, slot: int, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a sample that do not depend on other slots, as the batch has them.
-
-        Raises: as `collate`.
-        """
+        """Return the values of a sample that do not depend on other slots, as in the batch."""
         self._slots.add(slot)
         values = {}
         for name, value in sample.items():
@@ -64,7 +127,6 @@ class SlotColumns:
 
     @property
     def names(self) -> list[str]:
-        """Every field, in the order in which the samples brought them up."""
         return list(self._dropped)
 
     def crcs(self) -> dict[str, int]:
@@ -73,7 +135,7 @@ class SlotColumns:
         return {name: crc for name, crc in values.items() if crc is not None}
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> dict[str, int]:
-        """Return `tensor_crcs` of values of a slot that came from `add`, or from `numbers`."""
+        """Return `tensor_crcs` of a slot's values from `add` or `numbers`."""
         values, others = {}, {}
         for name, value in sample.items():
             dropped = self._dropped[name].get(slot)
@@ -84,7 +146,7 @@ class SlotColumns:
         return values | tensor_crcs(others)
 
     def numbers(self) -> dict[int, dict[str, Any]]:
-        """Return slot -> field -> value of the batch, of the values that `add` did not return.
+        """Return slot -> field -> value in the batch, for values that `add` did not return.
 
         A field that a sample lacks is None.
         """
@@ -98,11 +160,9 @@ class SlotColumns:
         return converted
 
     def _converted(self, name: str, value: Any) -> Any:
-        """Return an element of a list."""
         return as_framework({name: [value]}, np.ones(1, bool), self.framework)[0][name][0]
 
     def _column(self, name: str) -> Any:
-        """Return the column of a field of which every value was kept."""
         kept = self._kept[name]
         values = [kept.get(slot) if slot in self._slots else PADDED for slot in range(self._n)]
         examples = [kept.get(slot) for slot in sorted(self._slots)]
@@ -130,7 +190,6 @@ class SlotColumns:
         return _joined(b"list %d " % self._n, parts)
 
     def _rows(self, values: list[_Dropped]) -> bytes | None:
-        """Return the beginning of a column of arrays that are all alike; None for a list."""
         first = values[0]
         if not first.alike or any(one.alike != first.alike for one in values):
             return None
@@ -138,7 +197,7 @@ class SlotColumns:
 
 
 def _depends(value: Any) -> bool:
-    """Return whether a batch's value may be another than this one, by the values of other slots: it is small."""
+    """Return whether other slots' values may change this one in the batch: it is small."""
     if type(value) in _NUMBERS or isinstance(value, np.generic):
         return True
     if isinstance(value, np.ndarray):
@@ -163,7 +222,6 @@ def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
 
 
 def _crc_of(value: Any) -> tuple[int, int] | None:
-    """Return CRC-32C and number of the bytes that stand for a value; None for a type that has none."""
     crc = n = 0
     try:
         for piece in pieces(value):
@@ -174,7 +232,7 @@ def _crc_of(value: Any) -> tuple[int, int] | None:
 
 
 def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
-    """Return the CRC-32C of bytes and of stretches behind them, each by its CRC-32C and length."""
+    """Return the CRC-32C of `head` and the parts after it, each given by CRC-32C and length."""
     crc: int = crc32c(head)
     for part in parts:
         if part is None:
@@ -184,12 +242,12 @@ def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
 
 
 def _behind(crc: int, part: tuple[int, int]) -> int:
-    """Return the CRC-32C of a stretch of bytes, by its own, and of a part behind it."""
+    """Return the CRC-32C of bytes with a part appended, from both CRCs."""
     return _times(_moved_by(part[1]), crc) ^ part[0]
 
 
 def _times(a: int, b: int) -> int:
-    """Return the product of two polynomials modulo that of CRC-32C; bit 31 is the term of degree 0."""
+    """Return the product of two polynomials modulo CRC-32C's; bit 31 is the term of degree 0."""
     product = 0
     while a:
         if a & 0x80000000:
@@ -201,7 +259,7 @@ def _times(a: int, b: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _moved_by(nbytes: int) -> int:
-    """Return x ** (8 * nbytes): the factor of a CRC behind which so many bytes come."""
+    """Return x ** (8 * nbytes): the factor of a CRC followed by so many bytes."""
     factor, square = 0x80000000, 0x00800000  # 1, x ** 8
     while nbytes:
         if nbytes & 1:

@@ -1,4 +1,4 @@
-"""Rows of a trail: a step as it was handed out, what the training noted of it, and their Parquet columns."""
+"""Rows of a trail: each delivered step, the notes on it, and their Parquet columns."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from ...dataset.tables.parquet import UNREADABLE
 from ...errors import Corrupt, InvalidRuntime
 
 LARGEST = 16
-"""Slots that are kept of a note per sample: those with the largest values."""
+"""Slots kept of a note per sample: those with the largest values."""
 NOTE, CRC = "note.", "crc."
-"""Prefixes of columns: `note.loss` is the note `loss`, `crc.jpg` the checksum of the field `jpg`."""
+"""Prefixes of columns: `note.loss` is the note `loss`, `crc.jpg` the checksum of field `jpg`."""
 SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -46,35 +46,34 @@ class PerSample:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepRow:
-    """A step of one rank. Notes are held as they were given, and turned into numbers by `rows_table`."""
+    """A step of one rank. `rows_table` turns notes into numbers."""
 
     step: int
     """Global step."""
     at_us: int
-    """Time of its handing out in UTC microseconds."""
+    """Time of delivery in UTC microseconds."""
     digest: int
     """`batch.digest` of the rank's whole part."""
     substituted: int
     """Slots whose sample was substituted or masked."""
     wait_us: int
-    """Microseconds that the training waited for it."""
+    """Microseconds that the training waited."""
     crcs: Mapping[str, int] | None = None
-    """Field -> checksum, of the rank's whole part; None for a step without."""
+    """Field -> checksum, of the rank's whole part; None in steps without."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Note -> number."""
     per_sample: dict[tuple[str, int], PerSample] = field(default_factory=dict)
     """(note, its first slot) -> values."""
     changed: bool = True
-    """False once it is written as it is."""
+    """False once it is written."""
 
 
 def copied(row: StepRow) -> StepRow:
-    """Return a row that gets no more notes."""
     return replace(row, notes=dict(row.notes), per_sample=dict(row.per_sample))
 
 
 def held(name: str, value: Any) -> Any:
-    """Return a note's value as it is now, still on its device: nobody waits for it.
+    """Return a snapshot of a note's value, still on its device: does not wait.
 
     Raises: InvalidRuntime for anything but a number, or an array or tensor of rank 0.
     """
@@ -89,7 +88,7 @@ def held(name: str, value: Any) -> Any:
 
 
 def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
-    """Return a note per sample as it is now. Raises: InvalidRuntime unless it has one value for each slot."""
+    """Return a snapshot of a note per sample. Raises: InvalidRuntime unless it has one value per slot."""
     shape = getattr(values, "shape", None)
     if shape is None and isinstance(values, Sequence) and not isinstance(values, str | bytes):
         shape = (len(values),)
@@ -103,7 +102,7 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a value that later changes in place do not reach, and that keeps no graph of gradients."""
+    """Return a copy without a graph of gradients; later changes in place do not reach it."""
     if hasattr(value, "detach"):
         now = value.detach().clone()
         return _OnGpu(now) if getattr(now, "is_cuda", False) else now
@@ -113,7 +112,7 @@ def _as_now(value: Any) -> Any:
 
 
 class _OnGpu:
-    """A copy that its stream makes in its turn. The writer is another thread, whose stream waits for no other one."""
+    """A copy under way on its stream; the writer is another thread, whose stream waits for no other."""
 
     def __init__(self, now: Any) -> None:
         import torch
@@ -122,7 +121,6 @@ class _OnGpu:
         self._ready = torch.cuda.current_stream(now.device).record_event()
 
     def fetched(self) -> Any:
-        """Return the copy, once it is made."""
         self._ready.synchronize()
         return self._now
 
@@ -131,9 +129,9 @@ class _OnGpu:
 
 
 def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
-    """Return the rows as columns: those of `SCHEMA`, one per note, and one per field with a checksum.
+    """Return the rows as columns: `SCHEMA`, one per note, and one per field with a checksum.
 
-    start: id of the start record. A note that turns out to be no number is logged, and left out.
+    start: id of the start record. A note that is no number is logged, and left out.
     """
     own = {
         name: [getattr(row, name) for row in rows]
@@ -154,10 +152,9 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
 
 
 def checked_rows(table: pa.Table, name: str) -> pa.Table:
-    """Return the columns of a trail's table in the types that `rows_table` writes. Others are left out.
+    """Return the known columns of a trail's table, cast to the types of `rows_table`.
 
-    name: of the object, for messages. Raises: Corrupt for a column that is missing, of another type, or without a
-    value.
+    name: of the object, for messages. Raises: Corrupt for a column that is missing, of another type, or has nulls.
     """
     extra = {NOTE: pa.float64(), CRC: pa.uint32()}
     fields = [
@@ -180,7 +177,6 @@ def checked_rows(table: pa.Table, name: str) -> pa.Table:
 
 
 def _nulls(column: pa.ChunkedArray) -> int:
-    """Return the number of nulls, those inside of lists and structs included."""
     if pa.types.is_list(column.type):
         inside = sum(_nulls(pa.chunked_array([one.flatten()])) for one in column.chunks)
         return inside + int(column.null_count)
@@ -194,13 +190,12 @@ def _numbers(row: StepRow) -> dict[str, float]:
     for name, value in row.notes.items():
         try:
             numbers[name] = float(value)
-        except Exception as error:  # noqa: BLE001 - of the training's own object, which is not worth the other rows
+        except Exception as error:  # noqa: BLE001 - the training's own object must not cost the other rows
             _log.warning("step %d: the note %s is no number (%s)", row.step, name, error)
     return numbers
 
 
 def _largest(row: StepRow) -> list[dict[str, Any]]:
-    """Return the slots with the largest values of each note, NaN before all numbers."""
     lists = []
     for note in sorted({name for name, _ in row.per_sample}):
         parts = [one for (name, _), one in row.per_sample.items() if name == note]

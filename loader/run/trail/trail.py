@@ -14,24 +14,24 @@ _RECIPE = re.compile(r"[\w.]+:[\w.]+")
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The trail of a run, for `Loader(plan, trail=...)`: what it takes to look back on the run's steps.
+    """The trail of a run, for `Loader(plan, trail=...)`, with which its steps can be inspected later.
 
-    It never ends a training: an object that cannot be written is logged, and tried again with the next. Raises:
-    InvalidName; InvalidRuntime.
+    It never ends a training: a failed write is logged, and tried again with the next. Raises: InvalidName;
+    InvalidRuntime.
     """
 
     root: Root
-    """Root that gets the trail, and the plan. The job may create objects under `trails/` and `plans/` of it."""
+    """Root of the trail and the plan. The job may create objects under `trails/` and `plans/`."""
     run: str
-    """Name of the run, of 1 to 100 characters A-Z a-z 0-9 . _ -. A resumed training keeps it."""
+    """Name of the run: 1 to 100 characters of A-Z a-z 0-9 . _ -. A resumed training keeps it."""
     recipe: str = ""
     """Function that returns the training's decode and transform, as "module:function"; "" for none."""
     ranks: Literal["first", "all"] | tuple[int, ...] = "first"
     """Data-parallel ranks that are recorded: "first", "all", or their numbers."""
     tensors_every: int = 100
-    """Steps from one record of the tensors' checksums to the next; 0 for none."""
+    """Steps between two records of the tensors' checksums; 0 for none."""
     code: str = ""
-    """Text about the training's code, such as a commit. Passwords in URLs are left out."""
+    """Text about the training's code, such as a commit. Passwords in URLs are removed."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.root, Root):
@@ -54,17 +54,14 @@ class Trail:
             )
 
     def records(self, rank: int) -> bool:
-        """Return whether a data-parallel rank is recorded."""
         return self.ranks == "all" or (rank == 0 if self.ranks == "first" else rank in self.ranks)
 
 
 def is_run_name(run: object) -> bool:
-    """Return whether a run may have this name."""
     return isinstance(run, str) and _RUN.fullmatch(run) is not None
 
 
 def check_run_name(run: object) -> str:
-    """Return the name of a run, itself. Raises: InvalidName."""
     if not isinstance(run, str) or not is_run_name(run):
-        raise InvalidName(f"run = {run!r:.200}: 1 to 100 of A-Z a-z 0-9 . _ - are needed, not dots alone")
+        raise InvalidName(f"run = {run!r:.200}: 1 to 100 of A-Z a-z 0-9 . _ - are needed, not only dots")
     return run

@@ -1,12 +1,15 @@
-"""Batches that were made together, on their way to the trainer: attributes attribute by attribute, and cut apart there.
+"""A worker's answer to the trainer: batches of one task, packed together, or an error; counts and logs.
 
-A batch of tokens is made in a hundred microseconds, and pickling one by itself takes a third of that. So arrays that
-lie one behind the other, as those do that were cut out of one, go as one. The bytes of samples, which in the pickle
-would be copied three times more, lie one behind the other in the segment.
+A batch of tokens is made in a hundred microseconds; pickling it by itself takes a third of that. So each attribute is
+sent once for all batches, and arrays cut from one go as one. Samples' bytes lie consecutively in the segment: a pickle
+would copy them three times more.
 """
 
+import logging
+import pickle
+import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import Any, Protocol
@@ -14,12 +17,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ...errors import WorkerFailed
 from ..batch.batch import Batch, Ids, SlotIds, SlowSample
 from ..batch.bytes_column import BytesColumn
 from ..batch.columns import Allocate
+from ..metrics import Totals
+from .batch_memory import dumps
 
 LEAST_BYTES = 4096
-"""Least bytes of samples that are joined; fewer go with the pickle."""
+"""Least bytes of samples that are joined; fewer stay in the pickle."""
 
 _UINT8 = np.dtype(np.uint8)
 _CUT = ("ids", "sources", "ordinals", "mask", "fields", "slowest")
@@ -32,7 +38,7 @@ class _Column(Protocol):
     """A field's values in all batches."""
 
     def parts(self, ends: Sequence[int]) -> list[Any]:
-        """Return the field of each batch. ends: the number of the first slot of each batch, and of all slots."""
+        """Return the field of each batch. ends: first slot of each batch, then the number of slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,12 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Bytes of samples, one behind the other."""
+    """Bytes of samples, copied one after another."""
 
     memory: np.ndarray
     """uint8 [bytes]."""
     ends: list[int]
-    """Offset at which each begins, and at which the last one ends."""
+    """Offset of each, then of the end."""
 
     def parts(self, ends: Sequence[int]) -> list[list[bytes]]:
         data = self.memory.data
@@ -62,14 +68,14 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Bytes of samples in one piece of memory, which the trainer makes into `bytes` when somebody asks."""
+    """Bytes of samples in one piece of memory, which become `bytes` on demand."""
 
     memory: np.ndarray
     """uint8 [bytes]."""
     begin: np.ndarray
-    """int64 [slots]: first byte of each."""
+    """int64 [slots]: first byte."""
     sizes: np.ndarray
-    """int64 [slots]: bytes of each."""
+    """int64 [slots]: bytes."""
 
     def parts(self, ends: Sequence[int]) -> list[BytesColumn]:
         whole = BytesColumn(self.memory, self.begin, self.sizes)
@@ -87,11 +93,11 @@ class _Apart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """Batches in a few values."""
+class PackedBatches:
+    """Several batches in a few values."""
 
     ends: list[int]
-    """Number of the first slot of each batch, and of all slots."""
+    """First slot of each batch, then the number of slots."""
     attributes: dict[str, list[Any]]
     """Attribute -> its value in each batch."""
     slowest: list[tuple[Any, ...] | None]
@@ -105,12 +111,11 @@ class Packed:
     mask: np.ndarray
     """bool [slots], of all slots."""
     columns: dict[str, _Column]
-    """Field -> its values; empty where batches have different fields."""
+    """Field -> values; empty if batches have different fields."""
     apart: list[dict[str, Any]]
-    """Field -> its values, of each batch, where batches have different fields."""
+    """Field -> values, of each batch, if their fields differ."""
 
     def batches(self) -> list[Batch]:
-        """Return the batches that were packed."""
         parts = self.apart or [{} for _ in self.slowest]
         for name, column in self.columns.items():
             for part, value in zip(parts, column.parts(self.ends), strict=True):
@@ -135,8 +140,8 @@ class Packed:
         ]
 
 
-def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
-    """Return batches of numpy's arrays, packed; None of none. allocate: memory of the segment."""
+def packed(batches: Sequence[Batch], allocate: Allocate) -> PackedBatches | None:
+    """Return numpy batches, packed; None for none. allocate: memory of the segment."""
     if not batches:
         return None
     first, *others = batches
@@ -144,7 +149,7 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
     columns = {
         name: _column([batch.fields[name] for batch in batches], allocate) for name in first.fields if alike
     }
-    return Packed(
+    return PackedBatches(
         ends=[0, *accumulate(map(len, batches))],
         attributes={name: [getattr(batch, name) for batch in batches] for name in _SENT},
         slowest=[None if batch.slowest is None else _slow_values(batch.slowest) for batch in batches],
@@ -158,7 +163,6 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
 
 
 def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
-    """Return the identities of all batches, unlisted where those of each are."""
     identities = [vars(batch)["ids"] for batch in batches]
     if not all(type(value) is SlotIds for value in identities):
         return list(chain.from_iterable(batch.ids for batch in batches))
@@ -184,7 +188,7 @@ def _column(values: list[Any], allocate: Allocate) -> _Column:
 
 
 def _whole(values: list[Any]) -> np.ndarray | None:
-    """Return the array that these were cut out of, one behind the other; None where they were not."""
+    """Return the array that these were cut from, one after another; None for other arrays."""
     first = values[0]
     if type(first) is not np.ndarray or not first.nbytes:
         return None
@@ -213,3 +217,98 @@ def _joined(values: list[bytes], allocate: Allocate) -> _Joined:
     for value, (begin, end) in zip(values, pairwise(ends), strict=True):
         data[begin:end] = value
     return _Joined(memory, ends)
+
+
+class WorkerTraceback(Exception):
+    """Traceback in the worker: the cause of the error that the trainer raises."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickledError:
+    """An error for the trainer: pickled, and as text."""
+
+    pickled: bytes | None
+    """Pickle of the error; None if it cannot be pickled."""
+    name: str
+    """Name of its type."""
+    text: str
+    """Its text."""
+    trace: str
+    """Its traceback, as text."""
+
+    @staticmethod
+    def of(error: BaseException) -> "PickledError":
+        try:
+            pickled = dumps(error)
+        except Exception:  # noqa: BLE001 - pickling a user's error may raise anything
+            pickled = None
+        return PickledError(
+            pickled=pickled,
+            name=type(error).__qualname__,
+            text=str(error),
+            trace="".join(traceback.format_exception(error)),
+        )
+
+    def restored(self) -> BaseException:
+        """Return the error with its type, text and notes, or a WorkerFailed with its text."""
+        error: object = None
+        try:
+            if self.pickled is not None:
+                error = pickle.loads(self.pickled)  # noqa: S301 - from a worker of ours
+        except Exception:  # noqa: BLE001 - not every pickled error can be restored
+            error = None
+        if not isinstance(error, BaseException) or str(error) != self.text:
+            error = WorkerFailed(
+                f"a worker process raised {self.name}: {self.text} (the error itself could not be sent: give its class "
+                "an __init__ that takes its args, at the top level of a module)"
+            )
+        error.__cause__ = WorkerTraceback(self.trace)
+        return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A worker's answer to a task."""
+
+    packed: PackedBatches | None = None
+    """Batches of the first steps; None for none."""
+    error: PickledError | None = None
+    """Error of the step after them; None if all were made."""
+    made_s: float
+    """`perf_counter` at the end; on Linux all processes share this clock."""
+    took_s: float = 0.0
+    """Seconds until `made_s`."""
+    totals: Totals
+    """Counts since the previous outcome."""
+    logged: list[tuple[str, int, str]] = field(default_factory=list)
+    """(logger, level, text) since the previous outcome."""
+
+
+class LogCollector(logging.Handler):
+    """Keeps the worker's logs for the trainer, whose handlers the user has set up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._records.append((record.name, record.levelno, record.getMessage()))
+        except Exception:  # noqa: BLE001 - arguments that do not fit the format, as in every handler
+            self.handleError(record)
+
+    def drain(self) -> list[tuple[str, int, str]]:
+        drained, self._records = self._records, []
+        return drained
+
+
+def log_again(logged: list[tuple[str, int, str]]) -> None:
+    for name, level, text in logged:
+        logging.getLogger(name).log(level, "%s", text)

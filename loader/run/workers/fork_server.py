@@ -1,10 +1,8 @@
-"""The fork server as its trainer sees it: a process of one thread that imports once and forks all worker processes.
+"""The fork server, seen by its trainer: a single-threaded process that imports once and forks all workers.
 
-It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. The environment, `sys.path`
-and limits of a process are those of its start. If the trainer's have changed since, it starts another server.
-
-`multiprocessing.forkserver` is not used: there is one per process, and the training or torch may use it. Its processes
-also run the training's script again.
+It is started afresh (never forked from the trainer) and kept for the next Loader. If environment, `sys.path` or limits
+have changed since, another one is started. Rejected: `multiprocessing.forkserver`, which the training or torch may use,
+once per process, and whose processes run the training's script again.
 """
 
 import multiprocessing.spawn
@@ -15,24 +13,23 @@ import socket
 import subprocess
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from threading import Lock
 from typing import Any
 
-from .fork_requests import ForkRequest, WaitRequest, receive_exit_code, send_fork, send_wait
-from .messages import connection
+from .messages import ForkRequest, WaitRequest, connection, receive_exit_code, send_fork, send_wait
 
 _END_S = 1.0
-_SILENT_S = 60.0  # a start from a slow file system included
+_SILENT_S = 60.0  # includes a start from a slow file system
 
 
 class ForkServer:
     """A fork server's process. For any thread."""
 
     def __init__(self) -> None:
-        """Start it, without waiting until it is ready. Raises: OSError."""
         self._control, theirs = connection()
         fds = [theirs.fileno()]
         with suppress(OSError):  # kernels before 5.3: it ends when the trainer's socket is closed
@@ -56,13 +53,13 @@ class ForkServer:
             for fd in fds[1:]:
                 os.close(fd)
         self._turn, self._n_workers = Lock(), 0
+        self._unwaited: deque[tuple[int, float]] = deque()
         weakref.finalize(self, _end, self._control, self._process, os.getpid())
 
     def fork(self, worker_socket: socket.socket, sent_fd: int, modules: Iterable[str]) -> int:
-        """Ask for a worker process that has imported these modules. Returns a number for `wait` at once.
+        """Request a worker process that has imported these modules. Return a number for `wait` at once.
 
-        The server announces its process number on its socket. If the server is gone, nobody has that socket. Raises:
-        OSError.
+        The server sends the process number over the worker's socket; without a server the socket is closed.
         """
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -73,25 +70,47 @@ class ForkServer:
                 request = ForkRequest(number, worker_socket.fileno(), sent_fd, stdout, stderr, tuple(modules))
                 with suppress(ConnectionError):
                     send_fork(self._control, request)
+            self._wait_for_ended()
             return number
         finally:
             os.close(nowhere)
 
     def wait(self, number: int, timeout_s: float) -> int | None:
-        """Return the exit code of a worker, -n for signal n. A worker that does not end in time is killed.
+        """Return the exit code of a worker, -n for signal n; kill it after the timeout.
 
-        None where the server is gone; one that is silent is killed.
+        None if the server is gone; a silent server is killed.
         """
         with self._turn:
+            exit_code = self._exit_code(number, timeout_s)
+        self._wait_for_ended()
+        return exit_code
+
+    def wait_later(self, number: int, timeout_s: float) -> None:
+        """Wait for a worker now, or after the request that is under way.
+
+        For finalizers: the garbage collector may run them in the middle of `fork` or `wait`, in the same thread.
+        """
+        self._unwaited.append((number, timeout_s))
+        self._wait_for_ended()
+
+    def _wait_for_ended(self) -> None:
+        while self._unwaited and self._turn.acquire(blocking=False):
             try:
-                self._control.settimeout(timeout_s + _SILENT_S)
-                send_wait(self._control, WaitRequest(number, timeout_s))
-                return receive_exit_code(self._control, number)
-            except (ConnectionError, EOFError):
-                return None
-            except TimeoutError:
-                self._process.kill()
-                return None
+                while self._unwaited:
+                    self._exit_code(*self._unwaited.popleft())
+            finally:
+                self._turn.release()
+
+    def _exit_code(self, number: int, timeout_s: float) -> int | None:
+        try:
+            self._control.settimeout(timeout_s + _SILENT_S)
+            send_wait(self._control, WaitRequest(number, timeout_s))
+            return receive_exit_code(self._control, number)
+        except (ConnectionError, EOFError):
+            return None
+        except TimeoutError:
+            self._process.kill()
+            return None
 
     def is_alive(self) -> bool:
         poll = select.poll()
@@ -99,7 +118,6 @@ class ForkServer:
         return not poll.poll(0)
 
     def exit_code(self) -> int:
-        """Return the exit code of a server that is gone, -n for a signal."""
         return self._process.wait()
 
 
@@ -109,24 +127,22 @@ _turn = Lock()
 
 
 def fork_server() -> ForkServer:
-    """Return the fork server of this process as it is now, started where there is none. Raises: OSError."""
+    """Return the running fork server for this process's settings, started if needed."""
     global _current, _setting
     with _turn:
         setting = _inherited()
         if _current is None or _setting != setting or not _current.is_alive():
-            _current = None  # ends as soon as its last worker was waited for
+            _current = None  # ends after `wait` for its last worker
             _current, _setting = ForkServer(), setting
         return _current
 
 
 def prepare() -> None:
-    """Start the fork server where there is none, without waiting for it."""
-    with suppress(OSError):  # raised again when a worker is wanted
+    with suppress(OSError):  # raised again with the first worker
         fork_server()
 
 
 def _forget() -> None:
-    """Leave the server to the parent: this is a child that it forked."""
     global _current, _turn
     _current, _turn = None, Lock()
 
@@ -135,7 +151,6 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _inherited() -> tuple[Any, ...]:
-    """Return what a process inherits from its parent's at its start."""
     try:
         folder = os.getcwd()
     except OSError:  # removed

@@ -1,7 +1,7 @@
 """A fork server's process: imports what workers need, then forks them until its trainer hangs up or dies.
 
-It has one thread when it forks, no open store and no CUDA: a lock that another thread holds at a fork is locked in the
-child for ever. If a library did start a thread, workers are started afresh and import for themselves.
+It forks with one thread, no open store and no CUDA: another thread's lock stays locked in the child. If a library has
+started a thread, workers are started afresh and import by themselves.
 """
 
 import gc
@@ -18,9 +18,17 @@ from contextlib import contextmanager, suppress
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from typing import NoReturn
 
-from .fork_requests import ForkRequest, WaitRequest, answer, receive_request
-from .messages import Kind, Message, send
-from .open_files import NO_FILES, is_want_of_files
+from .messages import (
+    NO_FILES,
+    ForkRequest,
+    Kind,
+    Message,
+    WaitRequest,
+    answer,
+    is_want_of_files,
+    receive_request,
+    send,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +40,8 @@ MODULES = (
 
 
 def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
-    """Run the fork server. trainer_fd: process descriptor of the trainer; -1 where the kernel has none."""
-    # Both are the trainer's business, as in a worker.
+    """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
+    # The trainer handles both, as for a worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
@@ -49,7 +57,7 @@ def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
     except OSError as error:
         if not is_want_of_files(error):
             raise
-        os._exit(NO_FILES)  # the trainer says what of
+        os._exit(NO_FILES)  # the trainer's error names the limit
     os._exit(0)
 
 
@@ -61,7 +69,6 @@ class _Server:
         self._warned = False
 
     def run(self) -> NoReturn:
-        """Serve requests. Raises: EOFError or ConnectionError when the trainer is gone; OSError."""
         with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
             self._import(MODULES)  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
         poll = select.poll()
@@ -83,7 +90,7 @@ class _Server:
         gc.disable()
         for name in modules:
             if name not in sys.modules:
-                with suppress(ImportError):  # the worker that needs it raises this by name
+                with suppress(ImportError):  # the worker that needs it raises this error
                     importlib.import_module(name)
         gc.enable()
         if n_threads() > 1:
@@ -94,10 +101,9 @@ class _Server:
             os.waitpid(pid, 0)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # or every worker would write it again
-        gc.freeze()  # no worker copies these objects' pages by looking for cycles among them
+        gc.freeze()  # workers' collectors then copy no pages of these objects
 
     def _start(self, request: ForkRequest) -> None:
-        """Start a worker process, and send its number on its socket."""
         with socket.socket(fileno=request.socket) as sock:
             try:
                 pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
@@ -135,7 +141,6 @@ class _Server:
             os._exit(1)
 
     def _spawn(self, request: ForkRequest) -> int:
-        """Start a worker that imports for itself."""
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -167,7 +172,6 @@ class _Server:
                 os.set_inheritable(fd, False)
 
     def _wait(self, request: WaitRequest) -> int:
-        """Return the exit code of a worker; killed where it does not end."""
         pid = self._pids.pop(request.number, None)
         if pid is None:
             return 1  # it could not be started
@@ -181,7 +185,6 @@ class _Server:
         return self._ended.pop(pid)
 
     def _reap(self) -> None:
-        """Note the exit codes of workers that have ended."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
@@ -189,7 +192,6 @@ class _Server:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable that nobody has set."""
     if name in os.environ:
         yield
         return
@@ -201,5 +203,4 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def n_threads() -> int:
-    """Return the number of threads of this process."""
     return len(os.listdir("/proc/self/task"))

@@ -1,50 +1,43 @@
-"""Messages between a trainer and a worker: a few numbers each, over a socket that keeps them apart.
+"""Messages between trainer, fork server and workers; and the errors for too few open files.
 
-What is large lies in shared memory; its descriptor goes with the first message that names it.
+A message is a few numbers. Large data is in shared memory, whose descriptor goes with the first message about it.
 """
 
 import array
 import errno
 import os
+import resource
 import socket
 import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+from ...errors import InvalidRuntime
+
 _LAYOUT = struct.Struct("<9q")
 
 
 class Kind(IntEnum):
-    """Kinds of messages: the first three go to the worker, the others come from it.
+    """Kinds of messages: the first three go to the worker, the others to the trainer."""
 
-    - MAKE: `steps` from `step` on (into `segment`).
-    - DROP: whatever was asked for and is not begun.
-    - FORGET: `segment`.
-    - READY: for work.
-    - REFUSED: it could not open what it was sent.
-    - DONE, DROPPED: with a task.
-    - STARTED: with its process number as the task; from the fork server.
-    - NOT_STARTED: with the number of the system's error as the task; from the fork server.
-    """
-
-    MAKE = 1
-    DROP = 2
-    FORGET = 3
+    MAKE = 1  # `steps` from `step` on, into `segment`
+    DROP = 2  # all requested steps that have not begun
+    FORGET = 3  # `segment`
     READY = 4
-    REFUSED = 5
-    DONE = 6
-    DROPPED = 7
-    STARTED = 8
-    NOT_STARTED = 9
+    REFUSED = 5  # the startup message could not be opened
+    DONE = 6  # with a task
+    DROPPED = 7  # with a task
+    STARTED = 8  # from the fork server; the task is the process number
+    NOT_STARTED = 9  # from the fork server; the task is the system's error number
 
 
 class Message(NamedTuple):
-    """A message; -1 where a number is not given."""
+    """A message; -1 for numbers that are not given."""
 
     kind: int
     """Kind of the message."""
     task: int = -1
-    """Number that the trainer gave the task."""
+    """Number of the task, chosen by the trainer."""
     step: int = -1
     """First step."""
     steps: int = 0
@@ -54,20 +47,20 @@ class Message(NamedTuple):
     nbytes: int = 0
     """Bytes of the segment."""
     at: int = 0
-    """Place of the outcome in it, as `batch_memory.Written.at`."""
+    """As `batch_memory.OutcomePlace.at`."""
     pickled: int = 0
-    """As `Written.nbytes`."""
+    """As `OutcomePlace.nbytes`."""
     arrays: int = 0
-    """As `Written.arrays`."""
+    """As `OutcomePlace.arrays`."""
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
-    """Return the trainer's end and the worker's. A reader sees the end when the other process is gone."""
+    """Return the trainer's end and the worker's. A reader gets an end of file when the other process is gone."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
-    """Send a message, with a descriptor. Raises: EOFError where the other side is gone; OSError."""
+    """Send a message, with a descriptor. Raises: EOFError if the other side is gone; OSError."""
     rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
         sock.sendmsg([_LAYOUT.pack(*message)], rights)
@@ -76,10 +69,9 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
 
 
 def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
-    """Return a message, with the descriptor that came along; None where there is none yet and `wait` is False.
+    """Return a message and the descriptor with it; None if there is none yet and `wait` is False.
 
-    Raises: EOFError where the other side is gone; OSError (EMFILE) where a descriptor came along that this process may
-    not have: the kernel leaves it out, and what lies in that memory would be looked for in another.
+    Raises: EOFError if the other side is gone; OSError (EMFILE) if this process may not have the descriptor.
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
@@ -88,7 +80,7 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
         )
     except BlockingIOError:
         return None
-    except OSError:  # it broke off, or was closed here
+    except OSError:  # the connection broke, or was closed here
         raise EOFError from None
     if not data:
         raise EOFError
@@ -96,3 +88,101 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
     return Message(*_LAYOUT.unpack(data)), fds[0] if fds else None
+
+
+_HEAD = struct.Struct("<?qd")
+_ANSWER = struct.Struct("<qq")
+_MAX_BYTES = 2**16
+
+
+class ForkRequest(NamedTuple):
+    """A worker process to fork."""
+
+    number: int
+    """Number for `wait`."""
+    socket: int
+    """Descriptor of its socket."""
+    sent: int
+    """Descriptor of the memory with its `StartupMessage`."""
+    stdout: int
+    """Descriptor of its standard output."""
+    stderr: int
+    """Descriptor of its standard error."""
+    modules: tuple[str, ...]
+    """Modules to import before the fork."""
+
+
+class WaitRequest(NamedTuple):
+    """A worker process to wait for; it is killed after the timeout."""
+
+    number: int
+    """Number of its ForkRequest."""
+    timeout_s: float
+    """Timeout in seconds."""
+
+
+def send_fork(control: socket.socket, request: ForkRequest) -> None:
+    head = _HEAD.pack(True, request.number, 0.0)
+    fds = [request.socket, request.sent, request.stdout, request.stderr]
+    socket.send_fds(control, [head, " ".join(request.modules).encode()], fds)
+
+
+def send_wait(control: socket.socket, request: WaitRequest) -> None:
+    control.sendall(_HEAD.pack(False, *request))
+
+
+def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
+    """Return the next request. Raises: EOFError; OSError (EMFILE) if this process may not open its files."""
+    data, fds, flags, _ = socket.recv_fds(control, _MAX_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise EOFError
+    is_fork, number, timeout_s = _HEAD.unpack_from(data)
+    if not is_fork:
+        return WaitRequest(number, timeout_s)
+    if flags & socket.MSG_CTRUNC or len(fds) < 4:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    sock, sent, stdout, stderr = fds
+    return ForkRequest(number, sock, sent, stdout, stderr, tuple(data[_HEAD.size :].decode().split()))
+
+
+def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None:
+    control.sendall(_ANSWER.pack(request.number, exit_code))
+
+
+def receive_exit_code(control: socket.socket, number: int) -> int:
+    """Return a worker's exit code; drop answers that an interrupted call left behind."""
+    while True:
+        data = control.recv(_ANSWER.size)
+        if not data:
+            raise EOFError
+        of, exit_code = _ANSWER.unpack(data)
+        if of == number:
+            return int(exit_code)
+
+
+NO_FILES = 24
+"""Exit status of a worker that could not open files."""
+
+_FEW = 64
+
+
+def is_want_of_files(error: OSError) -> bool:
+    """Return whether the process or the machine has reached its limit of open files."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def too_few_files(doing: str, workers: int) -> InvalidRuntime:
+    return InvalidRuntime(
+        f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
+        f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "
+        "executor='threads'"
+    )
+
+
+def if_few() -> str:
+    """Return a hint for a worker that ended silently; "" if the limit is no likely reason."""
+    return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
+
+
+def _limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

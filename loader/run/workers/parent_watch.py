@@ -1,4 +1,4 @@
-"""A worker ends when its trainer does, however that ended, and when the trainer hangs up."""
+"""End a worker when its trainer ends or hangs up."""
 
 import os
 import select
@@ -9,24 +9,22 @@ from contextlib import suppress
 from typing import NoReturn
 
 GRACE_S = 1.0
-"""Seconds that a worker may still take over the batch that it is making."""
+"""Seconds that a worker may finish its batch in."""
 
 
 class Watch:
-    """A thread that sleeps until the trainer's process is gone or has closed its end of the socket.
+    """A thread that sleeps until the trainer's process ends or closes its socket, then ends the worker after GRACE_S.
 
-    It looks at both: a child that the trainer forked holds the socket open as long as it lives. Then the worker has
-    GRACE_S to end by itself.
+    It watches both: a child that the trainer forked keeps the socket open.
     """
 
     def __init__(self, sock: socket.socket, trainer_fd: int) -> None:
-        """Start the thread. trainer_fd: process descriptor of the trainer; -1 before Linux 5.3, which has none."""
+        """Start the thread. trainer_fd: process descriptor of the trainer; -1 before Linux 5.3."""
         self._sock, self._trainer_fd = sock, trainer_fd
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="penstock-watch", daemon=True).start()
 
     def end(self) -> NoReturn:
-        """End the process at once: atexit and destructors have nothing to do."""
         self._ended.set()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -35,7 +33,7 @@ class Watch:
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._sock, 0)  # hang-ups are always told
+        poll.register(self._sock, 0)  # hang-ups are always reported
         if self._trainer_fd >= 0:
             poll.register(self._trainer_fd, select.POLLIN)
         poll.poll()
@@ -44,10 +42,10 @@ class Watch:
 
 
 def descriptor_of_parent(parent: int) -> int:
-    """Return a descriptor of the process that started this one; -1 before Linux 5.3. Ends with it, if it is gone."""
+    """Return a descriptor of the parent process, -1 before Linux 5.3; exit if the parent is gone."""
     fd = -1
     with suppress(OSError):
         fd = os.pidfd_open(parent)
-    if os.getppid() != parent:  # its number may be another's
+    if os.getppid() != parent:  # its number may have been reused
         os._exit(0)
     return fd

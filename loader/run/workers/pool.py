@@ -1,7 +1,7 @@
-"""Worker processes as a pool that makes batches: asked for steps, read from when a batch is wanted.
+"""Worker processes as a pool that makes batches.
 
-The trainer has no thread for this: workers go from one queued step to the next by themselves, and what they say is read
-by whoever waits for a batch. A trainer that keeps the interpreter busy keeps no worker waiting.
+Workers go from one queued step to the next by themselves, and the thread that waits for a batch reads their messages: a
+busy trainer keeps no worker waiting.
 """
 
 import logging
@@ -17,47 +17,44 @@ from ...cache.spec import CacheSpec
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
 from ..making.prefetch import MadeBatches
-from ..metrics.metrics import Metrics
+from ..metrics import Metrics
 from ..recipe.recipe import Recipe
-from .batch_memory import Written, read
+from .batch_memory import OutcomePlace, Ring, Segment, read
+from .batch_message import Outcome, log_again
 from .fork_server import ForkServer
-from .messages import Kind, Message
-from .open_files import if_few, is_want_of_files, too_few_files
-from .outcome import Outcome, log_again
-from .ring import Ring
-from .shared_memory import Segment
-from .startup_message import Sent
+from .messages import Kind, Message, if_few, is_want_of_files, too_few_files
+from .startup_message import StartupMessage
 from .worker_handle import Task, WorkerProcess
 
 logger = logging.getLogger(__name__)
 
 DEATHS = 2
-"""Workers that steps may cost: the first may have been anybody's fault."""
+"""Workers that may die on the same steps."""
 
 
-class Asked(Future[MadeBatches]):
-    """A batch of a worker's; whoever waits for it reads what the workers say."""
+class PendingBatches(Future[MadeBatches]):
+    """Future batches of a worker; waiting for them reads the workers' messages."""
 
     def __init__(self, read: Callable[[], None]) -> None:
         super().__init__()
         self._read = read
 
     def result(self, timeout: float | None = None) -> MadeBatches:
-        """Return the result. Raises: errors of making the batch; CancelledError where the pool was dismissed."""
+        """Return the result. Raises: errors of making the batch; CancelledError if the pool was dismissed."""
         while not self.done():
             self._read()
         return super().result(timeout)
 
 
 class WorkerPool:
-    """`workers` processes that make the batches of a recipe. Not thread-safe, but for `dismiss`."""
+    """`workers` processes that make the batches of a recipe. Not thread-safe, except `dismiss`."""
 
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """Start the workers. bound_bytes: of the memory of batches that nobody uses.
+        """Start the workers. bound_bytes: of free memory for batches.
 
-        Raises: Unpicklable; InvalidRuntime where there are too few open files; OSError.
+        Raises: Unpicklable; InvalidRuntime with too few open files; OSError.
         """
         self.size = workers
         self._framework, self._metrics = recipe.framework, metrics
@@ -72,7 +69,7 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         self._n_workers = workers
         try:
-            self._sent_fd = Sent.of(recipe, cache).written()
+            self._sent_fd = StartupMessage.of(recipe, cache).written()
             for _ in range(workers):
                 self._workers.append(WorkerProcess(self._sent_fd))
         except OSError as error:
@@ -83,19 +80,16 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers of the workers, once they are there."""
         return [pid for worker in self._workers if (pid := worker.started_pid()) is not None]
 
     def poll(self) -> bool:
-        """Return whether all workers are ready to begin. Raises: the reason why one never will be."""
         self._read(wait=False)
         if self._refusal is not None:
             raise self._refusal
         return all(worker.is_ready for worker in self._workers)
 
     def submit(self, steps: range) -> Future[MadeBatches]:
-        """Ask for steps: of the worker that has least to do."""
-        future = Asked(self._read)
+        future = PendingBatches(self._read)
         if self._refusal is not None:
             future.set_exception(self._refusal)
             return future
@@ -105,7 +99,6 @@ class WorkerPool:
         return future
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        """Cancel the steps that were asked for and are not begun."""
         for future in futures:
             future.cancel()
         for worker in self._workers:
@@ -113,41 +106,40 @@ class WorkerPool:
                 with suppress(EOFError):
                     worker.drop()
 
-    def retire(self) -> None:
-        """Do nothing: workers without a task do nothing, and `dismiss` ends them."""
+    def retire(self) -> None: ...
 
     def dismiss(self) -> None:
-        """Let the workers end. Does not wait. For any thread; in a forked child it does nothing."""
+        """End the workers. Does not wait. For any thread; does nothing in a forked child."""
         if os.getpid() == self._pid:
             self._dismissed = True
             for worker in self._workers:
                 worker.hang_up()
 
     def join(self) -> None:
-        """Wait for the workers' end, after `dismiss`. Batches that were handed over stay."""
+        self._leave(WorkerProcess.wait)
+
+    def _leave(self, leave: Callable[[WorkerProcess], object]) -> None:
         if os.getpid() != self._pid or self._sent_fd < 0:
             return
         for worker in self._workers:
-            worker.wait()
-        self._workers.clear()  # and with them futures that know this pool: nothing is left for the collector of cycles
+            leave(worker)
+        self._workers.clear()  # their futures refer to this pool: leaves no cycle for the collector
         self._ring.close()
         os.close(self._sent_fd)
         self._sent_fd = -1
 
     def abandon(self) -> None:
-        """Dismiss and join: nobody has the pool any more."""
         self.dismiss()
-        self.join()
+        self._leave(WorkerProcess.leave)
 
     def _ask(self, steps: range, future: Future[MadeBatches]) -> None:
         worker = min(self._workers, key=lambda candidate: len(candidate.tasks))
-        with suppress(EOFError):  # it is gone: found out when it is read from, and asked of another
+        with suppress(EOFError):  # it is gone: the next read notices, and another worker gets the task
             worker.ask(
                 Task(number=next(self._numbers), steps=steps, future=future, segment=self._ring.take())
             )
 
     def _read(self, *, wait: bool = True) -> None:
-        """Heed what the workers say; `wait` until one says something."""
         if self._dismissed:
             self._give_up(CancelledError())
             return
@@ -196,7 +188,7 @@ class WorkerPool:
         assert segment is not None
         try:
             result = self._received(self._outcome(segment, message), segment.nbytes)
-        except Exception as error:  # noqa: BLE001 - whoever takes the batch gets it
+        except Exception as error:  # noqa: BLE001 - `result` raises it
             _fail(task.future, error)
             return
         if task.future.set_running_or_notify_cancel():
@@ -212,7 +204,7 @@ class WorkerPool:
         return MadeBatches(batches, error, outcome.made_s, outcome.took_s, nbytes)
 
     def _outcome(self, segment: Segment, message: Message) -> Outcome:
-        written = Written(message.at, message.pickled, message.arrays)
+        written = OutcomePlace(message.at, message.pickled, message.arrays)
         outcome: Outcome = read(self._ring.lend(segment, written.end), written)
         return outcome
 
@@ -223,12 +215,11 @@ class WorkerPool:
                 worker.forget(segment.number)
 
     def _return(self, task: Task) -> None:
-        """Return the segment of a task that was not carried out."""
         if task.segment is not None:
             self._ring.give_back(task.segment)
 
     def _ended(self, worker: WorkerProcess) -> None:
-        """Put another worker in the place of one that is gone, unless its step has cost enough of them."""
+        """Replace a worker that is gone, unless its steps have cost DEATHS workers."""
         if self._dismissed:
             self._give_up(CancelledError())
         if self._refusal is not None:
@@ -272,8 +263,7 @@ class WorkerPool:
             self._ask(task.steps, task.future)
 
     def _has_cost_enough(self, worker: WorkerProcess, steps: range) -> bool:
-        """Return whether no other worker is to take the place of one that is gone."""
-        if worker.pid is None:  # its server ended before it forked anybody: counts once for all workers
+        if worker.pid is None:  # its server ended before the fork: counts once for all workers
             self._lost_servers.add(worker.server)
             return len(self._lost_servers) >= DEATHS
         self._deaths[steps] += len(worker.tasks) > 0 or not worker.is_ready
@@ -283,7 +273,7 @@ class WorkerPool:
         return True
 
     def _without_files(self, error: OSError, *futures: Future[MadeBatches]) -> None:
-        """Give up where batches of a worker cannot be taken. futures: of tasks that no worker has any more.
+        """Give up if batches of a worker cannot be received. futures: of tasks without a worker.
 
         Raises: OSError for any other reason than the limit of open files.
         """
@@ -295,7 +285,6 @@ class WorkerPool:
             _fail(future, self._refusal)
 
     def _give_up(self, error: BaseException) -> None:
-        """Fail all tasks: no batch will come any more."""
         self._refusal = error
         for worker in self._workers:
             worker.hang_up()
@@ -308,6 +297,6 @@ def _words(steps: range) -> str:
 
 
 def _fail(future: Future[MadeBatches], error: BaseException) -> None:
-    # (several workers may end before anybody looks, and each fails all tasks)
+    # (several workers may end before the next read, and each fails all tasks)
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)

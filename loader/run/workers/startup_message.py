@@ -1,6 +1,6 @@
-"""The message that a worker process gets when it starts, in memory that only it is handed.
+"""The message that a worker process gets at its start, in memory that only workers can open.
 
-Stores travel as their specs, without secrets; nothing stands in the command line or the environment.
+Stores travel as specs without secrets; the command line and the environment hold nothing.
 """
 
 import io
@@ -23,12 +23,12 @@ from ..recipe.recipe import Recipe
 logger = logging.getLogger(__name__)
 
 CAPTURE_BYTES = 64 * 2**20
-"""Bytes of a transform or decoder, with all that it holds, from which a warning names it."""
+"""Pickled bytes of a transform or decoder from which a warning names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """Everything a worker needs to make the batches that the trainer would make."""
+class StartupMessage:
+    """Everything a worker needs to make the trainer's batches."""
 
     recipe: Recipe
     """Recipe of the batches."""
@@ -38,11 +38,13 @@ class Sent:
     """Level of the package's logger."""
 
     @staticmethod
-    def of(recipe: Recipe, cache: CacheSpec) -> "Sent":
-        return Sent(recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel())
+    def of(recipe: Recipe, cache: CacheSpec) -> "StartupMessage":
+        return StartupMessage(
+            recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel()
+        )
 
     def written(self) -> int:
-        """Return a descriptor of memory that holds it, for as many workers as are handed it. Raises: Unpicklable."""
+        """Return a descriptor of memory with the message, for any number of workers. Raises: Unpicklable."""
         with os.fdopen(os.memfd_create("penstock-recipe", os.MFD_CLOEXEC), "wb") as file:
             try:
                 _pickle(self, file)
@@ -55,17 +57,16 @@ class Sent:
             return os.dup(file.fileno())
 
     @staticmethod
-    def read(fd: int) -> "Sent":
-        """Return the message in this memory. Raises: errors of unpickling (a module or store that does not open)."""
+    def read(fd: int) -> "StartupMessage":
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
-            sent: Sent = pickle.loads(data)  # noqa: S301 - from the trainer
+            sent: StartupMessage = pickle.loads(data)  # noqa: S301 - from the trainer
         return sent
 
 
 def check_can_be_sent(recipe: Recipe) -> int:
     """Return the bytes that each worker gets. A warning names large parts.
 
-    Raises: Unpicklable naming what keeps a recipe in this process; InvalidRuntime where there are no workers.
+    Raises: Unpicklable naming the part; InvalidRuntime on a system without workers.
     """
     if not hasattr(os, "memfd_create"):
         raise InvalidRuntime(
@@ -100,18 +101,17 @@ def check_can_be_sent(recipe: Recipe) -> int:
 
 
 class Obstacle(NamedTuple):
-    """An answer to whether workers may start unasked."""
+    """An obstacle to starting worker processes automatically."""
 
     text: str | None
     """Reason against it; None for none."""
     is_usual: bool = False
-    """True if the user cannot change it, so that a warning is of no use."""
+    """True if the user cannot change it, so that a warning is useless."""
     sent_bytes: int = 0
     """Bytes that each worker gets."""
 
 
 def why_not(recipe: Recipe) -> Obstacle:
-    """Return what forbids to start workers unasked."""
     if current_process().daemon:
         return Obstacle("this process is itself a worker, and starts no others", True)
     for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):
@@ -127,7 +127,6 @@ def why_not(recipe: Recipe) -> Obstacle:
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
-    """Yield the parts of a recipe that the user made."""
     if recipe.transform is not None:
         yield "transform", recipe.transform
     if isinstance(recipe.decode, Mapping):
@@ -138,7 +137,7 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles by name; refuses what has no name in a worker, which does not run the script again."""
+    """Pickles by name; refuses objects of the script, which a worker does not run."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
@@ -148,10 +147,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
-    """Write a value: functions and classes of modules by name, the script's own and nameless ones by value.
-
-    Raises: errors of pickling.
-    """
+    """Write a value: functions and classes of modules by name; the script's and nameless ones by value."""
     try:
         _Pickler(into, 5).dump(value)
         return
@@ -160,7 +156,7 @@ def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
     except Exception:  # noqa: BLE001 - tried again by value
         into.seek(0)
         into.truncate()
-    import cloudpickle  # 20 ms, which transforms of a module do without
+    import cloudpickle  # 20 ms, not needed for functions of modules
 
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
@@ -178,14 +174,13 @@ def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
 
 
 def _refuse_gpu(value: object) -> None:
-    """Raise PicklingError for a tensor on a GPU, which every worker would open for itself."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
     if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
         raise pickle.PicklingError(f"it holds a tensor on {value.device}")
 
 
 class _Size(io.RawIOBase):
-    """Counts bytes that are written, and keeps none."""
+    """Counts the bytes that are written."""
 
     nbytes = 0
 

@@ -1,4 +1,4 @@
-"""One worker as its trainer sees it: a process, a socket, and what was asked of it and is not answered."""
+"""One worker as its trainer sees it: a process, a socket, and its pending tasks."""
 
 import os
 import select
@@ -11,18 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..making.prefetch import MadeBatches
+from .batch_memory import Segment
 from .fork_server import fork_server
-from .messages import Kind, Message, connection, receive, send
-from .open_files import NO_FILES
+from .messages import NO_FILES, Kind, Message, connection, receive, send
 from .parent_watch import GRACE_S
-from .shared_memory import Segment
 
 _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.storage", "obstore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Steps asked of a worker."""
+    """Steps given to a worker."""
 
     number: int
     """Number of the task."""
@@ -31,14 +30,13 @@ class Task:
     future: Future[MadeBatches]
     """Future of their batches."""
     segment: Segment | None
-    """Segment for them; None where the worker makes one."""
+    """Segment for them; None if the worker makes one."""
 
 
 class WorkerProcess:
-    """Forked at once; loads what it was sent by itself. Not thread-safe."""
+    """A worker forked at once, which loads its startup message by itself. Not thread-safe."""
 
     def __init__(self, sent_fd: int) -> None:
-        """Start the process, without waiting for it. Raises: OSError."""
         self.pid: int | None = None
         self.server = fork_server()
         self.socket, theirs = connection()
@@ -56,7 +54,7 @@ class WorkerProcess:
         self._unread: list[tuple[Message, int | None]] = []
 
     def ask(self, task: Task) -> None:
-        """Queue steps. Raises: EOFError where the worker is gone; the task counts as asked."""
+        """Queue steps. Raises: EOFError if the worker is gone; the task is queued all the same."""
         self.tasks.append(task)
         message = Message(Kind.MAKE, task.number, task.steps.start, len(task.steps))
         if task.segment is None:
@@ -68,27 +66,24 @@ class WorkerProcess:
         self._known.add(task.segment.number)
 
     def drop(self) -> None:
-        """Begin nothing of what was asked for so far. Raises: EOFError where the worker is gone."""
         send(self.socket, Message(Kind.DROP))
 
     def forget(self, segment: int) -> None:
-        """Tell that a segment is not used any more. Raises: EOFError where the worker is gone."""
         if segment in self._known:
             self._known.remove(segment)
             send(self.socket, Message(Kind.FORGET, segment=segment))
 
     def started_pid(self) -> int | None:
-        """Return the process number, once the process is there; None where it is gone before. Raises: OSError."""
+        """Return the process number after waiting for it; None if the worker is gone."""
         with suppress(EOFError):
             while self.pid is None:
                 self._receive(self._unread, wait=True)
         return self.pid
 
     def answers(self) -> list[tuple[Message, int | None]]:
-        """Return its answers since the last time.
+        """Return its answers since the last call.
 
-        Raises: EOFError where it is gone and has no more to say; OSError where it could not be started, or a descriptor
-        could not be received.
+        Raises: EOFError after the last answer of a worker that is gone; OSError if it could not be started.
         """
         messages, self._unread = self._unread, []
         try:
@@ -100,7 +95,6 @@ class WorkerProcess:
         return messages
 
     def _receive(self, into: list[tuple[Message, int | None]], *, wait: bool) -> bool:
-        """Receive a message, the fork server's or the worker's. Returns False where there is none yet."""
         got = receive(self.socket, wait=wait)
         if got is None:
             return False
@@ -114,22 +108,25 @@ class WorkerProcess:
         return True
 
     def answered(self, number: int) -> tuple[Task, list[Task]]:
-        """Return (the task of an answer, earlier ones whose answers were lost: by an interrupt, in their receipt)."""
+        """Return (the task of an answer, earlier tasks whose answers an interrupt lost)."""
         lost = []
         while self.tasks[0].number != number:
             lost.append(self.tasks.popleft())
         return self.tasks.popleft(), lost
 
     def hang_up(self) -> None:
-        """Let it end. Does not wait."""
         with suppress(OSError):  # it has ended
             self.socket.shutdown(socket.SHUT_RDWR)
 
-    def wait(self) -> str:
-        """Return its end, after `hang_up` or by itself, in words; a worker that does not end is killed.
+    def leave(self) -> None:
+        """Have the fork server wait for its end, after `hang_up`. For finalizers, which must not wait for a lock."""
+        self.server.wait_later(self._number, GRACE_S + 4)
+        if self.pid is not None and not self.server.is_alive():
+            _wait_for(self.pid, GRACE_S + 4)
+        self.socket.close()
 
-        `lacks_files` is known then.
-        """
+    def wait(self) -> str:
+        """Return the text of its end; kill it after a timeout. Sets `lacks_files`."""
         code = self.server.wait(self._number, GRACE_S + 4)
         self.socket.close()
         if code is None and self.pid is not None:
@@ -142,12 +139,10 @@ class WorkerProcess:
 
 
 def imported_modules() -> list[str]:
-    """Return the modules that workers of this process will need, as far as it has imported them itself."""
     return [name for name in sys.modules if name.startswith(_NEEDED)]
 
 
 def _wait_for(pid: int, timeout_s: float) -> None:
-    """Wait for the end of a process whose parent is gone; after the timeout, kill it."""
     with suppress(OSError):  # it has ended; or a kernel before 5.3, where it ends by itself
         watched = os.pidfd_open(pid)
         try:

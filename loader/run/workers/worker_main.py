@@ -1,4 +1,4 @@
-"""A worker process: reads what it was sent, then makes one batch after another until the trainer hangs up."""
+"""A worker process: reads its startup message, then makes batches until the trainer hangs up."""
 
 import logging
 import os
@@ -15,24 +15,20 @@ from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
 from ..making.assemble import Assembler
 from ..making.prefetch import making
-from ..metrics.metrics import Metrics
-from .batch_memory import Slot, can_be_sent
-from .batch_message import packed
-from .messages import Kind, Message, receive, send
-from .open_files import NO_FILES, is_want_of_files
-from .outcome import LogCollector, Outcome, SentError
+from ..metrics import Metrics
+from .batch_memory import Segment, Slot, can_be_sent
+from .batch_message import LogCollector, Outcome, PickledError, packed
+from .messages import NO_FILES, Kind, Message, is_want_of_files, receive, send
 from .parent_watch import Watch
-from .shared_memory import Segment
-from .startup_message import Sent
+from .startup_message import StartupMessage
 
 
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the worker process.
 
-    sent_fd: descriptor of memory with a `Sent`. trainer_fd: process descriptor of the trainer; -1 where the kernel has
-    none.
+    sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
-    # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
+    # The trainer handles both: it may save a checkpoint first. (Processes of a decoder would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=sock_fd)
@@ -44,23 +40,23 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     except OSError as error:
         if not is_want_of_files(error):
             raise
-        os._exit(NO_FILES)  # the trainer says what of
+        os._exit(NO_FILES)  # the trainer's error names the limit
     watch.end()
 
 
 def _work(sock: socket.socket, sent_fd: int) -> None:
-    """Say that the worker is ready, and work. Raises: EOFError when the trainer hung up."""
+    """Send READY, then work."""
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()
     slot = Slot()
     try:
-        sent = Sent.read(sent_fd)
+        sent = StartupMessage.read(sent_fd)
         logging.getLogger("loader").setLevel(sent.log_level)
         run = range_threads(sent.recipe.plan)[1]
         assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
     except Exception as error:  # noqa: BLE001 - the trainer raises it
-        refusal = Outcome(error=SentError.of(error), made_s=perf_counter(), totals=metrics.drain())
+        refusal = Outcome(error=PickledError.of(error), made_s=perf_counter(), totals=metrics.drain())
         _reply(sock, slot, None, Message(Kind.REFUSED), refusal)
         while True:
             receive(sock, wait=True)
@@ -72,7 +68,7 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
 
 
 class Worker:
-    """Makes the steps that it is asked for, in turn; steps dropped while it makes a batch are not begun."""
+    """Makes the steps of its tasks in turn; a batch under way is finished, dropped tasks are not begun."""
 
     def __init__(
         self, sock: socket.socket, slot: Slot, assembler: Assembler, metrics: Metrics, logs: LogCollector
@@ -84,7 +80,6 @@ class Worker:
         self._make_batches = making(assembler.batches)
 
     def run(self) -> NoReturn:
-        """Work without end. Raises: EOFError when the trainer hung up."""
         while True:
             start = perf_counter()
             while (got := receive(self._sock, wait=not self._asked)) is not None:
@@ -110,7 +105,7 @@ class Worker:
         result = self._make_batches(range(task.step, task.step + task.steps))
         outcome = Outcome(
             packed=packed(result.batches, self._slot.allocate),
-            error=None if result.error is None else SentError.of(result.error),
+            error=None if result.error is None else PickledError.of(result.error),
             made_s=result.at_s,
             took_s=result.took_s,
             totals=self._metrics.drain(),
@@ -127,13 +122,12 @@ def _reply(
     outcome: Outcome,
     batches: Sequence[Batch] = (),
 ) -> None:
-    """Send an outcome in `segment`, or in one that takes its place. batches: those that are in it."""
     try:
         into, written = slot.write(outcome)
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - pickling what a transform returned may raise anything
-        refused = SentError.of(_unsendable(batches, error))
+        refused = PickledError.of(_unsendable(batches, error))
         into, written = slot.write(replace(outcome, packed=None, error=refused))
     place = {"at": written.at, "pickled": written.nbytes, "arrays": written.arrays}
     if into is segment:
@@ -143,7 +137,6 @@ def _reply(
 
 
 def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
-    """Return the error that names the fields of a batch that cannot be pickled."""
     fields = (field for batch in batches for field in batch.fields.items())
     names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
     return Unpicklable(

@@ -1,18 +1,11 @@
 """az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
 Options: see `options.py`; also obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
-sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. The host of the URL, or
-account_host, is where the account is, also in the clouds of other countries; `endpoint` is before both.
-`credential_provider` is a function that returns one of obstore's Azure credentials.
+sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. `endpoint` comes before the URL's
+host or account_host. `credential_provider` is a function that returns one of obstore's Azure credentials.
 
-Credentials, first found:
-
-- options; then nothing of the environment is mixed in;
-- AZURE_STORAGE_CONNECTION_STRING and AZURE_STORAGE_KEY, as Azure's command line has them;
-- obstore's own AZURE_* variables;
-- a workload or managed identity.
-
-This module and obstore itself are where AZURE_* variables are read, and nowhere else.
+Credentials, first match: options, without the environment; AZURE_STORAGE_CONNECTION_STRING and AZURE_STORAGE_KEY;
+obstore's own AZURE_* variables; a workload or managed identity.
 """
 
 import os
@@ -77,10 +70,7 @@ def azure_config(
 ) -> tuple[dict[str, Any], Any]:
     """Return (obstore's config, credential provider or None).
 
-    host: the part behind '@' in an abfs URL, 'account.dfs.core.windows.net'.
-    environ: None is this process's.
-
-    Raises: InvalidStore.
+    host: behind '@' in an abfs URL. environ: None is this process's. Raises: InvalidStore.
     """
     config = translate_options(url, options, NAMES, _OURS)
     for name, value in _connection_string(url, options.get("connection_string")).items():
@@ -117,7 +107,7 @@ def azure_config(
 
 
 def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Name the kind of credential that the options give; where they give none, add what Azure's own tools would use."""
+    """Name the options' kind of credential, or add what Azure's own tools would use."""
     kind = next((kind for name, kind in _KINDS.items() if config.get(name)), None)
     if kind is not None:
         config.setdefault("credential_type", kind)

@@ -25,7 +25,7 @@ MIN_IN_FLIGHT = 16
 
 
 class Connection:
-    """A client that can be closed and comes back on the next call; refuses to work in a forked child."""
+    """A client that reconnects after `close`; refuses to work in a forked child."""
 
     def __init__(self, connect: Callable[[int], Client], url: str, spec: StoreSpec, runtime: Runtime) -> None:
         """connect: max_retries -> obstore client. Raises: ForkedStore; InvalidStore."""
@@ -43,7 +43,7 @@ class Connection:
     def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
         """Return `attempt(obstore, client)` under the retry budget; obstore's errors become StoreError.
 
-        Errors of ours that `attempt` raises pass through: Transient is tried again, Changed is not.
+        Our own errors pass through: Transient is tried again, Changed is not.
         """
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
@@ -63,10 +63,9 @@ class Connection:
         return self._retrier.call(once)
 
     def hold(self, attempt: Callable[[Any, Client], T | None]) -> tuple[T, Callable[[bool], None]] | None:
-        """Return (result, done) of `attempt(obstore, client)`, tried once; None where it made nothing, or failed.
+        """Return (result, done) of `attempt(obstore, client)`, tried once; None if it failed or made nothing.
 
-        The result has a place among `max_concurrency` until `done(throttled)` is called. throttled: whether the store
-        throttled it.
+        The result counts towards `max_concurrency` until `done(throttled)` is called.
         """
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
@@ -84,10 +83,7 @@ class Connection:
         return result, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
 
     def uploader(self) -> Client:
-        """Return a client that repeats a failed part by itself: a hundred parts do not begin anew for one.
-
-        One for all uploads: they share its connections.
-        """
+        """Return the client for all uploads, which repeats a failed part by itself."""
         fork.check(self._token, self._url)
         with self._lock:
             if self._uploader is None:
@@ -95,7 +91,7 @@ class Connection:
             return self._uploader
 
     def workers(self) -> DaemonPool:
-        """Return the store's threads, made on first use: `max_concurrency` of them, and at least 16."""
+        """Return the store's threads: `max_concurrency`, and at least 16."""
         fork.check(self._token, self._url)
         with self._lock:
             if self._pool is None:
@@ -111,7 +107,6 @@ class Connection:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _lacking(self, client: Client) -> Sequence[str]:
-        """Return the secret options that a pickle left behind; none where the store has credentials of its own."""
         has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
         return () if has_its_own else self._spec.dropped
 
@@ -125,10 +120,9 @@ class Connection:
 def connector(
     name: str, bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime
 ) -> Callable[[int], Client]:
-    """Return the maker of a `Connection`'s clients.
+    """Return the maker of a `Connection`'s clients. name: a class of `obstore.store`; config: its config.
 
-    name: a class of `obstore.store`; config: its config. The function raises InvalidStore when obstore refuses the
-    configuration.
+    The function raises InvalidStore if obstore refuses the configuration.
     """
 
     def connect(max_retries: int) -> Client:
@@ -162,7 +156,7 @@ def _native() -> Any:
 
 @cache
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of obstore: its own tree, and the builtins that it uses instead of some leaves."""
+    """Return obstore's exceptions: its own tree, and builtins that it uses."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError, ValueError)

@@ -1,17 +1,11 @@
-"""Credentials of S3 and Google stores, found as the providers' own tools find them.
+"""Credentials of S3 and Google stores, found as the providers' own tools do.
 
-S3, first found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
-identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it names credentials; obstore's chain for
-containers and instances. Profiles of every kind (roles, SSO, processes) go through boto3, which renews them.
+S3, first match: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
+identity (AWS_WEB_IDENTITY_TOKEN_FILE); credentials of ~/.aws's default profile; obstore's chain for containers and
+instances. Profiles (roles, SSO, processes) go through boto3, which renews them.
 
-Google: credential files of every kind that google-auth reads, as a provider that obstore asks for tokens. Kinds:
-
-- service_account;
-- authorized_user (a person's);
-- impersonated_service_account;
-- external_account (workload identity federation: a token of another cloud, a file, a URL or a program is exchanged).
-
-Tokens are renewed before they expire.
+Google: any credential file that google-auth reads (service_account, authorized_user, impersonated_service_account,
+external_account), as a provider of tokens that are renewed before they expire.
 """
 
 import json
@@ -30,9 +24,9 @@ _ADVICE = "give one that gcloud or the console wrote, or unset GOOGLE_APPLICATIO
 
 
 def file_provider(url: str, path: str) -> Any:
-    """Return a provider of tokens by the file at `path`; None where obstore reads that file itself.
+    """Return a provider of tokens by the file at `path`; None if obstore reads it itself.
 
-    Raises: InvalidStore for a file that is none of credentials; MissingDependency for a kind that needs google-auth.
+    Raises: InvalidStore for another file; MissingDependency for a kind that needs google-auth.
     """
     try:
         info = json.loads(Path(path).read_bytes())
@@ -59,7 +53,7 @@ def file_provider(url: str, path: str) -> Any:
 
 
 def google_token(config: Mapping[str, Any]) -> str:
-    """Return an OAuth token by google-auth: of a service account's key in obstore's `config`, or of this machine.
+    """Return an OAuth token by google-auth, for a service account's key in `config`, or this machine.
 
     Raises: ImportError without google-auth; ValueError, KeyError, TypeError, OSError, GoogleAuthError without
     credentials.
@@ -117,7 +111,7 @@ _SAYS_CREDENTIALS = (
 def credential_provider(
     url: str, options: Mapping[str, object], config: dict[str, Any], environ: Mapping[str, str]
 ) -> Any:
-    """Return the provider that obstore asks for credentials; None where it finds them itself or needs none.
+    """Return the credential provider for obstore; None if it finds credentials or needs none.
 
     Takes keys out of `config`.
 
@@ -151,10 +145,7 @@ def credential_provider(
 
 
 def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> Mapping[str, str]:
-    """Return the settings of a profile in ~/.aws/config and ~/.aws/credentials; {} without any.
-
-    profile: None for AWS_PROFILE, or the default one.
-    """
+    """Return a profile's settings in ~/.aws; {} without any. profile: None for AWS_PROFILE, or the default."""
     name = profile or environ.get("AWS_PROFILE") or "default"
     settings: dict[str, str] = {}
     for variable, usual, section in (
@@ -176,7 +167,7 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
 
 
 def _explicit(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] | None:
-    """Take keys out of `config`, as a provider: in its config obstore would mix them with AWS_SESSION_TOKEN."""
+    """Return keys from `config` as a provider: obstore would mix them with AWS_SESSION_TOKEN."""
     keys = {name: config.pop(name, None) for name in ("access_key_id", "secret_access_key", "session_token")}
     if keys == dict.fromkeys(keys):
         return None

@@ -1,8 +1,7 @@
 """Map errors of obstore to `loader.errors`, for S3, GCS and Azure.
 
-obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only the
-status and the store's own code and message are kept of that text; it may hold signed URLs. It also holds the object's
-key, whose words must decide nothing. So each condition is searched in its own part of the text.
+obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only status,
+code and message are used: the text may hold signed URLs, and holds the object's key, whose words must decide nothing.
 """
 
 import re
@@ -43,24 +42,23 @@ _DENIED_CODES = {"AccessDenied", "AllAccessDisabled"}
 _KEPT = re.compile(
     r"DeleteObjects request failed for key (?P<key>.*): (?P<why>.*) \(code: (?P<code>\w+)\)", re.DOTALL
 )
-"""Text of obstore about one key among many that S3 did not delete, in an answer whose status is 200."""
+"""Text about one key that S3 did not delete, in an answer with status 200."""
 
 
 class _Answer(NamedTuple):
-    """The parts of an error of obstore, none of which holds the object's key in clear."""
+    """The parts of an error of obstore, without the object's key in clear."""
 
     address: str
-    """Address of the request, "" without one. It ends in the key, if the request was for the object."""
+    """Address of the request, "" without one; may end in the key."""
     words: str
     """obstore's own words: all of the text, if no server answered."""
     status: int
-    """HTTP status, 0 without an answer, and of an answer that was an error only by its body."""
+    """HTTP status; 0 without an answer, or for an error in the body only."""
     body: str
-    """Body of the answer. XML escapes a key, so that no key brings a tag."""
+    """Body of the answer; XML escapes a key's tags."""
 
 
 def _answer(error: Exception, path: str) -> _Answer:
-    """Return the parts of an error. path: of the object in its bucket, whose words must decide nothing."""
     text = str(error).split("\n\nDebug source", 1)[0]
     for lead in _LEADS:
         before, lead_stands, rest = text.partition(lead.format(path))
@@ -77,7 +75,6 @@ def _answer(error: Exception, path: str) -> _Answer:
 
 
 def _asks_for_credentials(address: str, path: str) -> bool:
-    """Return whether a request went to a machine's metadata server."""
     asked = address.partition("?")[0]
     is_objects_own = path and unquote(asked).endswith(f"/{path}")
     return not is_objects_own and _METADATA.match(asked) is not None
@@ -86,9 +83,9 @@ def _asks_for_credentials(address: str, path: str) -> bool:
 def translate(
     error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str], path: str = ""
 ) -> StoreError:
-    """Return the leaf of `StoreError` for an error of obstore met while doing `what` (verb and address).
+    """Return the leaf of `StoreError` for an error of obstore. what: verb and address.
 
-    lacking: as for `advice`. path: of the object in its bucket; "" of many.
+    lacking: as for `advice`. path: of the object in its bucket; "" for many.
     """
     answer, text = _answer(error, path), str(error).split("\n\nDebug source", 1)[0]
     status, words = answer.status, answer.words
@@ -136,21 +133,18 @@ def translate(
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether a create was refused because of another object, or (409) of another request under way."""
+    """Return whether a create met another object, or (409) another request under way."""
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
 def is_past_end(error: Exception, path: str) -> bool:
-    """Return whether a range begins behind the last byte: HTTP 416, or a whole object, which obstore notices.
-
-    path: as for `translate`.
-    """
+    """Return whether a range begins behind the last byte: HTTP 416, or noticed by obstore. path: as for `translate`."""
     answer = _answer(error, path)
     return answer.status == 416 or "Wanted range starting at" in answer.words
 
 
 def is_unparsed(error: Exception) -> bool:
-    """Return whether obstore gave up a page of a listing because of a key that is no path."""
+    """Return whether obstore gave up a listing's page because a key is no path."""
     return type(error).__name__ == "InvalidPathError"
 
 
@@ -168,7 +162,7 @@ def _xml(text: str, name: str) -> str:
 
 
 def other_region(text: str) -> str | None:
-    """Return the region that S3 expected, or ""; None unless `text` reports a request signed for another region."""
+    """Return the region that S3 expected, or ""; None if `text` is about something else."""
     if "&" in text:
         from html import unescape  # 2 ms, which a first answer would wait for
 
@@ -178,20 +172,14 @@ def other_region(text: str) -> str | None:
 
 
 def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:
-    """Return advice on a bucket of another region.
-
-    region: the bucket's, or "". option, variable: names of the setting.
-    """
+    """Return advice on a bucket of another region, "" if unknown. option, variable: names of the setting."""
     if region:
         return f"the bucket lies in {region}: give the option {option}={region} or {variable}={region}"
     return f"the bucket lies in another region: give the option {option} or {variable}"
 
 
 def advice(lacking: Sequence[str]) -> str:
-    """Return advice on credentials.
-
-    lacking: the secret options that a pickle left behind, where none came instead.
-    """
+    """Return advice on credentials. lacking: secret options that a pickle dropped."""
     if lacking:
         return (
             f"the secret options {', '.join(lacking)} were given where the store was first opened and are "

@@ -1,20 +1,13 @@
 """gs://bucket/prefix (and gcs://) through obstore.
 
 Options: see `options.py`; also obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
-(which reads; obstore does not write without credentials), `project` (not needed to reach objects, and not used) and
-`token`: "anon", "google_default", the path of a credentials file, or its content as a dict. `credential_provider` is
-a function that returns obstore's GCSCredential.
+(read-only), `project` (unused) and `token`: "anon", "google_default", a credentials file's path or content.
+`credential_provider` is a function that returns obstore's GCSCredential.
 
-Credentials, first found:
+Credentials, first match: options; GOOGLE_APPLICATION_CREDENTIALS, or gcloud's application default file; obstore's own
+variables and the machine's metadata server.
 
-- options;
-- GOOGLE_APPLICATION_CREDENTIALS, or the file that `gcloud auth application-default login` writes;
-- obstore's own variables and the metadata server of the machine (an instance's or a pod's workload identity).
-
-google-auth reads files where it is installed (penstock-data[gcs]): every kind, also workload identity federation and
-impersonation. Without it obstore reads keys of service accounts and of users.
-
-This module and obstore itself are where GOOGLE_* variables are read, and nowhere else.
+With google-auth (penstock-data[gcs]) every kind of file works, without it keys of service accounts and users.
 """
 
 import json
@@ -64,9 +57,7 @@ def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
 def gcs_config(
     url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """Return (obstore's config, credential provider or None).
-
-    environ: None is this process's.
+    """Return (obstore's config, credential provider or None). environ: None is this process's.
 
     Raises: InvalidStore; MissingDependency.
     """

@@ -1,8 +1,7 @@
-"""A connection to an HTTP/1.1 server, as far as S3's objects need it: GET, PUT, and bodies of a known length.
+"""A connection to an HTTP/1.1 server, as far as S3's objects need: GET, PUT, bodies of known length.
 
-The body goes from the socket into the caller's memory: one copy, by one system call for a range, with the
-interpreter's lock released. Only the plain answer to a range is parsed here. After any other answer the caller asks
-obstore.
+The body goes from the socket into the caller's memory: one copy, one system call for a range, without the interpreter's
+lock. Only a plain range answer is parsed. After any other answer the caller asks obstore.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from io import BytesIO
 from typing import NamedTuple
 
 HEAD_BYTES = 16 * 2**10
-"""A head that is longer may not be looked at; S3's are of half a KiB."""
+"""Longest parsed head; S3's have half a KiB."""
 SMALL_BYTES = 2**17
-"""A body up to here comes with its head, into memory of the connection's own, and is copied out of it. That is quicker
-than new memory, and often spares a system call."""
+"""Largest body that comes with its head and is copied out: quicker than new memory."""
 PLAIN = 206
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r", re.IGNORECASE)
@@ -34,14 +32,13 @@ _CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _BODILESS = {204, 304}
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux only: bytes that came are acknowledged at once. A server that sends a head, and holds its body back until that
-has been acknowledged (Ceph, as it comes), otherwise takes 44 ms for a range that takes 1."""
+"""Linux only: acknowledges at once. Otherwise a range from Ceph, which waits for it, takes 44 ms instead of 1."""
 _BEGINNING = 1024
-"""Bytes of the answer with a large body that are looked at: its head, and what little of the body came with it."""
+"""Bytes of a large answer that are peeked at for its head."""
 
 
 class Broken(OSError):
-    """The connection ended, or was silent for too long. at_once: before a byte of the answer came."""
+    """The connection ended, or was silent too long. at_once: before a byte came."""
 
     def __init__(self, why: str, *, at_once: bool = False) -> None:
         super().__init__(f"HTTP error: {why}")  # in obstore's words, as `errors.translate` expects
@@ -63,12 +60,10 @@ Keep = Callable[["HttpConnection"], object]
 
 
 class HttpConnection:
-    """A connection, and the answer that comes over it (`sequential_read.Answer`): used by one thread at a time.
+    """A connection and its current answer (`sequential_read.Answer`), for one thread at a time.
 
-    `status` is the last answer's. If it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
-    has, `size` and `etag` are the object's. Otherwise `text` is the body, as far as there is memory for it.
-
-    A connection that raised an error is closed. A connection whose answer is not read is closed when it is collected.
+    `status` is the last answer's. If it is PLAIN, `first` and `nbytes` are the body's bytes in the object, `size` and
+    `etag` the object's. Otherwise `text` is the body, as far as memory allows. An error closes the connection.
     """
 
     __slots__ = (
@@ -91,7 +86,7 @@ class HttpConnection:
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def request(self, request: bytes, nbytes: int, keep: Keep) -> int:
-        """Send a GET, and return the answer's status. nbytes, keep: as for `read_head`. Raises: Broken."""
+        """Send a GET; return the answer's status. nbytes, keep: as for `read_head`. Raises: Broken."""
         self.send(request)
         return self.read_head(nbytes, keep)
 
@@ -106,9 +101,9 @@ class HttpConnection:
             raise
 
     def read_head(self, nbytes: int, keep: Keep) -> int:
-        """Read the beginning of the answer, and return its status.
+        """Read the beginning of the answer; return its status. Raises: Broken.
 
-        nbytes: most that the body may have; keep: is given the connection when it can be asked again. Raises: Broken.
+        nbytes: most that the body may have. keep: called with the connection when it is reusable.
         """
         self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
@@ -151,7 +146,6 @@ class HttpConnection:
         return data
 
     def _large(self) -> bytes:
-        """Return the rest of a body that is larger than the connection's memory. Raises: Broken."""
         nbytes, begun = self._remaining, b""
         if self._flags and self._at == self._come:  # TLS has no flags
             # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
@@ -172,10 +166,7 @@ class HttpConnection:
         return memory.getvalue()
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with the next bytes of the body, and yield how many came, each time that some came.
-
-        The body may end before `view`; bytes behind `view` can be asked for next. Raises: Broken.
-        """
+        """Fill `view` with the body's next bytes; yield each number that came. Either may end first. Raises: Broken."""
         view = view[: self._remaining]
         with self:
             if count := min(self._come - self._at, len(view)):
@@ -199,7 +190,7 @@ class HttpConnection:
         return self._remaining
 
     def is_quiet(self) -> bool:
-        """Return whether the server has sent nothing since its last answer, and not closed the connection."""
+        """Return whether the server has sent nothing more, and not closed."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return not poller.poll(0)
@@ -256,10 +247,7 @@ class HttpConnection:
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
-        """Read the body of another answer, and return whether that is all of it.
-
-        nbytes: None where an empty chunk marks its end.
-        """
+        """Read another answer's body; return whether it is whole. nbytes: None if an empty chunk ends it."""
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):
             # From the line end on that is the head's last: the only chunk may be the last one.
@@ -274,7 +262,6 @@ class HttpConnection:
         return len(self.text) == nbytes
 
     def _received(self, view: memoryview) -> int:
-        """Receive bytes of the body into `view`, and return how many came within `timeout_s`. Raises: OSError."""
         count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
@@ -313,7 +300,6 @@ def _text_of(match: re.Match[bytes] | None) -> str:
 
 
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
-    """Return a socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
     try:
         sock = _dialled(place, connect_timeout_s)
         try:
@@ -339,14 +325,11 @@ def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tupl
 
 
 _answered: dict[str, int] = {}
-"""Host -> the family of addresses by which it was reached last, which is tried first: the other may lead nowhere."""
+"""Host -> address family that answered last, tried first."""
 
 
 def _dialled(place: Place, timeout_s: float) -> socket.socket:
-    """Connect by one of two of the host's addresses, of two families if it has them, which share the time.
-
-    Raises: OSError.
-    """
+    """Connect by one of two of the host's addresses, of two families if any, sharing the time. Raises: OSError."""
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     first = _answered.get(place.host, addresses[0][0])
     addresses.sort(key=lambda info: info[0] != first)

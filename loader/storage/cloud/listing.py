@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import StoreError
-from ..refusals import Refuse
 from ..shared.requests import count_request
-from ..store import ObjectInfo, key_fault
+from ..store import ObjectInfo, Refuse, key_fault
 from .connection import Connection, client_errors
 from .errors import is_unparsed
 from .raw_listing import PageOf
@@ -33,16 +32,15 @@ def list_objects(
 ) -> Iterator[ObjectInfo]:
     """Yield objects below `base` whose relative key starts with `prefix`, behind `start_after`.
 
-    obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry budget,
-    from the beginning of the listing. No object is yielded twice. Pages that were seen before are part of the try, so
-    the budget of a page that always fails runs out.
+    obstore lists whole folders; the rest is filtered here. A failed page restarts the listing under the retry budget;
+    pages seen before count as part of that try. No object is yielded twice.
 
-    base: '' or ends in '/'.
-    pages_of: lists on where obstore cannot parse a key.
-    refuse: receives each object whose key no store takes.
-    seek: let the server begin behind the last object yielded, which some get wrong.
+        base: '' or ends in '/'.
+        pages_of: continues where obstore cannot parse a key.
+        refuse: receives each object whose key no store takes.
+        seek: the server may begin behind the last object, which some get wrong.
 
-    Raises: StoreError when the bucket does not list in key order.
+    Raises: StoreError if the bucket does not list in key order.
     """
     full = base + prefix
     previous = ""  # in this pass
@@ -78,7 +76,7 @@ def list_objects(
 
 
 class _Pages:
-    """The pages of a listing, in passes: each begins anew where the one before broke."""
+    """The pages of a listing; each pass restarts where the last broke."""
 
     def __init__(self, connection: Connection, base: str, prefix: str, pages_of: PageOf) -> None:
         self._connection, self._prefix, self._pages_of = connection, prefix, pages_of
@@ -91,7 +89,7 @@ class _Pages:
         """True for the first page of a pass."""
 
     def each(self, behind: Callable[[], str]) -> Iterator[Sequence[Any]]:
-        """Yield the pages. behind: path behind which a pass may begin, "" for its beginning. Raises: StoreError."""
+        """Yield the pages. behind: path behind which a pass may begin, "" for the start."""
         while (page := self._call(lambda obstore, client: self._next(obstore, client, behind()))) is not None:
             yield page
             self.begins = False
@@ -109,7 +107,7 @@ class _Pages:
         return self._connection.call("list", self._prefix, attempt)
 
     def _next(self, obstore: Any, client: Client, behind: str) -> Sequence[Any] | None:
-        """Return the next page; None behind the last one, and where obstore cannot parse a key."""
+        """Return the next page; None behind the last, or if obstore cannot parse a key."""
         try:
             if self._pages is None:
                 self._pages = obstore.list(client, self._folder, offset=behind or None, chunk_size=PAGE_KEYS)
@@ -140,5 +138,5 @@ def etag_of(meta: Any) -> str:
 
 
 def quoted(etag: str) -> str:
-    """Return an ETag as servers should write it: Azure's listings have no quotes, and its answers do."""
+    """Return an ETag with quotes, which Azure's listings lack."""
     return etag if not etag or etag.endswith('"') else f'"{etag}"'

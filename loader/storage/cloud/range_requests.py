@@ -1,11 +1,9 @@
 """Direct range requests to S3: signed by obstore, sent over `http_connection.py`.
 
-A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies
-and for waking threads. Only the plain case is handled here. After any other answer the result is
-`None`, and the caller asks obstore. So no rule of S3's is written down twice.
-
-The signature is part of the address and good for one object, for 15 minutes. Not for stores without credentials, with
-keys of the customer's own, of S3 Express, and behind a proxy.
+A range through obstore takes two to three times the processor time, for copies and thread wake-ups. Only the plain case
+is handled here; for any other answer the caller asks obstore, so no rule of S3's is written twice. A signed address is
+good for one object, for 15 minutes. Not for stores without credentials, with customer keys, of S3 Express, or behind a
+proxy.
 """
 
 from __future__ import annotations
@@ -33,18 +31,16 @@ Method = Literal["GET", "PUT"]
 
 SIGNED_FOR = timedelta(minutes=15)
 SIGNED_AGAIN_S = 450.0
-"""Seconds after which an address is signed again: half of its life, as an answer may take its time, and clocks
-differ."""
+"""Seconds until an address is signed again: half of its life, as clocks differ."""
 SIGNED_KEYS = 4096
 """Addresses that are kept (0.7 KiB each); then all are dropped."""
 LOOKED_AT_S = 1.0
-"""A connection that was idle for so many seconds is looked at before it is used again."""
+"""Idle seconds after which a connection is polled before use."""
 IDLE_S = 15.0
-"""A connection that was idle for more seconds is not used again: servers close them after 20 s and more."""
+"""Idle seconds after which a connection is dropped; servers close after 20 s."""
 REFUSALS = 3
-"""Answers in a row that obstore had to be asked for, after which nothing is asked for here for PAUSE_S."""
+"""Refused answers in a row that pause direct requests for PAUSE_S."""
 PAUSE_S = 60.0
-"""Seconds of that pause."""
 
 _NO_KEY = b"<Code>NoSuchKey</Code>"
 _YES = {"true", "1", "on", "yes", "y"}
@@ -59,7 +55,7 @@ class Server:
     place: Place
     """Host, port and TLS settings."""
     fields: str
-    """Text of a request behind the object's path: the end of its first line, and header fields."""
+    """Text of a request behind the object's path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +101,9 @@ class Direct:
     def request(
         self, obstore: Any, client: Client, path: str, start: int, stop: int
     ) -> HttpConnection | None:
-        """Return an answer with bytes [start, stop) of an object, or as many as it has; None: ask obstore.
+        """Return an answer with bytes [start, stop) of an object, or as many as exist; None: ask obstore.
 
-        Raises: OSError, with a text as obstore's errors have (`errors.translate`).
+        Raises: OSError, with obstore's text (`errors.translate`).
         """
         if not self.is_on:
             return None
@@ -147,7 +143,6 @@ class Direct:
         self.close()
 
     def _sent(self, place: Place, request: bytes, nbytes: int) -> HttpConnection:
-        """Return the connection of an answer. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
         while (connection := self._idle_one()) is not None:
             try:
                 connection.request(request, nbytes, self._keep)
@@ -164,9 +159,9 @@ class Direct:
     def begin(
         self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool
     ) -> HttpConnection | None:
-        """Return a connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
+        """Return a connection that waits for a put object's `nbytes`; None if obstore is to put it.
 
-        create: put it only where there is no object. Raises: Broken.
+        create: put only a new object. Raises: Broken.
         """
         if not self.is_on:
             return None
@@ -185,9 +180,9 @@ class Direct:
         return connection
 
     def end(self, connection: HttpConnection) -> tuple[int, str, bytes]:
-        """Return (status, ETag, text) of the answer, once the last byte of an object was sent.
+        """Return (status, ETag or "", text) of the answer after an object's last byte.
 
-        The ETag is "" where it is not there. Raises: Broken; the outcome is unknown then.
+        Raises: Broken; the outcome is unknown then.
         """
         status, etag, text = connection.read_head(0, self._keep), quoted(connection.etag), connection.text
         connection.discard()  # others may ask it from here on
@@ -201,7 +196,7 @@ class Direct:
         return HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
     def _idle_one(self, *, check_all: bool = False) -> HttpConnection | None:
-        """Return a connection that can be used again. look: at each connection, not only at those idle for long."""
+        """Return a reusable connection. check_all: poll each, not only long idle ones."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -225,7 +220,6 @@ class Direct:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
-        """Return a signed request; None where obstore cannot sign, or `http_connection.py` cannot reach the server."""
         now = time.monotonic()
         address = self._address(obstore, client, "GET", path)
         if address is None:
@@ -237,7 +231,6 @@ class Direct:
         return request
 
     def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
-        """Return a signed address; None as of `_sign`."""
         try:
             signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
@@ -249,7 +242,6 @@ class Direct:
         return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
 
     def _find_server(self, origin: str) -> Server | None:
-        """Return the server at an origin (https://host:port); None where `http_connection.py` may not reach it."""
         address = urlsplit(origin)
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
@@ -277,7 +269,7 @@ class Direct:
             return self._tls
 
     def refused(self) -> None:
-        """Count an answer that only obstore can handle. A single one is harmless, as when credentials expired."""
+        """Count an answer that only obstore can handle. One is harmless."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
@@ -291,7 +283,6 @@ def _is_proxied(scheme: str, netloc: str) -> bool:
 
 
 def _raise_meant(status: int, text: bytes) -> None:
-    """Raise the error that obstore would, of answers whose meaning does not depend on the signature."""
     if status == 404 and _NO_KEY in text:
         raise FileNotFoundError(f"status code: {status} {text.decode('utf-8', 'replace')}")
     if status in _ANYHOW:

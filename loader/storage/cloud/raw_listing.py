@@ -1,11 +1,8 @@
 """Direct listing requests, for buckets whose keys obstore cannot parse.
 
-obstore gives up a page of 1,000 keys where one of them is no path (`a//b`, `a/../b`, a control character), and drops
-the page behind it. The requests here return every key as the server has it. They are only made once obstore
-has given up: a listing of such a bucket costs its first pages twice.
-
-S3's requests are signed by obstore: the query is part of the address of a client of its own, as an address is all that
-obstore signs. Google's carry a token. Azure's are signed here, as its rules are short.
+obstore gives up a page of 1,000 keys if one is no path (`a//b`, `a/../b`, a control character), and the pages behind
+it. These requests return every key, once obstore has given up. obstore signs S3's: the query is part of a client's
+address. Google's carry a token. Azure's are signed here.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 PAGE_BYTES = 64 * 2**20
-"""A page of a listing has at most so many bytes; a page of 5,000 keys of Azure has 5 MB."""
+"""Most bytes of a page; Azure's 5,000 keys have 5 MB."""
 _SIGNED_FOR = timedelta(minutes=15)
 _GOOGLE = "https://storage.googleapis.com"
 _VERSION = "2021-12-02"
@@ -50,8 +47,10 @@ class Page(NamedTuple):
 
 
 PageOf = Callable[[str, str, str], Page]
-"""(prefix, start_after, token) -> a page of a bucket's listing. Paths are relative to the bucket. token: "" for the
-first page. Raises: OSError, with a text as obstore's errors have (`errors.translate`); InvalidStore."""
+"""(prefix, start_after, token) -> a page; paths are relative to the bucket. token: "" for the first page.
+
+Raises: OSError, with obstore's text (`errors.translate`); InvalidStore.
+"""
 
 
 def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
@@ -90,7 +89,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
 
 
 def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
-    """Return the pages of a bucket of Google Cloud Storage. config, provider: as for `connector`."""
+    """Return the pages of a Google bucket. config, provider: as for `connector`."""
 
     def page(prefix: str, start_after: str, token: str) -> Page:
         origin = str(config.get("base_url") or _GOOGLE).rstrip("/")
@@ -102,7 +101,7 @@ def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime:
 
 
 def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
-    """Return the pages of a container of Azure, whatever `start_after` is. config, provider: as for `connector`."""
+    """Return the pages of an Azure container, ignoring `start_after`. config, provider: as for `connector`."""
 
     def page(prefix: str, start_after: str, token: str) -> Page:
         from email.utils import formatdate  # 5 ms, which a start does without
@@ -137,7 +136,7 @@ def azure_signature(
 ) -> str:
     """Return the Authorization of a GET by an account's key (Azure's "Shared Key").
 
-    key: base64. address: without the query. headers: every header that begins with "x-ms-".
+    key: base64. address: without the query. headers: all that begin with "x-ms-".
     """
     signed_headers = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     resource = f"/{account}{urlsplit(address).path}" + "".join(
@@ -158,7 +157,6 @@ def _list_query(prefix: str, start_after: str, token: str) -> dict[str, str]:
 
 
 def _provided(provider: Any) -> Mapping[str, Any]:
-    """Return the credentials that obstore's provider gives; {} without one."""
     if provider is None:
         return {}
     import asyncio
@@ -172,7 +170,6 @@ def _provided(provider: Any) -> Mapping[str, Any]:
 
 
 def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
-    """Return an OAuth token. Raises: InvalidStore without google-auth, where it is needed."""
     if token := config.get("bearer_token") or _provided(provider).get("token"):
         return str(token)
     try:
@@ -192,7 +189,6 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
 
 
 def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
-    """Return the body of an answer. Raises: OSError in obstore's words, without the address, which may be signed."""
     from http.client import HTTPException
     from urllib import request
     from urllib.error import HTTPError, URLError
@@ -222,7 +218,6 @@ def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> byte
 
 
 def _parsed(body: bytes) -> Element:
-    """Return the root of an answer. Raises: OSError for one that is no XML, or has declarations of its own."""
     from xml.etree.ElementTree import ParseError, fromstring
 
     try:
@@ -234,7 +229,6 @@ def _parsed(body: bytes) -> Element:
 
 
 def _text(element: Element, name: str) -> str:
-    """Return the text of an element of any namespace, "" without one."""
     child = element.find(f"{{*}}{name}")
     return (child.text or "") if child is not None else ""
 

@@ -1,10 +1,8 @@
 """Reading from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
 
-obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its own retries are switched off
-(`shared/requests.py` rules).
-
-A 403 to a read is explained by the right that is missing. S3 and Google answer so also for an object that is not
-there, when the credentials may not list. A reader of a root's log must tell a missing object from a forbidden one.
+Change tokens are compared here (Ceph refuses a quoted If-Match); obstore's own retries are off (`shared/requests.py`).
+S3 and Google also answer 403 for a missing object if the credentials may not list. A reader of a root's log must tell
+the two apart, so the missing right is named.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _RIGHTS = {  # scheme -> to list, to read
 
 
 def explained(connection: Connection, scheme: str, path: str, refused: Forbidden) -> Forbidden:
-    """Return `refused`, met while reading `path`, with the right that is missing. Costs a page of a listing at most."""
+    """Return `refused`, of a read of `path`, with the missing right. Costs at most a page of a listing."""
     if scheme not in _RIGHTS or "AccessDenied" not in str(refused):
         return refused
     to_list, to_read = _RIGHTS[scheme]
@@ -72,7 +70,7 @@ Fill = Callable[[int, memoryview], object]
 
 
 class ReadStore(Opened):
-    """Reads of one bucket and prefix. `connect(max_retries)` makes a client; its errors are mapped here."""
+    """Reads of one bucket and prefix. `connect(max_retries)` makes a client."""
 
     def __init__(
         self,
@@ -83,10 +81,7 @@ class ReadStore(Opened):
         runtime: Runtime,
         direct: Direct | None = None,
     ) -> None:
-        """direct: S3's reader of ranges, for the requests that it takes.
-
-        Raises: ForkedStore; InvalidStore when the client refuses its configuration.
-        """
+        """direct: S3's reader of ranges. Raises: ForkedStore; InvalidStore if the client refuses its configuration."""
         super().__init__(spec, url)
         self._direct = direct
         self._prefix = f"{prefix}/" if prefix else ""
@@ -94,10 +89,7 @@ class ReadStore(Opened):
         self._call = self._connection.call
 
     def get(self, key: str) -> Blob:
-        """Read the whole object: one request up to BOUNDED_BYTES.
-
-        A larger one comes in requests of that size, several at once, into its memory.
-        """
+        """Read the whole object: requests of up to BOUNDED_BYTES, several at once."""
         for _ in range(WHOLE_READ_TRIES):
             try:
                 first, nbytes = self._beginning(key)
@@ -163,11 +155,11 @@ class ReadStore(Opened):
         etag: str | None = None,
         series: RangeSeries | None = None,
     ) -> str:
-        """Read into `view` of bytes, and return the etag. An answer that breaks off is continued where it broke.
+        """Read into `view`, and return the etag. A broken answer is continued where it broke.
 
         series: the reads of this object, with one etag, that this read belongs to.
 
-        Raises: as `get_range`; also Changed where the object is replaced between an answer and the next.
+        Raises: as `get_range`; also Changed if the object is replaced between answers.
         """
         check_span(key, offset, len(view))
         if not view:
@@ -204,7 +196,6 @@ class ReadStore(Opened):
         return info_of(key, meta)
 
     def _beginning(self, key: str) -> tuple[Blob, int]:
-        """Return the bytes of one request and the object's size. Raises: Changed where it was replaced meanwhile."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
@@ -238,7 +229,6 @@ class ReadStore(Opened):
         etag: str | None,
         beyond: int = 0,
     ) -> tuple[Answer, str]:
-        """Return an answer whose bytes are still to come, and the object's etag. beyond: as for `_answer`."""
         try:
             answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
         except client_errors() as error:
@@ -257,12 +247,6 @@ class ReadStore(Opened):
     def _answer(
         self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
     ) -> Answer:
-        """Return bytes [start, stop), or as many as the object has of these.
-
-        beyond: bytes more to ask for of an object that is read directly.
-
-        Raises: as obstore.
-        """
         if self._direct is not None:
             answer = self._direct.request(obstore, client, path, start, stop + beyond)
             if answer is not None:
@@ -323,14 +307,9 @@ class NativeAnswer:
 
 
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:
-    """Return all `nbytes` of an object whose `beginning` is there.
+    """Return all `nbytes` of an object whose `beginning` is there, by concurrent reads of at most `most` bytes.
 
-    The rest comes in reads of at most `most` bytes, several at once.
-
-    Memory: the object once, and its beginning. A BytesIO gives away its own memory as bytes if it has no other owner;
-    joining the pieces would hold all of it twice.
-
-    Raises: as `fill`.
+    A BytesIO gives its memory away as bytes; joining the pieces would hold all of it twice.
     """
     buffer = BytesIO()
     buffer.seek(nbytes - 1)

@@ -1,14 +1,12 @@
 """s3://bucket/prefix (and s3a://) through obstore.
 
-Options: see `options.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
-anon, profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}.
-`credential_provider` is a function that returns obstore's S3Credential; it pickles by its import path.
-`direct_reads` (true): ranges by requests of our own (`range_requests.py`); false asks obstore for all.
+Options: see `options.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token, anon,
+profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}. `credential_provider`
+is a function that returns obstore's S3Credential; it pickles by its import path. `direct_reads` (true): ranges by
+requests of our own (`range_requests.py`).
 
-`credentials.py` lists where credentials are looked for. Explicit keys are not mixed with the environment's token.
-Endpoint and region: options, AWS_* variables, the profile, then us-east-1.
-
-These two modules and obstore itself are where AWS_* variables are read, and nowhere else.
+Credentials: `credentials.py`; explicit keys are not mixed with the environment's token. Endpoint and region: options,
+AWS_* variables, the profile, then us-east-1.
 """
 
 import os
@@ -88,7 +86,7 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
 def s3_config(
     url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """Return (obstore's config, credential provider or None) for options in any of the accepted spellings.
+    """Return (obstore's config, credential provider or None) for options in any spelling.
 
     environ: None is this process's.
 
@@ -127,7 +125,6 @@ def s3_config(
 def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
-    """Return the direct reader of a store; None for a store that is not read so. Raises: InvalidStore."""
     direct_reads = options.get("direct_reads")
     if direct_reads is not None and not isinstance(direct_reads, bool):
         raise InvalidStore(f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false")
@@ -141,5 +138,4 @@ def _direct(
 
 
 def _is_set(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    """Return whether any of these is given, here or in the environment, which obstore reads by itself."""
     return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

@@ -1,8 +1,8 @@
-"""Put an object of another store into S3, where equal ETags replace a second hash.
+"""Put another store's object into S3, where equal ETags replace a second hash.
 
-A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server
-takes again. S3's ETag of an object that came in one request is its MD5. If the source and the target say the same
-MD5, the target has the source's bytes, and the signature need not cover them. Everything else goes through `put`.
+A signature covers the payload's SHA-256, which client (0.6 s of processor per GiB) and server both take. S3's ETag of
+an object put by one request is its MD5. If source and target have the same MD5, the signature need not cover the
+payload. Everything else goes through `put`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def is_md5(etag: str) -> bool:
 
 
 def differ(first: str, other: str) -> bool:
-    """Return whether two ETags prove that two objects differ: both may be an MD5, and they are unequal."""
+    """Return whether two ETags prove that two objects differ: both may be MD5, and are unequal."""
     return first != other and is_md5(first) and is_md5(other)
 
 
 class Sending:
-    """One object on its way. Used by one thread, which closes it. is_refused: whether the store takes no object so."""
+    """One object in transit, used and closed by one thread. is_refused: whether the store takes no object this way."""
 
     def __init__(
         self, direct: Direct, connection: HttpConnection, nbytes: int, ended: Callable[[bool], None]
@@ -63,7 +63,7 @@ class Sending:
         return True
 
     def finish(self) -> str:
-        """Return the ETag of the object that the store has now; "" if it has none, or that is unknown."""
+        """Return the ETag of the stored object; "" if unknown or missing."""
         if self._remaining:
             return ""
         try:
@@ -76,7 +76,7 @@ class Sending:
         return etag
 
     def close(self) -> None:
-        """Send no more: the store drops the part that it has. After `finish` of all there is nothing to forget."""
+        """Send no more: the store drops what it has."""
         if self._remaining:
             self._wire.close()
         self._end(throttled=False)
@@ -88,9 +88,9 @@ class Sending:
 
 
 class S3PutStore(RemoteStore):
-    """One bucket and prefix of S3's.
+    """One bucket and prefix of S3.
 
-    Unsigned payloads end for good once an ETag was no MD5 of its object (a bucket with KMS), or one was refused.
+    Unsigned payloads end for good once an ETag was no MD5 (a bucket with KMS), or one was refused.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class S3PutStore(RemoteStore):
         direct: Direct | None = None,
         sends: bool = True,
     ) -> None:
-        """connect, unsigned: make clients whose signature covers payloads, and does not. pages_of: as RemoteStore.
+        """connect, unsigned: make clients whose signature covers payloads, or does not. pages_of: as RemoteStore.
 
-        sends: whether an object may be put by an address that is signed. Raises: as RemoteStore.
+        sends: whether a signed address may put an object.
         """
         super().__init__(
             connect, prefix, spec, url, runtime, pages_of=pages_of, delete_keys=delete_keys, direct=direct
@@ -119,18 +119,15 @@ class S3PutStore(RemoteStore):
         self._vouches, self._sends = True, sends
 
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
-        """Put an object that another store has under `etag`: as whole and as certain as `put` or `put_if_absent`.
+        """Put an object that another store has under `etag`, like `put` (replace) or `put_if_absent`.
 
-        If the store returns another ETag, the object is read back, and put again if it is not `data`.
-
-        replace: True as `put`; False as `put_if_absent`.
+        If the store returns another ETag, the object is read back, and put again if it differs from `data`.
         """
         is_put = self._vouches and is_md5(etag) and self._put_unsigned(key, data, etag, replace)
         if not is_put:
             (self.put if replace else self.put_if_absent)(key, data)
 
     def _put_unsigned(self, key: str, data: bytes | memoryview, etag: str, replace: bool) -> bool:
-        """Return whether the object is there; False where it may not be put so."""
         path, mode = self._prefix + check_key(key), "overwrite" if replace else "create"
 
         def attempt(obstore: Any, _: Client) -> str | None:
@@ -164,7 +161,7 @@ class S3PutStore(RemoteStore):
         return True
 
     def sends(self, etag: str) -> bool:
-        """Return whether `send_twin` may put an object of this ETag; "" where it is not known yet."""
+        """Return whether `send_twin` may put an object of this ETag; "" if unknown yet."""
         return (
             self._sends
             and self._vouches
@@ -174,10 +171,7 @@ class S3PutStore(RemoteStore):
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
-        """Begin `put_same` of bytes that are still to come; None if the caller has to use `put_same`.
-
-        Then call `finish_twin`, and close the Sending.
-        """
+        """Begin `put_same` of bytes to come, then call `finish_twin` and close the Sending; None: use `put_same`."""
         path, direct = self._prefix + check_key(key), self._direct
         if direct is None or not etag or not self.sends(etag):
             return None
@@ -189,7 +183,7 @@ class S3PutStore(RemoteStore):
         return None if held is None else Sending(direct, held[0], nbytes, held[1])
 
     def finish_twin(self, sending: Sending, etag: str) -> bool | None:
-        """Return whether the store has the bytes that were sent; None if its ETag differs."""
+        """Return whether the store has the sent bytes; None if its ETag differs."""
         stored_etag = sending.finish()
         if sending.is_refused:
             self._sends = False

@@ -1,8 +1,7 @@
-"""S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `reads.py`.
+"""S3, GCS and Azure through obstore: everything that is alike in all providers.
 
-The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries are
-switched off (`shared/requests.py` rules). Its listings are filtered here: their offset and prefix semantics differ
-between providers.
+The sync API from many threads is as fast as the async one. Obstore's own retries are off (`shared/requests.py`). Its
+listings are filtered here: offsets and prefixes differ between providers.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from ...errors import AlreadyExists, ObjectNotFound, Transient
-from ..disk.errors import upload_size
+from ..disk.folder_files import upload_size
 from ..files import put_held
 from ..options import Runtime
-from ..refusals import Refuse, log_refusals
 from ..spec import StoreSpec
-from ..store import ObjectInfo, check_key, check_prefix
+from ..store import ObjectInfo, Refuse, check_key, check_prefix, log_refusals
 from ..stream import open_reader
 from .connection import Connection, client_errors
 from .errors import is_conflict
@@ -52,12 +50,9 @@ class RemoteStore(ReadStore):
         delete_keys: int,
         direct: Direct | None = None,
     ) -> None:
-        """Connect.
+        """Connect. pages_of: as for `list_objects`. delete_keys: keys per delete request. direct: as for `ReadStore`.
 
-        pages_of: as for `list_objects`. delete_keys: how many keys the provider deletes in one request. direct: as for
-        `ReadStore`.
-
-        Raises: ForkedStore; InvalidStore when the client refuses its configuration.
+        Raises: ForkedStore; InvalidStore if the client refuses its configuration.
         """
         super().__init__(connect, prefix, spec, url, runtime, direct)
         self._pages_of, self._delete_keys = pages_of, delete_keys
@@ -92,7 +87,7 @@ class RemoteStore(ReadStore):
         return self._call("upload", key, attempt)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List as `Store.list`; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
+        """List as `Store.list`; a console's empty folder marker ('sub/') is listed as 'sub'."""
         return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
@@ -131,7 +126,7 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
-        """Return the result of a create; None where it failed, and the key holds `data`.
+        """Return the result of a create; None if it failed and the key holds `data`.
 
         Raises: AlreadyExists; Transient.
         """
@@ -146,7 +141,6 @@ class RemoteStore(ReadStore):
         raise refused
 
     def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
-        """Return whether `key` holds `data`; False when it holds nothing. Raises: AlreadyExists."""
         try:
             held = obstore.get(client, self._prefix + key).bytes().to_bytes()
         except FileNotFoundError:
@@ -159,8 +153,8 @@ class RemoteStore(ReadStore):
 def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
     """Delete objects below the folder `base`; a missing key is no error. Raises: StoreError, with no request under way.
 
-    obstore spreads a longer list over requests and returns at the first that fails, while others are under way. A
-    delete that arrives late would remove an object that was written since. So each call of obstore is one request.
+    obstore returns at the first failing request while others run. A late delete would remove a newer object, so each
+    call of obstore is one request.
     """
     batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]
     refused = [batch for batch in _delete_batches(connection, base, batches) if batch]
@@ -171,7 +165,6 @@ def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batc
 def _delete_batches(
     connection: Connection, base: str, batches: Sequence[Sequence[str]]
 ) -> list[Sequence[str]]:
-    """Return the batches in which a key was missing, others empty."""
     if len(batches) < 2:
         return [_delete_batch(connection, base, batch) for batch in batches]
     pool = connection.workers()

@@ -1,4 +1,4 @@
-"""Plans of reads of one file on a disk: neighbouring spans, or buffers, share a read."""
+"""Plans of reads of one file: neighbouring spans, or buffers, share a read."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..store import Buffer, Piece
 
 _MAX_GAP_BYTES = 4096
-"""Bytes between two pieces that share a read: reading so much more costs less than another call."""
+"""Closer pieces share a read: reading the gap costs less than another call."""
 _MAX_BUFFERS = 512
 """Buffers of one read; the kernel takes 1,024."""
 _GAP = bytearray(_MAX_GAP_BYTES)  # the bytes between pieces: every thread writes here, none reads
@@ -49,7 +49,7 @@ Neighbours = tuple[int, int, list[int]]
 
 
 def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
-    """Return (offset, nbytes) spans put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
+    """Return (offset, nbytes) spans, grouped where each begins at most `_MAX_GAP_BYTES` behind the last."""
     runs: list[Neighbours] = []
     first = end = 0
     numbers: list[int] = []

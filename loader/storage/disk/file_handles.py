@@ -1,4 +1,4 @@
-"""A cache of open files: a read costs no name look-up, and another thread may finish with a replaced file."""
+"""A cache of open files: a read costs no name look-up, and a replaced file stays readable for its readers."""
 
 import mmap
 import os
@@ -13,11 +13,11 @@ from ..shared.threads import lock
 from ..store import Disk
 
 KEPT_FILES = 1024
-"""Files held open at most; fewer where they would take more than a quarter of the descriptors there may be."""
+"""Most open files; fewer if they exceed a quarter of the descriptors."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 LOCAL_TYPES = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
-"""File systems of one machine whose pages come in bounded time, as /proc/self/mountinfo names them. zfs keeps a second
-copy of what is mapped, and is read instead."""
+"""Local file systems to map, as named in /proc/self/mountinfo. zfs keeps a second copy of mapped pages, so it is read.
+"""
 
 
 class FileHandle:
@@ -34,7 +34,6 @@ class FileHandle:
 
 
 def _mapped(descriptor: int) -> mmap.mmap | None:
-    """Return a map of a file; None of an empty file, and where the process may have no further map."""
     try:
         data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
     except (OSError, ValueError):
@@ -46,10 +45,9 @@ def _mapped(descriptor: int) -> mmap.mmap | None:
 
 @lru_cache(maxsize=256)
 def is_of_this_machine(device: int) -> bool:
-    """Return whether a device number (`st_dev`) is of a file system that no other machine writes to.
+    """Return whether a device (`st_dev`) has a file system that only this machine writes; False if unknown.
 
-    A page of a network's file may not come for minutes: such files are read, not mapped. False if that is unknown, as
-    beyond Linux.
+    A page of a network file may take minutes: such files are read, not mapped.
     """
     device_name = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -81,7 +79,7 @@ class FileHandles:
             self._files.clear()
 
     def get(self, key: str, etag: str | None) -> tuple[FileHandle, str] | None:
-        """Return a file as it is now, and its etag; None where a read has to say what happened to it.
+        """Return a file as it is now, and its etag; None if a read must report the fault.
 
         Raises: ObjectNotFound; Changed; as reads do.
         """

@@ -1,8 +1,8 @@
-"""Temporary files on a disk of this machine, and the error where there is no room for them.
+"""Temporary files on a local disk, and the error if it is full.
 
-A process that is killed leaves its folders behind. Processes lock the folders that they use, by flock, which the
-kernel releases at their end. The next process of the same user on the same machine removes unlocked folders.
-The name of the machine is part of a folder's name: some network file systems lock within one machine only.
+A killed process leaves its folders. Processes hold an flock on folders that they use, which the kernel releases; the
+next process of the user and machine removes unlocked ones. The machine's name is part of a folder's: some network file
+systems lock within one machine only.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from ..store import Store
 def no_room(
     place: object, error: Exception, meanwhile: str, *, room_for: str, again: str, option: str = ""
 ) -> StoreError:
-    """Return the error for temporary space that is full or cannot be written. option: its name, beside TMPDIR."""
+    """Return the error for full or read-only temporary space. option: its name, beside TMPDIR."""
     reason = getattr(error, "strerror", None) or error
     either = f" or {option}" if option else ""
     return StoreError(
@@ -36,7 +36,7 @@ def no_room(
 
 
 def default_place() -> str:
-    """Return the default place of such files. Never raises: disks may be so full that there is no place."""
+    """Return the default folder. Never raises: disks may be too full to have one."""
     try:
         return tempfile.gettempdir()
     except OSError:
@@ -47,7 +47,7 @@ def default_place() -> str:
 def on_scratch(
     place: str | None, meanwhile: str, *, room_for: str, again: str, option: str = ""
 ) -> Iterator[None]:
-    """Work on such files. place: None for TMPDIR. Raises: `no_room`; errors of ours pass through."""
+    """Work on temporary files. place: None for TMPDIR. Raises: `no_room`; our errors pass through."""
     try:
         yield
     except PenstockError:  # some are OSErrors too
@@ -61,11 +61,8 @@ def on_scratch(
 class HeldFolder:
     """A temporary folder of this process, and of processes that inherit `descriptor`.
 
-    If they are killed, a later process of the user removes it (`remove_left_folders`), at its own first folder there.
-
-    what: word of its name, such as "block". place: folder to make it in; None for TMPDIR.
-
-    Raises: OSError.
+    A later process of the user removes it if they are killed (`remove_left_folders`). what: word of its name, such as
+    "block". place: parent folder; None for TMPDIR. Raises: OSError.
     """
 
     def __init__(self, what: str, place: str | None = None) -> None:
@@ -112,19 +109,18 @@ def held_folder(what: str, place: str | None = None) -> Iterator[Path]:
 
 @contextmanager
 def held_file(what: str, place: str | None = None, buffering: int = -1) -> Iterator[BinaryIO]:
-    """Open a new file in a held folder, for writing and reading; both are removed at the end. Raises: OSError."""
+    """Open a new file in a held folder, to write and read; both are removed at the end. Raises: OSError."""
     with held_folder(what, place) as folder, open(str(folder / "file"), "x+b", buffering) as file:
         yield file
 
 
 _cleared: set[str] = set()
-"""Places that this process has looked through."""
 
 
 def remove_left_folders(place: str | None = None) -> int:
-    """Remove the held folders of this user and machine that no living process holds; return their number.
+    """Remove held folders of this user and machine without a living process; return their number.
 
-    Never raises: folders that cannot be removed stay. place: None for TMPDIR.
+    Never raises. place: None for TMPDIR.
     """
     n_removed = 0
     try:
@@ -144,7 +140,7 @@ def remove_left_folders(place: str | None = None) -> int:
 
 
 def _removed(place: int, name: str) -> bool:
-    """Remove a folder, if it is this user's and no process locks it; return whether it was removed. Raises: OSError."""
+    """Remove this user's unlocked folder; return whether it was removed. Raises: OSError."""
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
     try:
         if os.fstat(folder).st_uid != os.geteuid():

@@ -1,10 +1,8 @@
-"""A directory on a disk, straight through the operating system.
+"""A directory on a disk, through the operating system.
 
-fsspec's `mode="create"` on a disk is exists-then-write and loses races. Here a create is a finished, fsynced
-temporary file that `os.link` publishes under its key, which the kernel lets succeed once.
-
-Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, RFC 8089). Symbolic
-links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
+fsspec's `mode="create"` is exists-then-write and loses races. Here a create is a finished, fsynced temporary file that
+`os.link` publishes under its key, which succeeds once. Options: none. The URL is a path or file:///path
+(percent-decoded, RFC 8089). Symbolic links are followed. `.tmp-` begins the name of an unfinished file.
 """
 
 import errno
@@ -18,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from ..ranges import plan_reads, slice_reads
-from ..refusals import Refuse, log_refusals
 from ..shared.requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
@@ -27,26 +24,23 @@ from ..store import (
     ObjectInfo,
     Piece,
     ReadLimits,
+    Refuse,
     Span,
     Store,
     check_key,
     check_prefix,
     check_span,
+    log_refusals,
 )
 from .buffer_reads import Run, cut, neighbours, runs_of
-from .errors import disk_error, no_links, upload_size
-from .new_file import NewFile, fsync_directory, write_all
-from .walk import walk
+from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Open a folder of this machine.
-
-    Raises: InvalidStore for a path that is a file, another host's file:// URL, `~`, or an option.
-    """
+    """Open a local folder. Raises: InvalidStore for a file, another host's file:// URL, `~`, or an option."""
     if options:
         raise InvalidStore(f"{url}: a directory takes no options, got {sorted(options)}; leave them out")
     path = _path_of(url)
@@ -94,12 +88,9 @@ class LocalStore(Opened):
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of (offset, nbytes) spans in the order given, and the file's etag.
+        """Return the bytes of (offset, nbytes) spans in order, and the file's etag. Raises: as `get_ranges`.
 
-        It costs a third of `get_ranges`: only spans that lie close behind each other share a read. Another read from
-        the page cache costs no more than cutting pieces out of a larger one.
-
-        Raises: as `get_ranges`.
+        A third of the cost of `get_ranges`: only close spans share a read.
         """
         runs = neighbours(spans)
         descriptor, status = self._open(key)
@@ -116,11 +107,9 @@ class LocalStore(Opened):
         return cut(spans, runs, data), current
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill the buffers of pieces from one file, and give its etag.
+        """Fill the buffers of pieces from one file, and return its etag. Pieces sorted by offset share reads.
 
-        Pieces that lie close behind each other share a read: sorted by offset is best.
-
-        Raises: ObjectNotFound; Changed; Corrupt where the file ends too early, some buffers filled.
+        Raises: ObjectNotFound; Changed; Corrupt if the file ends too early, some buffers filled.
         """
         runs, short = runs_of(pieces), list[Run]()
         descriptor, status = self._open(key)
@@ -151,7 +140,7 @@ class LocalStore(Opened):
         return self._pinned(key, status, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a new descriptor of the file; None where it was replaced. Raises: ObjectNotFound."""
+        """Return a new descriptor of the file; None where it was replaced."""
         descriptor, status = self._open(key)
         if _etag(status) != etag:
             os.close(descriptor)
@@ -180,7 +169,7 @@ class LocalStore(Opened):
         self._write(key, lambda out: _copy_all(out, path), os.replace)
 
     def open_new(self, key: str) -> NewFile:
-        """Return a file that is not there yet: see `store.new_in_place`. Raises: as `put`."""
+        """Return a file that is not there yet: see `store.new_in_place`."""
         return NewFile(self._base + check_key(key))
 
     def head(self, key: str) -> ObjectInfo:
@@ -200,18 +189,15 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects of `list`, and among them the files that a writer has not finished: at work, or killed.
-
-        These have paths that are no keys. Raises: as `list`.
-        """
+        """Yield the objects of `list`, and unfinished files, whose paths are no keys."""
         log = log_refusals(self.url)
         for key, status in walk(self._base, check_prefix(prefix), None, log, unfinished=True):
             yield _info(key, status)
 
     def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-        """Yield the files of `list_with_unfinished`, but for those behind a symbolic link below the folder `top`.
+        """Yield the files of `list_with_unfinished`, except those behind a symbolic link below the folder `top`.
 
-        Each such link is yielded itself, with True, and may be one on the way to `prefix`. Raises: as `list`.
+        Each such link is yielded itself, with True.
         """
         log = log_refusals(self.url)
         for key, status in walk(
@@ -220,9 +206,9 @@ class LocalStore(Opened):
             yield _info(key, status), stat.S_ISLNK(status.st_mode)
 
     def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
-        """Delete paths that `list_in_place` gave, but no links; none is no error.
+        """Delete paths from `list_in_place`, but no links; missing ones are no error.
 
-        Raises: InvalidStore for a path that is none of these, is a link or lies behind one; as `delete_many`.
+        Raises: InvalidStore for another path, or one that is or lies behind a link; as `delete_many`.
         """
         for path in paths:
             folder, _, name = path.rpartition("/")
@@ -301,7 +287,7 @@ class LocalStore(Opened):
             return None
 
     def _write(self, key: str, fill: Callable[[int], None], publish: Callable[[str, str], None]) -> None:
-        """Fill a temporary file beside the target, make it durable, then give it its name in one step."""
+        """Fill a temporary file beside the target, make it durable, then publish it in one step."""
         new = self.open_new(key)
         try:
             new.fill(fill)
@@ -312,7 +298,6 @@ class LocalStore(Opened):
 
 @contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Raise errors of the operating system as StoreError."""
     try:
         yield
     except OSError as error:
@@ -358,7 +343,7 @@ def _copy_all(descriptor: int, path: str) -> None:
 
 
 def _open_file(path: str) -> int:
-    """Return a descriptor of a file. A pipe in its place, which would be waited for without end, is opened too."""
+    """Return a file's descriptor; opening a pipe does not block."""
     try:
         return os.open(path, _OPEN_FLAGS | os.O_NONBLOCK)
     except BlockingIOError:  # of a file that a server of other machines holds a lease on
@@ -374,9 +359,9 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
 
 
 def _unlink_in_place(base: str, path: str) -> None:
-    """Delete a file below a folder, or below a link to one, but nothing behind a link; a missing file is no error.
+    """Delete a file below a folder, but nothing behind a link; a missing file is no error.
 
-    Opens each folder on the way in the one before it, so that it follows no link that appears meanwhile.
+    Opens each folder in the one before, so that it follows no link that appears meanwhile.
     """
     *folders, name = path.split("/")
     try:

@@ -1,8 +1,7 @@
 """Files below a directory that no listing shows, for callers that must account for every file.
 
-In a folder of this machine these are unfinished writes,
-which no key names, and files that are no objects. Buckets have uploads that were never ended, which their own APIs list
-(`penstock doctor`, `penstock takedown`).
+These are unfinished writes and files that are no objects. Buckets have unfinished uploads (`penstock doctor`, `penstock
+takedown`).
 """
 
 import errno
@@ -12,38 +11,31 @@ from collections.abc import Iterable, Iterator
 
 from ...json_text import is_text
 from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, key_fault
-from .errors import disk_error
+from .folder_files import FOLDER, NOT_UTF8, disk_error, kind_of, unlisted_kind
 from .store import LocalStore
-from .walk import FOLDER, NOT_UTF8, kind_of, unlisted_kind
 
 
 def is_unfinished(path: str) -> bool:
-    """Return whether the file of this path is one that a writer has not finished."""
+    """Return whether this path is an unfinished file."""
     return path.rpartition("/")[2].startswith(TEMPORARY)
 
 
 def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the objects of a store in key order, and in a folder the files that writers have not finished.
-
-    Raises: as `Store.list`.
-    """
+    """Yield a store's objects in key order, with a folder's unfinished files."""
     return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
 
 
 def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-    """Yield the files of `list_with_unfinished` for deletion, and True beside each symbolic link below `top`.
-
-    Files behind such links are left out. Raises: as `Store.list`.
-    """
+    """Yield the files of `list_with_unfinished`, and (symbolic link below `top`, True), without files behind it."""
     if isinstance(store, LocalStore):
         return store.list_in_place(prefix, top)
     return ((info, False) for info in store.list(prefix))
 
 
 def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
-    """Delete paths that `list_in_place` named, but no link, and nothing behind one.
+    """Delete paths from `list_in_place`, but no link, and nothing behind one.
 
-    Raises: InvalidStore for these; as `Store.delete_many`, which stops where it may.
+    Raises: InvalidStore for these; as `Store.delete_many`.
     """
     if isinstance(store, LocalStore):
         store.delete_in_place(paths, top)
@@ -52,11 +44,9 @@ def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
 
 
 def unlisted(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (path below `folder`, reason) of files that a listing passes over, but for unfinished writes.
+    r"""Yield (path below `folder`, reason) of files that a listing skips, except unfinished writes.
 
-    A directory is named in place of its content; bytes that are no UTF-8 are written as `\\xe9`.
-
-    Raises: Forbidden; Transient.
+    A directory stands for its content; bytes that are no UTF-8 are written as `\xe9`. Raises: Forbidden; Transient.
     """
     yield from _below(folder, "")
 
@@ -82,7 +72,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
 
 
 def _why(entry: os.DirEntry[str], path: str) -> str:
-    """Return the reason why nothing of an entry is listed; "" where it is, or is an unfinished write."""
+    """Return why an entry is not listed; "" if it is, or is unfinished."""
     if not is_text(entry.name):
         return NOT_UTF8
     if entry.name.startswith(TEMPORARY):

@@ -1,7 +1,7 @@
 """Read from the nearest store that is up, then from the next.
 
-If a store lacks the object or returns wrong bytes, the next store is asked. A store that fails is skipped for a
-while, and probed in the background, so that no read waits for a store that is down.
+If a store lacks the object or returns wrong bytes, the next is asked. A failing store is skipped for a while and probed
+in the background, so that no read waits for it.
 """
 
 import logging
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NEXT_AFTER_S = 2.0
-"""Seconds that a store is tried that does not answer, where another can be asked instead."""
+"""Seconds to try a silent store if another is left."""
 CERTAIN = "data/"
-"""Objects that are only asked for where the log names them: a store that cannot be asked may have them."""
+"""Prefix of objects that the log names: an unreachable store may have them."""
 _DOWN = (Transient, Throttled, Forbidden, InvalidStore)
-"""Errors of a store that is down, not of one missing object."""
+"""Errors of a store that is down."""
 
 
 class Fallback:
@@ -44,12 +44,10 @@ class Fallback:
         self._members = members
 
     def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
-        """Return the result of `read` on the first store that has the object.
+        """Return the result of `read` on the first store with the object. by_name: of a listing, in order of names.
 
-        by_name: a listing's read, in the order of the stores' names.
-
-        Raises: ObjectNotFound where no store has it; else the error of the first store that may have it; InvalidStore
-        for a key that no store takes.
+        Raises: ObjectNotFound if no store has it; else the first error of a store that may; InvalidStore for an invalid
+        key.
         """
         if not by_name:
             check_key(key)
@@ -80,7 +78,7 @@ class Fallback:
         raise tried.error()
 
     def _try(self, tried: "_Tried[T]", member: Member, read: Callable[[Member], T], *, more: bool) -> bool:
-        """Return whether a store served the read. more: there is another to ask, so part of the budget is enough."""
+        """Return whether a store served the read. more: another is left, so part of the budget is enough."""
         for_good = is_patient()
         try:
             with (
@@ -153,7 +151,6 @@ class _Tried(Generic[T]):
         self.down: list[tuple[Member, PenstockError]] = []
 
     def tell(self, member: Member) -> None:
-        """Count a read that the nearest store did not serve, and warn once of each kind of failure of a store."""
         if member is not self.nearest:
             count_fallback()
         for other, error in (*self.absent, *self.bad):
@@ -163,7 +160,6 @@ class _Tried(Generic[T]):
                 logger.warning("%s; it is read from %s (said once for this store)", error, member.url)
 
     def error(self) -> PenstockError:
-        """Return the error for the caller."""
         known = [*self.bad, *self.absent]
         errors = [*self.down, *known] if self.key.startswith(CERTAIN) else [*known, *self.down]
         first = errors[0][1]

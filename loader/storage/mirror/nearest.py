@@ -16,20 +16,19 @@ from .member import Member
 logger = logging.getLogger(__name__)
 
 Identity = Callable[[Store], str | None]
-"""Whose objects a store holds, by one request; None where it holds none yet. Raises: StoreError."""
+"""Returns the id of a store's root by one request; None if empty. Raises: StoreError."""
 
 PATIENCE_S = 1.0
-"""Seconds more than the first store that any other may take to answer, when the nearest is looked for."""
+"""Seconds to wait for others after the first answer."""
 MUCH_NEARER, NEAR_S = 2.0, 0.005
-"""A store comes before one that was named earlier when it answers so many times as fast, and so much sooner."""
+"""Factor, and seconds, by which a later-named store must be faster to come first."""
 
 
 class Members:
-    """The stores, in the order in which they are read. Thread-safe.
+    """The stores, in reading order. Thread-safe.
 
-    A folder of this machine is the nearest. Otherwise each store is asked for its identity twice, at the first read,
-    all at once. The time of the second answer, two round trips, is its distance. Stores that are about as near
-    keep the order in which they were named, and so do all but the nearest.
+    A local folder is nearest. Otherwise each store is asked for its identity twice, all at once, at the first read; the
+    time of the second answer is its distance. Others keep the order in which they were named.
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
@@ -47,7 +46,7 @@ class Members:
         return self.all[0]
 
     def in_order(self) -> Sequence[Member]:
-        """Return the stores in the order of reading. Raises: InvalidStore where two of them hold different things."""
+        """Return the stores in reading order. Raises: InvalidStore if two hold different roots."""
         order = self._order
         if order is None:
             with self._lock:
@@ -57,16 +56,15 @@ class Members:
         return order
 
     def admit(self, member: Member) -> None:
-        """Check before a store's first read that it holds the same root as the others.
+        """Check before a store's first read that it holds the same root.
 
-        Raises: InvalidStore where it does not; ObjectNotFound, its identity None, for one that holds nothing while
-        others do; as a read.
+        Raises: InvalidStore if not; ObjectNotFound if it is empty and others are not; as a read.
         """
         if not member.identity:
             self._admit(member, self.identity_of(member.store))
 
     def admit_for_writing(self) -> None:
-        """Check before a write that the primary is not an empty place beside a mirror of another history.
+        """Check before a write that the primary is not empty beside another history's mirror.
 
         Raises: ObjectNotFound; as `admit`.
         """
@@ -126,7 +124,6 @@ class Members:
 
 
 def _wait_for_the_near(pending: "set[Future[tuple[str | None, float]]]") -> None:
-    """Wait until all have answered, or PATIENCE_S after the first that did."""
     until_s: float | None = None
     while pending:
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import BinaryIO, Unpack
 
 from ...errors import InvalidStore, StoreError, Transient
-from ..refusals import Refuse, list_place
 from ..shared.requests import doubted, tried_while
 from ..store import (
     Blob,
@@ -13,6 +12,7 @@ from ..store import (
     ObjectInfo,
     Piece,
     ReadLimits,
+    Refuse,
     Span,
     Store,
     check_prefix,
@@ -20,29 +20,27 @@ from ..store import (
     disk_of,
     fill_pieces,
     list_from,
+    list_place,
     new_in_place,
 )
 from ..stream import fill_from, open_reader
-from .etags import Pins
 from .fallback import NEXT_AFTER_S, Fallback
-from .member import Member
+from .member import Member, Pins
 from .nearest import Identity, Members
 
 
 class MirroredStore:
-    """A store over others. stores: the primary, the only one that is written to, and its mirrors.
+    """A store over others. stores: the primary, the only one written to, and its mirrors.
 
-    Tokens of its objects are its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
-
-    When all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
-    It pickles as its stores do, without secrets.
+    Its tokens are its own (`etags.Pins`). If all stores are down, the last one tried gets its whole retry budget, then
+    each of the others. It pickles as its stores do, without secrets.
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
         self._members, self._pins = Members(stores, identity), Pins(len(stores))
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
-        """The only store that is written to. Its errors pass through: no other store is asked in its place."""
+        """The only store written to; its errors pass through."""
         self._on_disk = next(
             (member for member in self._members.all if disk_of(member.store) is not None), None
         )
@@ -70,7 +68,7 @@ class MirroredStore:
 
     @property
     def served(self) -> list[tuple[str, int]]:
-        """(URL, reads that it served in this process) of the primary and its mirrors, as they were named."""
+        """(URL, reads served in this process) of the primary and its mirrors, as named."""
         return [(member.url, member.reads) for member in self._members.all]
 
     @property
@@ -103,7 +101,7 @@ class MirroredStore:
         return self._fallback.read(key, read)
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
-        """Fill `view` with an object's bytes from `offset`, and return the etag. Raises: as a read."""
+        """Fill `view` with an object's bytes from `offset`, and return the etag."""
 
         def read(member: Member) -> str:
             current = fill_from(member.store, key, offset, view, self._pins.etag(member.number, key, etag))
@@ -169,11 +167,7 @@ class MirroredStore:
     # writing
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Put into the primary.
-
-        Such an object can be replaced and decides nothing, as a sign of life. So a writer waits no longer than
-        readers for a primary that is down.
-        """
+        """Put into the primary: no longer than a read waits, as such an object decides nothing."""
         member = self._members.primary
         with tried_while(lambda spent_s: member.is_up and spent_s < NEXT_AFTER_S):
             self.writable().put(key, data)
@@ -205,10 +199,7 @@ class MirroredStore:
             store.close()
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield the objects of the primary, or while it is down of another store.
-
-        Raises: as a listing, once it has begun.
-        """
+        """Yield the objects of the primary, or of another store while it is down."""
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
@@ -240,8 +231,7 @@ class MirroredStore:
     def writable(self) -> Store:
         """Return the primary.
 
-        Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds another root
-        than they; as a read.
+        Raises: ObjectNotFound if only it is empty; InvalidStore if its root is another; as a read.
         """
         self._members.admit_for_writing()
         return self.primary

@@ -1,8 +1,7 @@
-"""Native clients of a parent process, which a forked child must not use: it would hang.
+"""Native clients of a parent process, which a forked child must not use.
 
-Once a process has used obstore, a child that it forks hangs even with a store opened afresh. The threads of the
-native runtime do not exist there, and the runtime assumes they do. So the child gets an error at once. Worker processes
-are made with spawn or forkserver, or threads are used.
+Once a process has used obstore, a forked child hangs even with a new store: the runtime's threads are missing there. So
+it gets an error at once; use spawn, forkserver or threads.
 """
 
 import os
@@ -27,7 +26,7 @@ def token() -> int:
 
 
 def opened(url: str) -> int:
-    """Note that a native runtime is started in this process; return the token that `check` compares.
+    """Note that a native runtime starts in this process; return the token for `check`.
 
     Raises: ForkedStore in a child of a process that had opened one.
     """

@@ -8,26 +8,24 @@ from threading import Condition
 from .threads import begins_anew
 
 KEPT_BYTES = 256 * 2**10
-"""Bytes below which memory is not kept: the allocator does that."""
+"""Smaller memory is left to the allocator."""
 KEPT = 32
-"""Pieces of memory that are kept, at most."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Lent:
-    """Memory that may be used within the context only."""
+    """Memory for use within the context only."""
 
     view: memoryview
-    """View of so many bytes, with anything in them."""
+    """View of the bytes, with any content."""
     is_free: bool = False
-    """Set by the user who is done with the memory. Leave it False where something may still write there, as a request
-    that was given up: that memory is not lent again. It is not while a client still has the view, either."""
+    """Set by a user who is done; False while a request may still write. Then the memory is not lent again."""
 
 
 class MemoryBudget:
-    """Bytes that all threads may hold together. Thread-safe.
+    """Bytes that all threads may hold together; a larger piece takes all. Thread-safe.
 
-    A larger piece takes the whole budget. idle: pieces of memory that are kept while none is lent.
+    idle: pieces kept while none is lent.
     """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
@@ -56,7 +54,7 @@ class MemoryBudget:
 
     @contextmanager
     def memory(self, nbytes: int, extra: int = 0) -> Iterator[Lent]:
-        """Wait for `nbytes` of memory, and for room for `extra` bytes. Memory used before is at most twice as large."""
+        """Wait for `nbytes` of memory, and for `extra` bytes of budget. Reused memory is at most twice as large."""
         with self._changed:
             while True:
                 spare = self._fitting(nbytes)
@@ -91,7 +89,6 @@ class MemoryBudget:
         return min(fitting, key=len, default=None)
 
     def _make_room(self) -> None:
-        """Drop spare memory, or wait for a change."""
         if self._spare:
             self._free_bytes += len(self._spare.pop(0))
         else:

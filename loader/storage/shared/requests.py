@@ -1,18 +1,10 @@
-"""Requests: counted for the caller, repeated while a store fails, and made once more where bytes are wrong.
+"""Requests: counted for the caller, retried while a store fails, repeated where bytes are wrong.
 
-A store is shared by loaders, threads and tools, and each wants its own numbers. So stores count into the `Traffic` of
-the current context, and nowhere without one. No verb has an argument more, and a store around another need not pass
-it on. A thread pool has contexts of its own: work is given to it as `copy_context().run`.
-
-The retry budget and the concurrency limit are our own, instead of each client's. By itself obstore gives up after 1.6
-to 5 s of 503s, and s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff
-and full jitter.
-
-A store that answers "slow down" gets fewer requests at once (additive increase, multiplicative decrease, as TCP
-does it).
-
-No store notices a flipped bit; the caller that has the checksum does, far above it. So the context of a read notes
-the stores that served it. The next try of the same read goes elsewhere, where several stores hold the same objects.
+A store is shared, so it counts into the `Traffic` of the current context; work for a thread pool goes through
+`copy_context().run`. The retry budget and concurrency limit are ours: obstore gives up after 1.6 to 5 s of 503s, and
+s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff and full jitter, and a
+throttling store gets fewer requests at once (additive increase, multiplicative decrease). Only the caller notices a
+flipped bit, so a read's context notes the stores that served it, and the next try goes elsewhere.
 """
 
 import random
@@ -29,9 +21,9 @@ from .threads import lock
 
 
 class Traffic:
-    """requests: tries of a verb, each read of a file on a disk being one.
+    """Counters. Thread-safe.
 
-    retries: tries after one that failed; fallbacks: reads that another store than the nearest served. Thread-safe.
+    requests: tries of a verb; retries: tries after a failure; fallbacks: reads not by the nearest store.
     """
 
     def __init__(self) -> None:
@@ -64,14 +56,14 @@ def counted(into: Traffic) -> Iterator[None]:
 
 
 def count_request(requests: int = 1, *, retry: bool = False) -> None:
-    """Count a request, or several, that a store is about to make. Costs 0.2 us."""
+    """Count requests that a store is about to make. Costs 0.2 us."""
     traffic = _current.get()
     if traffic is not None:
         traffic.add(requests, retry=retry)
 
 
 def count_fallback() -> None:
-    """Count a read that another store than the nearest served."""
+    """Count a read that was not served by the nearest store."""
     traffic = _current.get()
     if traffic is not None:
         traffic.fell_back()
@@ -80,14 +72,14 @@ def count_fallback() -> None:
 T = TypeVar("T")
 
 Worth = Callable[[float], bool]
-"""Seconds from the first try to the next one -> whether that is worth it."""
+"""Seconds from the first try to the next -> whether to try."""
 
 _worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
 
 
 @contextmanager
 def tried_while(worth: Worth) -> Iterator[None]:
-    """Try verbs in this context again only while all `worth` around them agree, and the budget lasts."""
+    """Retry verbs in this context only while all `worth` around them agree, and the budget lasts."""
     outer = _worth.get()
     token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
     try:
@@ -98,7 +90,7 @@ def tried_while(worth: Worth) -> Iterator[None]:
 
 @contextmanager
 def tried_once() -> Iterator[None]:
-    """Try verbs in this context once, whatever the budget: for reads that their caller repeats if it matters."""
+    """Try verbs in this context once: for reads that their caller repeats if needed."""
     with tried_while(lambda _: False):
         yield
 
@@ -113,10 +105,9 @@ class RetryBudget:
     """Times within which a verb may go on failing."""
 
     deadline_s: float = 60.0
-    """Seconds after the first try in which another may begin. The last one may then take as long as one request may
-    (the option `timeout_s`)."""
+    """Seconds after the first try in which another may begin."""
     base_s: float = 0.05
-    """Base of the pauses in seconds: the n-th is uniform in [0, min(cap_s, base_s * 2^(n-1))]."""
+    """Base of the pauses: the n-th is uniform in [0, min(cap_s, base_s * 2^(n-1))] seconds."""
     cap_s: float = 5.0
     """Longest pause in seconds."""
 
@@ -128,15 +119,14 @@ class RetryBudget:
             )
 
     def pause_s(self, tries: int, fraction: float) -> float:
-        """Return the pause after `tries` failed tries; `fraction` is a random number in [0, 1)."""
+        """Return the pause after `tries` failures; `fraction` is random in [0, 1)."""
         return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
 
 
 class Limiter:
-    """At most `limit` requests in flight; halved when the store throttles, +1 per `limit` successes.
+    """At most `limit` requests in flight; halved when the store throttles, +1 per `limit` successes, up to `most`.
 
-    Requests that were already under way when the limit was cut do not cut it again: they belong to the same
-    burst. `most` is both where it starts and where growth ends.
+    Requests under way at a cut do not cut again: they belong to the same burst.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -156,7 +146,7 @@ class Limiter:
         return int(self._limit)
 
     def acquire(self) -> int:
-        """Wait for a place, and return the token that `release` takes back."""
+        """Wait for a slot, and return the token for `release`."""
         with self._lock:
             while self._in_flight + 1 > self._limit:
                 self._waiting += 1
@@ -166,7 +156,7 @@ class Limiter:
             return self._cuts
 
     def release(self, token: int, *, throttled: bool) -> None:
-        """Give the place back and learn from how the request ended."""
+        """Return the slot, and adapt the limit."""
         with self._lock:
             self._in_flight -= 1
             if not throttled:
@@ -180,7 +170,7 @@ class Limiter:
 
 
 class Retrier:
-    """Runs tries of one verb under a budget and a limiter. `clock`, `sleep`, `rng` are there for tests."""
+    """Runs tries of one verb under a budget and a limiter. `clock`, `sleep`, `rng` are for tests."""
 
     def __init__(
         self,
@@ -198,12 +188,10 @@ class Retrier:
         self._rng = rng
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return the result of `attempt`, tried again while it raises Throttled or Transient.
+        """Return the result of `attempt`, retried while it raises Throttled or Transient. A pause holds no slot.
 
-        A pause keeps no place in the limiter.
-
-        Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they
-        are where `tried_while` ends it; every other error at once.
+        Raises: Throttled, Transient after the deadline, with tries and time, or unchanged if `tried_while` ends it;
+        others at once.
         """
         started_s = self._clock()
         tries = 0
@@ -238,7 +226,7 @@ def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> 
 
 @dataclass(slots=True)
 class _Doubt:
-    """Numbers of the stores whose bytes were wrong, and of the stores that serve the current try."""
+    """Numbers of stores with wrong bytes, and of those serving the current try."""
 
     wrong: set[int] = field(default_factory=set)
     serving: set[int] = field(default_factory=set)
@@ -249,13 +237,10 @@ _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=N
 
 
 def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
-    """Return the result of `read`, which fetches bytes and raises Corrupt where they are wrong.
+    """Return the result of `read`, which raises Corrupt for wrong bytes.
 
-    Then it is called once more for each store that has not served it yet, and `again` times in any case. That cures a
-    bit that flipped on the way.
-
-    Raises: Corrupt, as the last call did; any other error of `read`, such as Transient of a store that may have the
-    right bytes.
+    It is called again for each store that has not served it, and at least `again` times: that cures a bit that flipped
+    in transit. Raises: Corrupt, as the last call did; other errors of `read`.
     """
     doubt = _Doubt()
     token = _doubt.set(doubt)
@@ -275,7 +260,7 @@ def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
 
 
 def doubted() -> frozenset[int]:
-    """Return the numbers of the stores whose bytes were wrong, in this context."""
+    """Return the numbers of stores with wrong bytes in this context."""
     doubt = _doubt.get()
     return frozenset(doubt.wrong) if doubt else frozenset()
 
@@ -292,7 +277,7 @@ def note(number: int) -> None:
 
 @contextmanager
 def noting_who_serves() -> Iterator[set[int]]:
-    """Yield the numbers of the stores that serve the reads of the block; none if there is only one store."""
+    """Yield the numbers of the stores that serve the block's reads; empty with one store."""
     serving: set[int] = set()
     token = _serving.set(serving)
     try:

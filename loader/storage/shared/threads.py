@@ -1,12 +1,8 @@
-"""Threads that a process does not wait for at its end, beyond a moment.
+"""Daemon threads that a process does not wait for at its end, beyond a moment.
 
-The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
-would keep the process for a minute and a half.
-
-Reads share them: `in_background` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one
-thread read what several want.
-
-A forked child has none of them: what they held is free there, and what they had begun begins anew.
+The interpreter joins the pools of concurrent.futures: after Ctrl-C, a store that does not answer would keep the process
+for 90 s. `in_background` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one thread
+read what several want. A forked child has none of them: what they held is free there.
 """
 
 import atexit
@@ -14,7 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -29,10 +25,10 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 class Shared(Protocol):
-    """State that a forked child finds as a thread of its parent left it, and has to begin anew."""
+    """State that a forked child must reset."""
 
     def begin_anew(self) -> None:
-        """Begin anew: called once in the child, before anything else of it runs."""
+        """Reset: called once in the child, before anything else."""
 
 
 _shared: WeakSet[Shared] = WeakSet()
@@ -46,17 +42,13 @@ def _after_fork_in_child() -> None:
 
 
 def lock() -> Lock:
-    """Return a lock that is free in a forked child, also where a thread of the parent held it in that moment.
-
-    It is for state of views, versions and roots: plans bring them into a child, which makes a Loader of its own
-    there.
-    """
+    """Return a lock that is free in a forked child, for views, versions and roots, which plans bring there."""
     _locks.add(new := Lock())
     return new
 
 
 def begins_anew(state: Shared) -> None:
-    """Have `one` begin anew in forked children, as long as it lives."""
+    """Reset the state in forked children, as long as it lives."""
     _shared.add(state)
 
 
@@ -68,13 +60,11 @@ T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
 
 LEAVE_S = 1.0
-"""Seconds that the interpreter's end waits for threads at work, all together. Daemons that come back from native code
-into an interpreter that goes may abort it. So it waits for threads that can end soon, and abandons threads that
-wait for a store."""
+"""Seconds that the interpreter's end waits for all threads: daemons that return from native code then may abort it."""
 
 
 class Leaving(Protocol):
-    """An owner of daemon threads that may be at work when the interpreter ends."""
+    """An owner of daemon threads that may work when the interpreter ends."""
 
     def dismiss(self) -> None:
         """Let every thread end after the call that it is in. Does not wait."""
@@ -103,40 +93,70 @@ def _end_all() -> None:
 atexit.register(_end_all)
 
 
+class Signal:
+    """An event for one waiting thread that finalizers may set too.
+
+    `threading.Event` holds a lock in Python code, where the garbage collector may run a finalizer that sets the event.
+    """
+
+    def __init__(self) -> None:
+        self._unset = Lock()
+        self._unset.acquire()
+
+    def set(self) -> None:
+        """Wake the waiting thread, or spare it its next wait."""
+        with suppress(RuntimeError):  # it is set
+            self._unset.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set, and unset it; return False after the timeout."""
+        return self._unset.acquire(timeout=timeout_s)
+
+
 class DaemonPool(Executor):
-    """Like ThreadPoolExecutor, threads begun on demand and ended with the pool; but they are daemons."""
+    """A ThreadPoolExecutor with daemon threads, begun on demand and ended with the pool."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._threads: list[Thread] = []
-        self._lock, self._closed = Lock(), False
+        self._lock, self._n_threads, self._closed = Lock(), 0, False
         ends_with_the_process(self)
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Return the future of the call. Raises: RuntimeError after `shutdown`."""
         future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError(f"{self._name}: these threads were shut down")
+        if not self._closed:
             self._queue.put((lambda: fn(*args, **kwargs), future))
-            if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
-                name = f"{self._name}_{len(self._threads)}"
-                # (not a method: threads that have the pool would keep it alive)
-                thread = Thread(target=_work, args=(self._queue, self._idle), name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            if not self._idle.acquire(blocking=False):
+                self._begin_thread()
+        # Again: a pool that was shut down meanwhile may have no thread left for the call.
+        if self._closed and (future.cancel() or future.cancelled()):
+            raise RuntimeError(f"{self._name}: these threads were shut down")
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads, after what was submitted or, with cancel_futures, after the calls that they are in."""
+    def _begin_thread(self) -> None:
         with self._lock:
-            self._closed = True
-            if cancel_futures:
-                self._cancel()
-            self._queue.put(None)
+            number = self._n_threads
+            if number == self._size:
+                return
+            self._n_threads += 1
+        # (not a method: threads that have the pool would keep it alive)
+        work = Thread(
+            target=_work, args=(self._queue, self._idle), name=f"{self._name}_{number}", daemon=True
+        )
+        work.start()
+        self._threads.append(work)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads, after what was submitted or, with cancel_futures, after their present calls."""
+        # Without the lock: a finalizer may call this in the middle of `submit`, in the same thread.
+        self._closed = True
+        if cancel_futures:
+            self._cancel()
+        self._queue.put(None)
         if wait:
             self.join()
 
@@ -162,10 +182,7 @@ class DaemonPool(Executor):
 
 @contextmanager
 def in_background(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
-    """Yield the future of a call that another thread makes meanwhile.
-
-    A caller that does not ask for its result does not wait.
-    """
+    """Yield the future of a call in another thread; leaving the block does not wait."""
     thread = DaemonPool(1, "penstock-beside")
     try:
         yield thread.submit(copy_context().run, partial(call, *args, **kwargs))
@@ -174,14 +191,14 @@ def in_background(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 class Turns:
-    """One thread at a time for each key: one reads for several, and the others find the result."""
+    """One thread at a time per key: one reads for several."""
 
     def __init__(self) -> None:
         self.begin_anew()
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Forget all turns, as in a forked child, where the threads that had one are not."""
+        """Forget all turns, as in a forked child."""
         self._changed = Condition()
         self._busy: set[Hashable] = set()
 
@@ -216,13 +233,12 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
 
 
 AT_ONCE = 64
-"""Requests in flight: as many as a store takes by default."""
 
 
 class Together:
-    """A store of which some objects are on their way. A context manager, which leaves unused reads at its end.
+    """A store with some objects on their way. A context manager, which drops unused reads at its end.
 
-    The first `get` of one of `keys` gives the read ahead, its error too; every other reads.
+    The first `get` of one of `keys` returns the read ahead, or its error; every other reads.
     """
 
     def __init__(self, store: Objects, keys: Iterable[str]) -> None:
@@ -233,12 +249,12 @@ class Together:
         }
 
     def get(self, key: str) -> Blob:
-        """Return the whole object. Raises: as the store does."""
+        """Return the whole object."""
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 
     def peek(self, key: str) -> Blob:
-        """Return the object as `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
+        """Return the object as `get`, and keep it for the next `get`."""
         if key not in self._coming:
             self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
         return self._coming[key].result()

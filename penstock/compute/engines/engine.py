@@ -1,7 +1,7 @@
 """The interface of engines: an engine places an attempt at a job and reports its status.
 
-An attempt's name is its handle: a process that can compute it can find, poll and cancel the attempt. Only the job's
-folder records which blocks are done. An engine is one file here, and one line of `cluster.ENGINES`.
+An attempt's name is its handle: any process can compute it. Only the job's folder records finished blocks. An engine
+is one file here, and one line of `cluster.ENGINES`.
 """
 
 from collections.abc import Sequence
@@ -14,33 +14,33 @@ class AttemptStatus:
     """Status of an attempt, from its engine."""
 
     state: Literal["waiting", "running", "ended", "unknown"]
-    """"ended": the engine answered, and nothing waits or runs. "unknown": the answer shows neither."""
+    """"ended": nothing waits or runs. "unknown": the engine's answer shows neither."""
     reason: str = ""
-    """Why runners wait, in the engine's words and with their number; "" where none does."""
+    """Why runners wait, in the engine's words, or ""."""
     waiting: int = 0
     """Runners that wait."""
     running: int = 0
     """Runners that run."""
     place: str = ""
-    """Words by which a person finds the attempt: 'Slurm job 12 in partition long'; "" without any."""
+    """The attempt for people: 'Slurm job 12 in partition long', or ""."""
 
 
 class Engine(Protocol):
     """Attempts on one machine or cluster, by name: 'pk-<job>-<token>-<attempt>'.
 
-    Every method but `close` raises EngineUnreachable for an engine that does not answer, which is no end.
+    Every method but `close` raises EngineUnreachable if the engine does not respond.
     """
 
     poll_s: float
-    """Seconds between two looks at an attempt, at least."""
+    """Minimum seconds between polls of an attempt."""
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """Place an attempt.
 
-        runner: command that gets --element and --elements; it computes blocks element, element + elements ...
-        final: exit codes of the runner after which it is not begun again.
+        runner: command that receives --element and --elements.
+        final: exit codes after which a runner does not begin again.
 
-        Raises: EngineUnreachable, after which it may have been placed; InvalidCluster for a job that is refused.
+        Raises: EngineUnreachable, although the attempt may exist; InvalidCluster for a refused job.
         """
         ...
 
@@ -53,13 +53,13 @@ class Engine(Protocol):
         ...
 
     def cancel(self, name: str) -> None:
-        """Cancel an attempt, and return when its last process has ended."""
+        """Cancel an attempt; return when its last process has ended."""
         ...
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that a runner wrote, "" without any."""
+        """Return the last 64 KiB that a runner wrote, or ""."""
         ...
 
     def close(self) -> None:
-        """End what cannot outlive this process."""
+        """End all that cannot outlive this process."""
         ...

@@ -1,24 +1,200 @@
-"""Kubernetes as an engine: an attempt at a job is one Indexed Job of the attempt's name, and each pod is a runner.
+"""Kubernetes as an engine: an attempt is one Indexed Job of the attempt's name, and each pod is a runner.
 
-Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store records the
-finished blocks; Kubernetes only answers whether anything still waits or runs. Needs release 1.29 or newer.
+Checked against the schema and an emulator, never on a real cluster. Needs release 1.29 or newer.
 """
 
+import re
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from loader.errors import EngineUnreachable
+from loader.errors import EngineUnreachable, InvalidCluster
 
+from ..job import MAX_STARTS
 from .engine import AttemptStatus
 from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
-from .kubernetes_job import QUEUE_LABEL, KubernetesCluster, job_object
+
+ELEMENTS_PER_SLOT = 4
+"""Blocks differ in cost: a runner that finishes early takes another element."""
+MAX_ELEMENTS = 100_000
+"""Most indexes of a Job."""
+GRACE_S = 30
+"""Grace period of a pod in s, for its runner to store outcomes."""
+KEPT_S = 86_400
+"""Kubernetes deletes an ended Job and its logs after this time, in s."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+SCRATCH = "/scratch"
+_BY_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A taint of nodes that pods tolerate."""
+
+    key: str = ""
+    """Name of the taint; "": any, with the operator Exists."""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    """Comparison of the taint's value with `value`."""
+    value: str = ""
+    """Value of the taint."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint; "": any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Table `[kubernetes]` of a cluster's file."""
+
+    context: str = ""
+    """Context of the kubeconfig; "": the current one, or the pod's."""
+    namespace: str = "default"
+    """Namespace of Job, pods and Secret."""
+    service_account: str = ""
+    """Service account of the pods; "": the namespace's default, without its token."""
+    node_selector: dict[str, str] = field(default_factory=dict)
+    """Label -> value of the nodes that pods may run on."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints that pods tolerate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesCluster:
+    """A Kubernetes cluster, and the resources of a runner."""
+
+    slots: int
+    """Runners at once, at most."""
+    image: str
+    """Image of the runners by digest: 'registry/penstock@sha256:...'."""
+    cpus: int = 1
+    """Processors of a runner."""
+    memory_bytes: int = 0
+    """Memory of a runner; 0: the namespace's default."""
+    gpus: int = 0
+    """GPUs of a runner, as nvidia.com/gpu."""
+    scratch_bytes: int = 0
+    """Space on the node's own disk; 0: unchecked."""
+    queue: str = ""
+    """Kueue's LocalQueue; "": none."""
+    secret: str = ""
+    """Name of a Secret with variables of the pods; "": none."""
+    placing: Placing = field(default_factory=Placing)
+    """Place of pods."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"slots": 1, "cpus": 1, "memory_bytes": 0, "gpus": 0, "scratch_bytes": 0}.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidCluster(f"{name} = {value!r}; accepted: a whole number, {least} or more")
+        if not _BY_DIGEST.fullmatch(self.image):
+            raise InvalidCluster(
+                f"image = {self.image!r}; accepted: an image by its digest, such as "
+                "'registry.example/penstock@sha256:<64 hex digits>', which a push prints: "
+                "a tag could name another source tree tomorrow"
+            )
+
+
+def elements_of(n_blocks: int, slots: int) -> int:
+    """Return the number of elements: four per slot, at most one per block."""
+    return min(n_blocks, ELEMENTS_PER_SLOT * slots, MAX_ELEMENTS)
+
+
+def job_object(
+    cluster: KubernetesCluster, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int]
+) -> dict[str, Any]:
+    """Return the Job of an attempt. runner, final: as for `Engine.submit`."""
+    elements = elements_of(n_blocks, cluster.slots)
+    labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
+    rules: list[dict[str, Any]] = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    ]
+    if refused := sorted(code for code in final if code):
+        codes = {"containerName": "runner", "operator": "In", "values": refused}
+        rules.append({"action": "FailIndex", "onExitCodes": codes})
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": elements,
+        "parallelism": min(cluster.slots, elements),
+        "backoffLimitPerIndex": MAX_STARTS - 1,
+        "podReplacementPolicy": "Failed",  # no second runner of an element before the first has ended
+        "podFailurePolicy": {"rules": rules},
+        "ttlSecondsAfterFinished": KEPT_S,
+        "template": {"metadata": {"labels": labels}, "spec": _pod(cluster, runner, elements)},
+    }
+    queue = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": cluster.placing.namespace,
+            "labels": labels | queue,
+        },
+        "spec": spec | ({"suspend": True} if queue else {}),
+    }
+
+
+def _pod(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> dict[str, Any]:
+    placing = cluster.placing
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [_container(cluster, runner, elements)],
+    }
+    if cluster.scratch_bytes:
+        pod["volumes"] = [{"name": "scratch", "emptyDir": {"sizeLimit": str(cluster.scratch_bytes)}}]
+    if placing.service_account:
+        pod["serviceAccountName"] = placing.service_account
+    if placing.node_selector:
+        pod["nodeSelector"] = dict(placing.node_selector)
+    if placing.tolerations:
+        pod["tolerations"] = [
+            {name: value for name in ("key", "operator", "value", "effect") if (value := getattr(one, name))}
+            for one in placing.tolerations
+        ]
+    return pod
+
+
+def _container(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> dict[str, Any]:
+    # Kubernetes puts variables in the place of $(NAME), and reads $$ as $. It adds the index to the variables.
+    command = [word.replace("$", "$$") for word in runner]
+    node = {"name": "PENSTOCK_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    resources = _resources(cluster)
+    container: dict[str, Any] = {
+        "name": "runner",
+        "image": cluster.image,
+        "command": [*command, "--element", "$(JOB_COMPLETION_INDEX)", "--elements", str(elements)],
+        "env": [node],
+        # Limits that are the requests: such pods are the last to be evicted.
+        "resources": {"requests": resources, "limits": resources},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    if cluster.secret:
+        container["envFrom"] = [{"secretRef": {"name": cluster.secret}}]
+    if cluster.scratch_bytes:
+        container["env"].append({"name": "TMPDIR", "value": SCRATCH})
+        container["volumeMounts"] = [{"name": "scratch", "mountPath": SCRATCH}]
+    return container
+
+
+def _resources(cluster: KubernetesCluster) -> Mapping[str, str]:
+    resources = {
+        "cpu": cluster.cpus,
+        "memory": cluster.memory_bytes,
+        "ephemeral-storage": cluster.scratch_bytes,
+        "nvidia.com/gpu": cluster.gpus,
+    }
+    return {name: str(amount) for name, amount in resources.items() if amount}
+
 
 CANCEL_S = 120.0
-"""Pods on a node that is lost stay until Kubernetes takes the node for down."""
+"""Pods on a lost node stay until Kubernetes declares the node down."""
 ASK_S = 0.5
-"""Seconds between two questions whether a Job is gone."""
+"""Interval of polls for a deleted Job, in s."""
 
 
 class KubernetesEngine:
@@ -31,11 +207,9 @@ class KubernetesEngine:
         self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt; one that is there already stays, and counts.
+        """See `Engine.submit`. An existing attempt of this name stays and counts.
 
-        A Job that has ended keeps its name for a day. It is of a folder that was cleared since: it makes room.
-
-        Raises: EngineUnreachable, after which it may have been placed; InvalidCluster if Kubernetes refuses.
+        A Job that has ended keeps its name for a day; it belongs to a cleared folder and is replaced.
         """
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
@@ -50,14 +224,11 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def find(self, name: str) -> bool:
-        """Return whether Kubernetes has an attempt. Raises: EngineUnreachable."""
+        """See `Engine.find`."""
         return self._api.job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of an attempt that was placed. Costs a request, and one more where pods wait.
-
-        Raises: EngineUnreachable, which is no end.
-        """
+        """See `Engine.status`. Costs a request, and one more if pods wait."""
         job = self._api.job(name)
         if job is None:
             remaining = [
@@ -98,7 +269,7 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
-        """Delete an attempt that has not ended, and return when its last pod is gone. Raises: EngineUnreachable."""
+        """See `Engine.cancel`."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
@@ -109,10 +280,7 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that the newest pod of an element wrote, and how it ended; "" without any.
-
-        Raises: EngineUnreachable.
-        """
+        """See `Engine.logs`: of the newest pod, with its end."""
         pods = self._api.pods(name, element=element)
         for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
             text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)
@@ -121,7 +289,7 @@ class KubernetesEngine:
         return ""
 
     def close(self) -> None:
-        """Leave attempts to Kubernetes: they go on."""
+        """See `Engine.close`."""
         self._api.close()
 
 
@@ -130,6 +298,6 @@ def _is_leaving(job: dict[str, Any]) -> bool:
 
 
 def _n_indexes(text: str) -> int:
-    """Return how many indexes Kubernetes' text names: 5 for '1,3-5,7'."""
+    """Return a count: 5 for '1,3-5,7'."""
     runs = [run.partition("-") for run in text.split(",") if run]
     return sum(int(last or first) - int(first) + 1 for first, _, last in runs)

@@ -1,6 +1,6 @@
-"""Kubernetes' API server through the official client: Jobs, their pods, and why they wait, as plain JSON.
+"""Call Kubernetes' API server through the official client: Jobs, pods, and why they wait, as plain JSON.
 
-Only an answer of the server counts. A server out of reach, or overloaded, is no statement about a Job.
+An unreachable or overloaded server is no evidence about a Job.
 """
 
 import json
@@ -11,28 +11,28 @@ from typing import Any
 from loader.errors import EngineUnreachable, InvalidCluster, MissingDependency
 
 ANSWER_S = (10.0, 60.0)
-"""Seconds for a connection, and for an answer."""
+"""Time limits of a connection and an answer, in s."""
 JOB_LABEL = "batch.kubernetes.io/job-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 TAIL_LINES = 1000
 LOG_BYTES = 64 * 2**10
 _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
-"""Statuses that say nothing of the question, beside those from 500 on; 0: the client's, of TLS."""
+"""Statuses without an answer, besides 500 and above; 0: the client's, of TLS."""
 _OF_THE_USER = frozenset({401, 403})
-"""Statuses that refuse who asks; after an answer they pass: a token is renewed, a quota is free again."""
+"""Statuses that refuse the caller; after a first answer they pass."""
 
 Json = dict[str, Any]
 
 
 class KubernetesApi:
-    """The API server of a kubeconfig's context, or of the cluster that this process runs in. All in one namespace.
+    """The API server of a kubeconfig's context, or of the cluster of this pod, in one namespace.
 
-    Methods raise EngineUnreachable for a server that does not answer, InvalidCluster for one that refuses.
+    Methods raise EngineUnreachable for a server that does not respond, InvalidCluster for a refusal.
     """
 
     def __init__(self, context: str, namespace: str) -> None:
-        """Find the server and who asks it. Raises: InvalidCluster, MissingDependency."""
+        """Find server and credentials. Raises: InvalidCluster; MissingDependency."""
         try:
             from kubernetes import client, config
         except ImportError as error:
@@ -62,34 +62,34 @@ class KubernetesApi:
         self._objects = client.CustomObjectsApi(self._client)
 
     def create_job(self, body: Json) -> bool:
-        """Create a Job; return False where one of its name is there."""
+        """Create a Job; return False if its name exists."""
         create = self._batch.create_namespaced_job
         return self._ask(create, body=body, field_validation="Strict", silent=(409,)) is not None
 
     def job(self, name: str) -> Json | None:
-        """Return a Job, None where there is none."""
+        """Return a Job or None."""
         return self._json(self._batch.read_namespaced_job, name=name, silent=(404,))
 
     def delete_job(self, name: str, uid: str) -> None:
-        """Begin to delete a Job, which goes once its last pod has ended. uid: of this Job, and no later one."""
+        """Begin to delete a Job, which goes after its last pod. uid: protects a later Job of the name."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         self._ask(self._batch.delete_namespaced_job, name=name, body=body, silent=(404, 409))
 
     def pods(self, job: str, *, element: int | None = None, phase: str = "") -> list[Json]:
-        """Return the pods of a Job: of all elements or of one, in any phase or in one."""
+        """Return the pods of a Job. element, phase: limit them."""
         labels = f"{JOB_LABEL}={job}" + ("" if element is None else f",{INDEX_LABEL}={element}")
         chosen: dict[str, Any] = {"field_selector": f"status.phase={phase}"} if phase else {}
         pods = self._json(self._core.list_namespaced_pod, label_selector=labels, **chosen)
         return list(pods["items"]) if pods else []
 
     def log(self, pod: str) -> str:
-        """Return the last 64 KiB that a pod wrote, "" where it has not begun or is gone."""
+        """Return the last 64 KiB that a pod wrote, "" before its start or after its end."""
         read = self._core.read_namespaced_pod_log
         text = self._ask(read, name=pod, tail_lines=TAIL_LINES, silent=(400, 404))
         return (text or b"")[-LOG_BYTES:].decode(errors="replace")
 
     def queued(self, uid: str) -> str:
-        """Return why Kueue lets a Job wait, "" where it has not said so or may not be asked."""
+        """Return why Kueue delays a Job, or ""."""
         for version in _KUEUE:
             workloads = self._json(
                 self._objects.list_namespaced_custom_object,
@@ -123,7 +123,6 @@ class KubernetesApi:
     def _ask(
         self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
     ) -> bytes | None:
-        """Return the body of an answer, None for a status of `silent`."""
         from urllib3.exceptions import HTTPError
 
         try:
@@ -155,13 +154,13 @@ class KubernetesApi:
 
 
 def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:
-    """Return whether the status of an object has one of these conditions."""
+    """Return whether an object has one of these conditions."""
     conditions = conditioned.get("status", {}).get("conditions", [])
     return any(one["type"] in kinds and one["status"] == "True" for one in conditions)
 
 
 def why_pending(pod: Mapping[str, Any]) -> str:
-    """Return why a pod does not run yet, in Kubernetes' words."""
+    """Return why a pod does not run, in Kubernetes' words."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")
@@ -174,7 +173,7 @@ def why_pending(pod: Mapping[str, Any]) -> str:
 
 
 def how_ended(pod: Mapping[str, Any]) -> str:
-    """Return how a pod ended and where, "" before its end."""
+    """Return how and where a pod ended, "" before its end."""
     status = pod.get("status", {})
     node = pod.get("spec", {}).get("nodeName", "no node")
     for container in status.get("containerStatuses", []):
@@ -201,5 +200,4 @@ def _message(error: Any) -> str:
 
 
 def _inside() -> bool:
-    """Return whether this process is a pod that has no kubeconfig."""
     return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ

@@ -1,6 +1,6 @@
-"""A runner on this machine, with a worker process per core. It ends with the process that began it.
+"""Run a runner on this machine; it ends with the process that began it.
 
-A runner holds a lock on a file of its attempt's name, so that every process of this user sees which runners live.
+A runner holds a lock on a file of its attempt's name, so every process of this user sees which runners live.
 """
 
 import fcntl
@@ -22,14 +22,14 @@ from ..runner_process import open_runner, parser
 from .engine import AttemptStatus
 
 END_S = 10.0
-"""Seconds that a runner has after SIGTERM to store its outcomes, before SIGKILL."""
+"""Seconds for a runner to store its outcomes between SIGTERM and SIGKILL."""
 LOG_BYTES = 64 * 2**10
 KEPT_S = 86_400.0
 """Files of a runner whose parent was killed stay this long, in s."""
 
 
 class LocalEngine:
-    """Attempts as a process each."""
+    """Runs each attempt as a process."""
 
     poll_s = 0.1
 
@@ -38,7 +38,7 @@ class LocalEngine:
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Begin a runner. Where it fails, `status` returns "ended", and the next attempt begins another one."""
+        """Begin a runner. If it fails, `status` returns "ended", and the next attempt begins another."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         there = self._folder.lstat()  # a link may lead anywhere
         if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
@@ -65,7 +65,7 @@ class LocalEngine:
         return self._path(name, "lock").exists()
 
     def status(self, name: str) -> AttemptStatus:
-        """See `Engine.status`; attempts of other machines have ended as far as this one can tell."""
+        """See `Engine.status`. Attempts of other machines count as ended."""
         if name in self._begun:
             self._begun[name].poll()
         return (
@@ -102,7 +102,6 @@ class LocalEngine:
         self._begun.clear()
 
     def _remove_left(self) -> None:
-        """Remove old files of runners that live no more and whose process could not."""
         for lock in self._folder.glob("*.lock"):
             with suppress(FileNotFoundError):
                 if time.time() - lock.stat().st_mtime > KEPT_S and self._runner(lock.stem) is None:
@@ -113,7 +112,6 @@ class LocalEngine:
         return self._folder / f"{name}.{kind}"
 
     def _runner(self, name: str) -> int | None:
-        """Return the process of a runner that lives."""
         try:
             with self._path(name, "lock").open() as lock:
                 try:
@@ -126,10 +124,6 @@ class LocalEngine:
 
 
 def _environment(runner: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a runner, which imports what this process does, whatever folder both run in.
-
-    Python puts the current folder first on the path of `python -m`, and the script's folder on the path of a command.
-    """
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     if runner[0] == sys.executable:
         safe["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
@@ -137,7 +131,7 @@ def _environment(runner: Sequence[str]) -> dict[str, str]:
 
 
 class InlineEngine:
-    """An engine whose `submit` returns once the attempt has ended; errors of the runner come through."""
+    """An engine whose `submit` runs the whole attempt; errors of the runner propagate."""
 
     poll_s = 0.0
 

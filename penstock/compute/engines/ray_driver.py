@@ -1,6 +1,6 @@
-"""Driver of an attempt on a Ray cluster: it keeps one runner per slot at work, and restarts runners that die.
+"""Driver of an attempt on a Ray cluster: keeps one runner per slot at work and restarts dead ones.
 
-It is the entrypoint of the Ray job, and runs where the head puts it, with the cluster's own Ray.
+It is the entrypoint of the Ray job, and runs with the cluster's own Ray.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from .ray_element import element
 
 BEGUN = 8
-"""Starts of a runner, at most, in an attempt."""
+"""Most starts of a runner in an attempt."""
 
 
 STOPPED = 143
@@ -22,7 +22,7 @@ STOPPED = 143
 
 
 def main() -> int:
-    """Run the runners of an attempt; return the exit status: 0 where no runner is left to begin."""
+    """Run the runners of an attempt; return the exit status."""
     import ray
 
     ends = threading.Event()
@@ -80,7 +80,6 @@ class _Driver:
         self._running[self._task.remote(*arguments)] = number
 
     def _result(self, ref: Any) -> tuple[int, str]:
-        """Return exit status and last output of a runner, or Ray's error if its node or process died."""
         try:
             code, text = self._ray.get(ref)
             return int(code), str(text)
@@ -88,12 +87,10 @@ class _Driver:
             return 1, f"{type(error).__name__}: {error}"
 
     def _say(self, number: int, code: int, text: str) -> None:
-        """Write the last words of a runner, by which `RayEngine.logs` finds them."""
         for line in (*text.splitlines(), f"begun {self._begun[number]} times, ended with {code}"):
             print(f"element {number}: {line}", flush=True)
 
     def _cancel(self) -> None:
-        """Cancel all runners, and wait for them."""
         for ref in self._running:
             self._ray.cancel(ref, force=False)
         if self._running:

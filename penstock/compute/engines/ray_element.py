@@ -1,4 +1,4 @@
-"""A runner as a task of Ray. The cluster's nodes import it; it needs nothing of Ray itself."""
+"""Run a runner as a task of Ray. The nodes import this module, which needs nothing of Ray."""
 
 import os
 import re
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 LOG_BYTES = 64 * 2**10
-"""Bytes that a runner wrote, the last ones, which its driver gets."""
+"""Last bytes of a runner's output that its driver receives."""
 END_S = 10.0
-"""Seconds that a runner has after SIGTERM to store its outcomes, before SIGKILL."""
+"""Seconds for a runner to store its outcomes between SIGTERM and SIGKILL."""
 LINE = re.compile(r"element (\d+): (.*)")
-"""A line of the driver that a runner wrote."""
+"""A line of the driver with a runner's output."""
 
 
 def element(runner: Sequence[str], number: int, elements: int, environment: str) -> tuple[int, str]:
-    """Run a runner to its end, and return its exit status and last words. It ends with this process too.
+    """Run a runner to its end; return exit status and last output. It ends with this process.
 
-    environment: file of NAME=value lines for a shell, with the secrets of the node; "" without one.
+    environment: shell file of NAME=value lines with the node's secrets, or "".
     """
     command = [*runner, "--element", str(number), "--elements", str(elements), "--with-parent"]
     if environment:
@@ -41,7 +41,7 @@ def element(runner: Sequence[str], number: int, elements: int, environment: str)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a live runner: SIGTERM, then SIGKILL for it and its workers."""
+    """End a live runner: SIGTERM, then SIGKILL for its group."""
     with suppress(ProcessLookupError):
         if process.poll() is None:
             process.terminate()

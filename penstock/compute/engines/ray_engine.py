@@ -1,7 +1,7 @@
-"""Ray as an engine: an attempt at a job is a Ray job of that name, whose driver begins runners as tasks.
+"""Ray as an engine: an attempt is a Ray job of that name, whose driver begins runners as tasks.
 
-It speaks the REST interface of Ray Jobs: who waits needs no Ray of the cluster's release. A head that was lost
-forgets its jobs: the attempt has ended then, and the next skips blocks that are done.
+It uses the REST interface of Ray Jobs, so the waiting machine needs no Ray. A lost head forgets its jobs: the attempt
+has ended, and the next skips finished blocks.
 """
 
 import json
@@ -23,11 +23,11 @@ from .engine import AttemptStatus
 from .ray_element import LINE, LOG_BYTES
 
 ANSWER_S = 30.0
-"""A head is waited for this long, in s."""
+"""Time limit of an answer, in s."""
 CANCEL_S = 120.0
-"""A job that has not ended this long after it was stopped is no answer."""
+"""Longest wait for the end of a stopped job, in s."""
 END_S = 20
-"""Seconds that Ray gives a driver to end its runners, before it kills it."""
+"""Seconds that Ray gives a driver to end its runners."""
 _LOOKS = {
     "PENDING": "waiting",
     "RUNNING": "running",
@@ -53,7 +53,7 @@ class RayEngine:
         gpu_type: str = "",
         environment: str = "",
     ) -> None:
-        """Costs nothing. The token of a cluster that asks for one is read where Ray's own tools read it.
+        """Costs nothing: each request reads the token where Ray's own tools read it.
 
         address: of the head's dashboard, such as "http://head:8265". environment: file of NAME=value lines on nodes.
         gpu_type: in Ray's words, such as "A100"; "": any.
@@ -110,7 +110,7 @@ class RayEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`: Ray sends SIGTERM to the driver, which waits for its runners."""
+        """See `Engine.cancel`. Ray sends SIGTERM to the driver, which waits for its runners."""
         until_s = time.monotonic() + CANCEL_S
         while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
             self._asked("POST", f"/api/jobs/{name}/stop")
@@ -119,7 +119,7 @@ class RayEngine:
             time.sleep(0.5)
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`: of runners that failed, and of the driver where it began none."""
+        """See `Engine.logs`: output of failed runners, or of a driver that began none."""
         text = str((self._asked("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))
         lines = [
             match[2] for line in text.splitlines() if (match := LINE.match(line)) and int(match[1]) == element
@@ -128,14 +128,13 @@ class RayEngine:
         return "\n".join(lines or others)[-LOG_BYTES:]
 
     def close(self) -> None:
-        """Leave attempts to Ray: they go on."""
+        """See `Engine.close`."""
 
     def _job(self, name: str) -> dict[str, Any] | None:
         job: dict[str, Any] | None = self._asked("GET", f"/api/jobs/{name}")
         return job
 
     def _counts(self, job_id: str) -> Mapping[str, int]:
-        """Return state -> number of a job's runners that are tasks of Ray by now."""
         if not job_id:
             return {}
         query = f"?filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
@@ -148,7 +147,6 @@ class RayEngine:
         return counts
 
     def _free(self, waiting: int) -> str:
-        """Return why runners wait: what they ask for, and what of it the cluster has."""
         body = self._asked("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
         asked = {"CPU": self._facts["cpus"], "GPU": self._facts["gpus"]}
@@ -162,7 +160,6 @@ class RayEngine:
         return f"{free}: {', '.join(there)} are in use"
 
     def _asked(self, method: str, path: str, body: object = None) -> Any:
-        """Return the head's answer, None for what it does not know. Raises: EngineUnreachable; InvalidCluster."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_authorization()}
         request = urllib.request.Request(self._address + path, data, headers, method=method)
@@ -185,17 +182,17 @@ class RayEngine:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Another server would get the token."""
+    """Follows no redirect, which would send the token to another server."""
 
     def redirect_request(self, *_: object) -> None:
-        """Follow none: a redirect is an answer of no use."""
+        """Return None."""
 
 
 _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def _authorization() -> dict[str, str]:
-    """Return the header of a cluster that asks for a token, which is looked for where Ray's own tools look."""
+    """Return the authorization header, with the token that Ray's own tools would use."""
     token = os.environ.get("RAY_AUTH_TOKEN", "")
     usual = Path.home() / ".ray" / "auth_token"
     path = os.environ.get("RAY_AUTH_TOKEN_PATH") or (str(usual) if usual.exists() else "")

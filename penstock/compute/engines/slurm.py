@@ -1,19 +1,203 @@
-"""Slurm as an engine: an attempt at a job is arrays of one name, and each element begins the job's runner.
+"""Slurm as an engine: an attempt is arrays of one name, and each element runs the job's runner.
 
-The name is the handle. The store records what is done; Slurm only answers whether anything still waits or runs.
+A failed command is no evidence about a job: only the controller's answer counts.
 """
 
 import shlex
-from collections.abc import Sequence
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.errors import InvalidCluster
+from loader.errors import EngineUnreachable, InvalidCluster
 
 from .engine import AttemptStatus
-from .slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
+
+ANSWER_S = 60.0
+"""Time limit of a command, in s."""
+KILL_AFTER_S = 5.0
+"""Seconds until cancelled elements receive SIGKILL; Slurm's own KillWait is 30."""
+CANCEL_S = 120.0
+"""Elements on a lost node stay in the queue until Slurm declares the node down."""
+LOG_BYTES = 64 * 2**10
+
+HELD = "launch failed requeued held"
+"""Slurm's reason for an element whose launch failed."""
+PLAIN = {
+    HELD: "the launch failed, and penstock lets it begin again",
+    "BadConstraints": "no node of the partition has what the slot asks for",
+    "BeginTime": "a moment until the next start",
+    "JobArrayTaskLimit": "as many run as the cluster's file has slots",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "its owner holds it: scontrol release",
+    "Licenses": "no licence is free",
+    "PartitionDown": "the partition takes no jobs at the moment",
+    "PartitionInactive": "the partition takes no jobs at the moment",
+    "PartitionNodeLimit": "the slot asks for more than the partition gives",
+    "PartitionTimeLimit": "limit_s is above the partition's limit",
+    "Priority": "others are ahead in the queue",
+    "ReqNodeNotAvail": "nodes are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "Resources": "all nodes that fit are busy, down or drained",
+}
+"""Slurm's reason -> plain words; see also `plain`."""
+WAITING = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
+        *("SPECIAL_EXIT", "STOPPED", "SUSPENDED"),
+    }
+)
+RUNNING = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"})
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+
+_REFUSED = (
+    "Batch job submission failed",
+    "invalid ",
+    "Invalid ",
+    "unrecognized option",
+    "not found",
+    "not permitted",
+)
+_SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
+"""sbatch refused if it prints a word of the first and none of the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements:
+    """Elements of all arrays of one name."""
+
+    states: Mapping[str, int]
+    """Slurm's state -> number of elements."""
+    reasons: Mapping[str, int]
+    """Slurm's reason for waiting -> number of elements."""
+
+    held: Sequence[str]
+    """Ids of elements that Slurm holds after a failed launch."""
+    jobs: Sequence[str] = ()
+    """Jobs with their partitions: '12 in partition long'."""
+
+    def count(self, words: frozenset[str]) -> int:
+        """Return the number of elements in these states."""
+        return sum(n for word, n in self.states.items() if word in words)
+
+    @property
+    def reason(self) -> str:
+        """Reasons for waiting, most frequent first: 'Priority (2): others are ahead in the queue'."""
+        ordered = sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+        return "; ".join(f"{reason} ({n}){plain(reason)}" for reason, n in ordered)
+
+    @property
+    def place(self) -> str:
+        """The elements for Slurm's commands: 'Slurm job 12 in partition long'."""
+        more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
+        return f"Slurm job {self.jobs[0]}{more}" if self.jobs else ""
+
+
+def plain(reason: str) -> str:
+    """Return ': ' and plain words for a reason of Slurm, or ""."""
+    word = reason.partition(",")[0].partition(" ")[0]
+    text = PLAIN.get(reason) or PLAIN.get(word)
+    if text is None and word.startswith(("Assoc", "QOS", "MaxJob")):
+        text = "a limit of the account or of its quality of service"
+    return f": {text}" if text else ""
+
+
+class SlurmQueue:
+    """Slurm's commands, local or behind a prefix such as ["ssh", "login1"], which takes one line for a shell."""
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._prefix = tuple(prefix)
+
+    def submit(self, script: str, options: Sequence[str]) -> None:
+        """Pass a script to sbatch. Raises: EngineUnreachable; InvalidCluster for a refusal."""
+        ended = self._run(["sbatch", "--parsable", *options], script)
+        if ended.returncode:
+            message = ended.stderr.strip()
+            if any(word in message for word in _REFUSED) and not any(word in message for word in _SILENT):
+                raise InvalidCluster(
+                    f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
+                )
+            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
+
+    def elements(self, name: str) -> Elements:
+        """Return the controller's elements.
+
+        The controller forgets an element MinJobAge (300 s) after its end. Elements cancelled before their start count
+        as one.
+        """
+        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
+        states: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
+        held = []
+        jobs: dict[str, str] = {}
+        for line in lines.splitlines():
+            element, partition, state, reason = line.strip().split("|", 3)
+            number = element.partition("_")[0]
+            jobs[number] = f"{number} in partition {partition}"
+            states[state] += 1
+            if state in WAITING and reason != "None":
+                reasons[reason] += 1
+                if reason == HELD:
+                    held.append(element)
+        newest = [jobs[number] for number in sorted(jobs, key=int)]
+        return Elements(states=states, reasons=reasons, held=held, jobs=newest)
+
+    def release(self, elements: Sequence[str]) -> None:
+        """Release held elements. Raises: EngineUnreachable."""
+        if elements:  # fails too for one that ended meanwhile: who looks again sees what is still held
+            self._run(["scontrol", "release", ",".join(elements)])
+
+    def cancel(self, name: str) -> None:
+        """Cancel all elements of a name; return when the last process has ended. Raises: EngineUnreachable."""
+        begun = time.monotonic()
+        self._answer(["scancel", f"--name={name}"])
+        while (elements := self.elements(name)).count(WAITING | RUNNING):
+            lasted = time.monotonic() - begun
+            if lasted > CANCEL_S:
+                raise EngineUnreachable(
+                    f"{elements.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
+                    "cancel again"
+                )
+            kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
+            self._answer(["scancel", *kill, f"--name={name}"])
+            time.sleep(0.5)
+
+    def tail(self, path: str) -> str:
+        """Return the last 64 KiB of a file, or "". Raises: EngineUnreachable."""
+        line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
+        return self._answer(["sh", "-c", line])
+
+    def _answer(self, command: Sequence[str]) -> str:
+        ended = self._run(command)
+        if ended.returncode:
+            raise EngineUnreachable(
+                f"{command[0]} ended with {ended.returncode}: {ended.stderr.strip() or 'no message'}"
+            )
+        return ended.stdout
+
+    def _run(self, command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+        full = [*self._prefix, shlex.join(command)] if self._prefix else list(command)
+        try:
+            return subprocess.run(
+                full, input=text, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
+            )
+        except FileNotFoundError as error:
+            raise InvalidCluster(
+                f"there is no command {full[0]!r} here; install Slurm's commands, or give the cluster "
+                'submit = ["ssh", "<login node>"]'
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise EngineUnreachable(f"{command[0]} did not answer within {ANSWER_S:.0f} s") from error
+
 
 BEGUN = 8
-"""Starts of the runner in an element, at most: a runner that the kernel killed costs no turn in Slurm's queue."""
+"""Most starts of the runner in an element."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -45,11 +229,11 @@ exit "$status"
 def element_script(
     runner: Sequence[str], *, environment: str, first: int, elements: int, final: Sequence[int] = (0,)
 ) -> str:
-    """Return the text that sbatch gets.
+    """Return the text for sbatch.
 
     runner: its command, without element and elements.
-    environment: file of NAME=value lines on the nodes, for a shell; "" without one.
-    first: the number that the array's element 0 stands for.
+    environment: shell file of NAME=value lines on the nodes; "" for none.
+    first: number of the array's element 0.
     elements: number of elements of all arrays of the attempt.
     final: exit codes after which nothing would change, 0 among them.
     """
@@ -64,21 +248,21 @@ def element_script(
 
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost: who is done with an element's share takes another one."""
+"""Blocks differ in cost: a runner that finishes early takes another element."""
 NOTICE_S = 120
-"""A runner gets its signal this long before its time limit, in s."""
+"""Slurm signals a runner this long before its time limit, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmCluster:
-    """Description of a Slurm cluster, and of what a runner gets there."""
+    """A Slurm cluster, and the resources of a runner."""
 
     slots: int
     """Runners at once, at most."""
     cpus: int = 1
     """Processors of a runner."""
     memory_bytes: int = 0
-    """Memory of a runner; 0: as the queue gives."""
+    """Memory of a runner; 0: the queue's default."""
     gpus: int = 0
     """GPUs of a runner."""
     gpu_type: str = ""
@@ -90,18 +274,17 @@ class SlurmCluster:
     queue: str = ""
     """Partition; "": Slurm's default."""
     account: str = ""
-    """Account that pays; "": Slurm's default."""
+    """Account to bill; "": Slurm's default."""
     environment: str = ""
-    """File of NAME=value lines on the nodes, read by a shell; "": none. Secrets stand here."""
+    """Shell file of NAME=value lines on the nodes, with secrets; "": none."""
     logs: str = ""
-    """Folder that nodes and login node share, for what elements write; "": nothing is kept."""
+    """Shared folder for output of elements; "": none."""
     submit: Sequence[str] = ()
-    """Command that takes one line for a shell, such as ["ssh", "login1"]; empty: Slurm's commands of this machine."""
+    """Prefix for Slurm's commands, such as ["ssh", "login1"]; empty: this machine's."""
     array_max: int = 1000
-    """Elements of an array, at most: the cluster's MaxArraySize less 1."""
+    """Most elements of an array: the cluster's MaxArraySize less 1."""
 
     def __post_init__(self) -> None:
-        """Check the numbers. Raises: InvalidCluster."""
         least = {"slots": 1, "cpus": 1, "array_max": 1}
         for name in ("slots", "cpus", "array_max", "memory_bytes", "gpus", "scratch_bytes", "limit_s"):
             value = getattr(self, name)
@@ -113,14 +296,14 @@ class SlurmCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Part of an attempt that Slurm takes at once."""
+    """Part of an attempt that Slurm accepts at once."""
 
     first: int
     """Number of its first element in the attempt."""
     size: int
     """Number of its elements."""
     at_once: int
-    """Elements that may run at the same time."""
+    """Elements that may run in parallel."""
 
 
 class SlurmEngine:
@@ -133,13 +316,7 @@ class SlurmEngine:
         self._queue = SlurmQueue(cluster.submit)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt; who is killed in the middle has placed some of its arrays, which `find` finds.
-
-        runner: command that gets --element and --elements; it computes blocks element, element + elements ...
-        final: exit codes of the runner after which it is not begun again.
-
-        Raises: EngineUnreachable, after which arrays may have been placed; InvalidCluster if Slurm refuses.
-        """
+        """See `Engine.submit`. A submitter killed midway has placed some arrays, which `find` finds."""
         arrays = arrays_of(n_blocks, self._cluster.slots, self._cluster.array_max)
         for array in arrays:
             script = element_script(
@@ -152,16 +329,11 @@ class SlurmEngine:
             self._queue.submit(script, options_of(self._cluster, name, array))
 
     def find(self, name: str) -> bool:
-        """Return whether the controller has an attempt of this name. Raises: EngineUnreachable."""
+        """See `Engine.find`."""
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of an attempt that was placed.
-
-        Elements that Slurm holds after a failed launch may begin again: they would wait until a person released them.
-
-        Raises: EngineUnreachable, which is no end.
-        """
+        """See `Engine.status`. Releases elements that Slurm holds after a failed launch."""
         elements = self._queue.elements(name)
         self._queue.release(elements.held)
         waiting, running = elements.count(WAITING), elements.count(RUNNING)
@@ -175,20 +347,20 @@ class SlurmEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """Cancel an attempt, and return when its last process has ended. Raises: EngineUnreachable."""
+        """See `Engine.cancel`."""
         self._queue.cancel(name)
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that an element wrote, "" without any. Raises: EngineUnreachable."""
+        """See `Engine.logs`."""
         index = element % self._cluster.array_max
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
 
     def close(self) -> None:
-        """Leave attempts to Slurm: they go on."""
+        """See `Engine.close`."""
 
 
 def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
-    """Return the arrays of an attempt: four elements per slot, and never more elements than blocks."""
+    """Return the arrays of an attempt: four elements per slot, at most one per block."""
     n_elements = min(n_blocks, ELEMENTS_PER_SLOT * slots)
     at_once = min(slots, n_elements)
     arrays = []
@@ -200,7 +372,7 @@ def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
 
 
 def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
-    """Return the options of sbatch. The environment of who submits stays away from Slurm, which would keep it."""
+    """Return the options of sbatch, which keep the submitter's environment out of Slurm."""
     options = {
         "job-name": name,
         "array": f"0-{array.size - 1}%{array.at_once}",

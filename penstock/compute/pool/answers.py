@@ -1,6 +1,6 @@
-"""Answers of workers, read as plain data: they can name no code to run, and no unexpected class.
+"""Decode the answers of workers as plain data, which can name no code and no unexpected class.
 
-The dataclasses that may come are those that the function's return annotation names, itself or in their fields.
+Only dataclasses in the function's return annotation are accepted.
 """
 
 import functools
@@ -23,38 +23,38 @@ _HOLDERS = frozenset({list, dict})
 
 
 class NotAnAnswer(ValueError):
-    """An answer that no sound worker gives."""
+    """An answer that no healthy worker gives."""
 
 
 def answer_types(function: Callable[..., Any]) -> Types:
-    """Return the dataclasses that the function may return, by its annotation; none where it has none."""
+    """Return the dataclasses that the function's return annotation names."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
     try:
         returned = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):  # a name that is there for type checkers alone
+    except (NameError, TypeError, AttributeError):  # a name that only type checkers import
         return {}
-    found: dict[str, type] = {}
-    _collect(returned, found)
-    return found
+    types: dict[str, type] = {}
+    _collect(returned, types)
+    return types
 
 
-def _collect(hint: Any, found: dict[str, type]) -> None:
-    for one in typing.get_args(hint):
-        _collect(one, found)
+def _collect(hint: Any, types: dict[str, type]) -> None:
+    for argument in typing.get_args(hint):
+        _collect(argument, types)
     if not (isinstance(hint, type) and is_dataclass(hint)):
         return
     name = f"{hint.__module__}:{hint.__qualname__}"
-    if name not in found:
-        found[name] = hint
+    if name not in types:
+        types[name] = hint
         for of_field in typing.get_type_hints(hint).values():
-            _collect(of_field, found)
+            _collect(of_field, types)
 
 
 def decoded(body: bytes | bytearray, types: Types) -> Any:
-    """Return the value of `worker.encoded`. types: the dataclasses that may be in it. Raises: NotAnAnswer."""
+    """Return the value of `worker.encoded`. types: accepted dataclasses. Raises: NotAnAnswer."""
     try:
         (length,) = _LENGTH.unpack_from(body)
         if not length:
@@ -70,25 +70,25 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
 
 
 def failure_told(body: bytes | bytearray) -> tuple[str, str]:
-    """Return (code, reason) that a worker gave, or that it gave none."""
+    """Return the (code, reason) of a failure."""
     try:
-        told = decoded(body, {})
+        failure = decoded(body, {})
     except NotAnAnswer as error:
         return "exception", str(error)
-    if isinstance(told, list) and len(told) == 2 and all(isinstance(one, str) for one in told):
-        return told[0], told[1]
-    return "exception", "a worker failed, and did not say of what"
+    if isinstance(failure, list) and len(failure) == 2 and all(isinstance(one, str) for one in failure):
+        return failure[0], failure[1]
+    return "exception", "a worker failed, without a reason"
 
 
 def _pieces(rest: memoryview, sizes: Any) -> Iterator[bytes]:
     at = 0
     for size in sizes:
         if type(size) is not int or size < 0 or at + size > len(rest):
-            raise NotAnAnswer("a worker's answer is shorter than it says")
+            raise NotAnAnswer("a worker's answer is shorter than its sizes")
         yield bytes(rest[at : at + size])
         at += size
     if at != len(rest):
-        raise NotAnAnswer("a worker's answer is longer than it says")
+        raise NotAnAnswer("a worker's answer is longer than its sizes")
 
 
 def _known(name: str, types: Types) -> type:
@@ -101,7 +101,7 @@ def _known(name: str, types: Types) -> type:
 
 
 class _Reader:
-    """Reader of an answer. classes: its dataclasses, by number; pieces: its bytes, by number."""
+    """Decoder. classes: dataclasses by number; pieces: bytes by number."""
 
     def __init__(self, classes: Sequence[type], pieces: Sequence[bytes]) -> None:
         self._classes = [(one, [of.name for of in fields(one) if of.init]) for one in classes]
@@ -109,7 +109,7 @@ class _Reader:
         self._kinds: Mapping[str, Callable[[Any], Any]] = {
             "dict": self._mapping,
             "pairs": lambda held: dict(self._each(pair) for pair in held),
-            "is": self._made,
+            "is": self._dataclass,
             "tuple": lambda held: tuple(self._each(held)),
             "set": lambda held: set(self._each(held)),
             "frozenset": lambda held: frozenset(self._each(held)),
@@ -120,28 +120,27 @@ class _Reader:
         }
 
     def value(self, plain: Any) -> Any:
-        """Return the value that the JSON stands for."""
         if isinstance(plain, list):
             return self._each(plain)
         if not isinstance(plain, dict):
             return plain
         ((name, held),) = plain.items()
         if name not in self._kinds:
-            raise NotAnAnswer(f"a worker's answer has a value of kind {name!r}, which there is not")
+            raise NotAnAnswer(f"a worker's answer has a value of kind {name!r}, which does not exist")
         return self._kinds[name](held)
 
-    def _each(self, some: Iterable[Any]) -> list[Any]:
-        return [self.value(one) if type(one) in _HOLDERS else one for one in some]
+    def _each(self, values: Iterable[Any]) -> list[Any]:
+        return [self.value(one) if type(one) in _HOLDERS else one for one in values]
 
     def _mapping(self, held: dict[str, Any]) -> dict[str, Any]:
         if _HOLDERS.isdisjoint(map(type, held.values())):
             return held
         return dict(zip(held, self._each(held.values()), strict=True))
 
-    def _made(self, held: Any) -> Any:
+    def _dataclass(self, held: Any) -> Any:
         number, values = held
-        made, names = self._classes[number]
-        return made(**dict(zip(names, self._each(values), strict=True)))
+        kind, names = self._classes[number]
+        return kind(**dict(zip(names, self._each(values), strict=True)))
 
     def _array(self, held: Any) -> Any:
         import numpy as np

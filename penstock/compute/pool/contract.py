@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Code = Literal["exception", "timeout", "crashed", "memory"]
 Progress = Callable[[int, int], None]
-"""(units done, units in all); in the thread that iterates, done never goes back and ends at the total."""
+"""(units done, total), in the iterating thread; ends at the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,9 @@ class Failure:
     """Reason why a unit has no value."""
 
     code: Code
-    """"exception": the function raised, its unit does not pickle, or its value is not plain. "timeout": it took too
-    long. "crashed": its process died (signal, exit). "memory": it raised MemoryError."""
+    """"exception": raised, or the unit or value cannot be sent; "timeout"; "crashed": the process died; "memory"."""
     reason: str
-    """The first line is the summary; lines after it are the end of the traceback."""
+    """Summary on the first line, then the end of the traceback."""
 
     @property
     def summary(self) -> str:
@@ -35,24 +34,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[R]):
-    """Result of one unit: the function's value, or the failure."""
+    """Result of one unit: a value or a failure."""
 
     value: R | None = None
-    """Value of the function, which may be None; None for a failure."""
+    """Return value, which may be None; None for a failure."""
     error: Failure | None = None
-    """The failure; None where the function returned."""
+    """The failure, or None."""
 
     @property
     def ok(self) -> bool:
-        """True where the function returned."""
+        """True if the function returned."""
         return self.error is None
 
 
 class Compute(Protocol):
-    """An engine. Thread-safe: maps may run side by side, and share its workers."""
+    """An engine. Thread-safe: concurrent maps share its workers."""
 
     isolates: bool
-    """True where a unit that hangs or kills its process costs only itself; otherwise timeout_s is not kept."""
+    """True if a unit that hangs or kills its process costs only itself."""
 
     def map(
         self,
@@ -64,28 +63,22 @@ class Compute(Protocol):
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """Yield one outcome per unit, in the order of `units`, lazily: nothing runs before the first is asked for.
+        """Yield one outcome per unit, in order, lazily: nothing runs before the first is requested.
 
-        Memory stays flat over any number of units: only so many run ahead of the consumer. Closing the iterator (or an
-        exception in the consumer) cancels the running units and leaves no process behind.
+        Only a bounded number of units runs ahead. Closing the iterator cancels running units and leaves no process
+        behind.
 
-        timeout_s: seconds for each unit by itself, > 0, one for all or one of each. The start of a worker and its
-        imports do not count.
+        timeout_s: time limit of each unit, > 0, one for all or a list; a worker's start does not count.
+        variables: further environment variables of these workers; 'AWS_*' matches by prefix.
+        gpus: shares of GPUs (`gpus.shares`). Each running unit has one share exclusively.
 
-        variables: names of environment variables that these workers need besides the short list; 'AWS_*' names all that
-        begin so.
-
-        gpus: shares of GPUs (`gpus.shares`), one of which each unit has for itself while it runs: its worker sees no
-        others. Empty for units that take none.
-
-        Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for a timeout that is none, for
-        another number of them than of units, workers that cannot be started, an engine that was closed. Errors of
-        `progress` come through.
+        Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for an invalid timeout, workers
+        that cannot start, or a closed engine; errors of `progress`.
         """
         ...
 
     def close(self) -> None:
-        """Cancel every map and end every worker. Once is enough, twice does no harm."""
+        """Cancel every map and end every worker. Idempotent."""
         ...
 
 
@@ -101,7 +94,7 @@ def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence
 
 
 def checked(function: Callable[[Any], Any]) -> bytes:
-    """Return the function as bytes. Raises: Unpicklable."""
+    """Return the pickled function. Raises: Unpicklable."""
     try:
         return pickle.dumps(function, protocol=5)
     except Exception as error:

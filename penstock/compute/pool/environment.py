@@ -1,15 +1,76 @@
-"""Environment of a worker: a short list of this process's variables, and none of the secrets beside them.
+"""Choose a worker's environment: a short list of variables without secrets, and its GPUs.
 
-A worker decodes untrusted files. Such a file cannot leak a secret that the worker does not hold.
+A worker decodes untrusted files, which cannot leak secrets that it does not hold. GPUs are counted without importing
+torch; a worker stays bound to its share until it ends.
 """
 
+import ctypes
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from loader.storage import RangeReader
 from loader.storage.spec import is_secret
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+PLACE = "PENSTOCK_PLACE"
+"""Variable of a bound worker: its device."""
+_CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES, or the numbers of all GPUs that torch would use."""
+    variable = os.environ.get(VISIBLE)
+    if variable is None:
+        return tuple(map(str, range(n_gpus())))
+    entries = []
+    for entry in map(str.strip, variable.split(",")):
+        if not entry or entry.startswith("-") or entry == "NoDevFiles":  # CUDA reads no further
+            break
+        entries.append(entry)
+    return tuple(entries)
+
+
+def shares(gpus: Sequence[str], each: int) -> tuple[str, ...]:
+    """Return the GPUs in groups of `each`, as values of CUDA_VISIBLE_DEVICES. A smaller rest is dropped."""
+    return tuple(",".join(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each))
+
+
+def bound_to(share: str) -> Mapping[str, str]:
+    """Return the variables of a worker bound to a share."""
+    return {VISIBLE: share, PLACE: "cuda:0"}
+
+
+def place_here() -> str:
+    """Return "cuda:0" in a worker that is bound to a GPU, else ""."""
+    return os.environ.get(PLACE, "")
+
+
+@cache
+def n_gpus() -> int:
+    """Return the number of GPUs that a CUDA build of torch would use, from the driver."""
+    if not _built_for_cuda():
+        return 0
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # no driver
+        return 0
+    count = ctypes.c_int(0)
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
+
+
+def _built_for_cuda() -> bool:
+    spec = find_spec("torch")  # imports nothing
+    if spec is None or spec.origin is None:
+        return False
+    version = Path(spec.origin).with_name("version.py")
+    return version.exists() and _CUDA_BUILD.search(version.read_text()) is not None
+
 
 _NEEDED = frozenset(
     {
@@ -31,18 +92,14 @@ _FAMILIES = (
     *("LC_*", "OMP_*", "OPENBLAS_*", "MKL_*", "KMP_*", "GOMP_*", "BLIS_*", "MALLOC_*", "SVT_LOG"),
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "HIP_*", "ROCR_*", "PYTORCH_*", "TORCH*", "TRITON_*"),
 )
-"""Threads, memory, and accelerators; names of secrets are excluded."""
+"""Threads, memory and accelerators; names of secrets are excluded."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
-them, and they wait for the next product in a loop. A value that the environment sets comes first."""
+"""Each core has a worker. OpenBLAS would start a busy-waiting thread per core in each."""
 
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment that a worker is started with.
-
-    more: names of further variables, or of all that begin so: 'AWS_*'.
-    """
+    """Return the environment of a worker. more: further variables, or prefixes such as 'AWS_*'."""
     return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _is_for(name, more)}}
 
 
@@ -76,10 +133,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
-    """Return names of variables, or 'AWS_*' for all that begin so.
+    """Return variable names, or prefixes such as 'AWS_*', that these stores or URLs need.
 
-    places: stores, or URLs that are read beside them. A file system of fsspec outside this list needs
-    the variables in `ComputeResource.variables`.
+    Other file systems of fsspec need `ComputeResource.variables`.
     """
     return frozenset(name for place in places for name in _of(place))
 

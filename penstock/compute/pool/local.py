@@ -1,8 +1,7 @@
-"""Processes on this machine: a poison unit costs itself, not the map and not its neighbours.
+"""Run units in processes of this machine, or in the caller's thread.
 
-A thread per worker takes the next unit, hands it to a process of its own, and waits for the reply, the end of the
-process, or the timeout. A lot is several short units at a time. `pool` returns the outcome of a unit whose
-process dies.
+A poison unit costs only itself: a thread per worker hands the next lot of units to a process and waits for a reply,
+its end or the timeout. `pool` decides about units whose process dies.
 """
 
 import pickle
@@ -19,25 +18,79 @@ from .contract import Failure, Outcome, Progress, check_workers, checked, checke
 from .environment import worker_environment
 from .pool import MapStopped, Pool, Task
 from .process import Reply
+from .worker import encoded
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+
+class InlineCompute:
+    """Engine that runs a unit when its outcome is requested.
+
+    Units are pickled and values encoded, so the same code works with other engines. Time limits are ignored.
+    """
+
+    isolates = False
+
+    def __init__(self, workers: int | None = None, variables: Collection[str] = ()) -> None:
+        check_workers(workers)
+        self._closed = False
+
+    def map(
+        self,
+        function: Callable[[T], R],
+        units: Sequence[T],
+        *,
+        timeout_s: float | Sequence[float],
+        progress: Progress | None = None,
+        variables: Collection[str] = (),
+        gpus: Sequence[str] = (),
+    ) -> Iterator[Outcome[R]]:
+        """See `Compute.map`."""
+        checked_limits(timeout_s, len(units))
+        return self._outcomes(checked(function), units, progress)
+
+    def _outcomes(
+        self, pickled: bytes, units: Sequence[T], progress: Progress | None
+    ) -> Iterator[Outcome[R]]:
+        function: Callable[[T], R] = pickle.loads(pickled)  # noqa: S301 - our own
+        types = answer_types(function)
+        for position, unit in enumerate(units):
+            if self._closed:
+                raise InvalidRuntime("this engine was closed; open another one")
+            outcome = _run_here(function, unit, types)
+            if progress is not None:
+                progress(position + 1, len(units))
+            yield outcome
+
+    def close(self) -> None:
+        """See `Compute.close`."""
+        self._closed = True
+
+
+def _run_here(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
+    try:
+        value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - our own
+        return Outcome(value=decoded(encoded(value), types))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
+        return Outcome(error=failure_of(error))
+
+
 AHEAD_BYTES = 64 * 2**20
-"""No further unit is begun while values of this size wait for the consumer ..."""
+"""No further unit begins while values of this size wait for the consumer ..."""
 AHEAD_UNITS = 1024
-"""... or while this many units are begun and not consumed."""
+"""... or while this many units have begun and are not consumed."""
 LOT_S = 0.02
-"""Units of a lot take about this time, as those before them did."""
+"""Target duration of a lot, in s."""
 LOT_BYTES = 32 * 2**10
-"""Units of a lot have at most this size, pickled, and so have about their values: sockets hold both."""
+"""Largest pickled size of a lot, in bytes, so that sockets hold it."""
 LOT_UNITS = 64
-"""Units of a lot, at most."""
+"""Most units of a lot."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Map(Task):
-    """A map under way. Everything is guarded by the engine's lock, which both conditions share."""
+    """A running map, guarded by the engine's lock."""
 
     units: Sequence[Any]
     limits: Sequence[float]  # s, of each unit
@@ -58,13 +111,11 @@ class _Map(Task):
     error: BaseException | None = None
 
     def may_take(self) -> bool:
-        """Return whether another unit may begin: always the one that the consumer waits for."""
         ahead = self.begun - self.consumed
         within = ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES
         return bool(self.given_back) or (self.begun < len(self.units) and (not ahead or within))
 
     def take(self) -> Sequence[int]:
-        """Return the numbers of the next units: of a lot; never more than leaves some for the other workers."""
         if self.given_back:
             return [self.given_back.pop(0)]
         share = (len(self.units) - self.begun) // (2 * self.n_workers)
@@ -73,17 +124,14 @@ class _Map(Task):
         return range(self.begun - n, self.begun)
 
     def give_back(self, units: Sequence[int]) -> None:
-        """Take units back that were not begun: they come first, each by itself."""
         self.given_back = sorted([*self.given_back, *units])
         self.room.notify_all()
 
     def size_lot(self, n_units: int, seconds: float, nbytes: int) -> None:
-        """Choose the size of the next lot from the size and time of the last one."""
         growth = min(2.0, LOT_S / max(seconds, 1e-6), LOT_BYTES / max(nbytes, 1))
         self.lot = min(max(1, int(n_units * growth)), LOT_UNITS)
 
     def put(self, index: int, reply: Reply) -> None:
-        """Keep a reply for the consumer."""
         self.waiting[index] = reply
         self.waiting_bytes += _nbytes(reply)
         self.done += 1
@@ -91,7 +139,6 @@ class _Map(Task):
             self.news.notify()
 
     def consume(self, index: int) -> Reply | None:
-        """Return the reply to a unit, if it is there."""
         reply = self.waiting.pop(index, None)
         if reply is not None:
             self.waiting_bytes -= _nbytes(reply)
@@ -101,10 +148,9 @@ class _Map(Task):
 
 
 class LocalCompute:
-    """An engine of local processes.
+    """Engine of local processes.
 
-    workers: units that run at once, over all its maps; None: one per core. variables: environment variables that its
-    workers get besides the short list.
+    workers: units at once, over all maps; None: one per core. variables: further environment variables.
 
     Raises: InvalidRuntime.
     """
@@ -182,7 +228,6 @@ class LocalCompute:
             self._maps.discard(work)
 
     def _next(self, work: _Map, index: int, progress: Progress | None) -> Reply:
-        """Wait for one unit's reply, and tell of the progress meanwhile."""
         while True:
             with self._lock:
                 work.awaited = -1 if progress else index
@@ -201,7 +246,6 @@ class LocalCompute:
                 return reply
 
     def _work(self, work: _Map) -> None:
-        """Run lot after lot, in a thread."""
         try:
             while lot := self._take(work):
                 self._run(work, lot)
@@ -213,7 +257,6 @@ class LocalCompute:
             self._pool.stop(work)
 
     def _take(self, work: _Map) -> Sequence[int]:
-        """Return the numbers of the next units; none after the last. Raises: MapStopped."""
         with self._lock:
             work.room.wait_for(lambda: work.stopped or work.done == len(work.units) or work.may_take())
             if work.stopped:
@@ -221,10 +264,6 @@ class LocalCompute:
             return work.take() if work.may_take() else ()
 
     def _run(self, work: _Map, lot: Sequence[int]) -> None:
-        """Run units of a lot: those before the first that is too large, or does not pickle; at least one.
-
-        Raises: MapStopped; as `Pool.run`.
-        """
         bodies: list[bytes] = []
         n_units, nbytes, spent_s = 0, 0, 0.0
         replies: Iterable[tuple[Reply, float]] = ()

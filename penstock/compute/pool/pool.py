@@ -1,11 +1,10 @@
-"""Worker processes: started when first needed, used again, and replaced when they die.
+"""Worker processes, started on demand, reused, and replaced when they die.
 
-When a process dies in the middle of a unit, that unit failed, unless something else may have killed it:
+If a process dies in a unit, that unit failed, unless something else may have killed it:
 
-- A signal or an exit, after no other unit: the unit has crashed.
-- A signal or an exit, after other units: it runs once more in a new process, since they may have left damage behind.
-- SIGKILL or SIGTERM, not by us: it runs once more in a new process while nothing else runs. Processes end like this
-  when memory is short.
+- A signal or exit in the process's first unit: the unit crashed.
+- A signal or exit after other units, which may have left damage: it runs once more, in a new process.
+- SIGKILL or SIGTERM from outside, as when memory is short: it runs once more, with nothing beside it.
 
 A second death is final, and so is a timeout.
 """
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from loader.errors import InvalidRuntime
 
 from .contract import Failure
-from .gpus import bound_to
+from .environment import bound_to
 from .process import Death, Reply, Worker
 
 _GRACE_S = 2.0  # for idle workers to leave by themselves
@@ -31,20 +30,20 @@ class MapStopped(Exception):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Task:
-    """Common part of a map's units."""
+    """State shared by a map's units."""
 
     function: bytes
     """The pickled function."""
     environment: Mapping[str, str]
-    """Environment that its workers are started with."""
+    """Environment of its workers."""
     gpus: Sequence[str] = ()
-    """Shares of GPUs, one of which each unit has for itself while it runs; empty where units take none."""
+    """Shares of GPUs, one per running unit; empty for none."""
     stopped: bool = False
     """True once the map is cancelled."""
     busy: set[Worker] = field(default_factory=set)
-    """Workers that run a unit of it."""
+    """Workers that run its units."""
     waiting_for: Sequence[threading.Condition] = ()
-    """Conditions, besides the pool's, that its threads wait for."""
+    """Further conditions that its threads wait for."""
 
 
 class Pool:
@@ -59,7 +58,7 @@ class Pool:
         self._gpus: set[str] = set()  # shares that units have
 
     def stop(self, task: Task) -> None:
-        """Cancel a task: threads that are in `run` for it come out with `MapStopped`."""
+        """Cancel a task: its threads leave `run` with `MapStopped`."""
         with self._changed:
             task.stopped = True
             for worker in task.busy:
@@ -80,12 +79,9 @@ class Pool:
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield the reply to each pickled unit, in their order, and the seconds that it took.
+        """Yield (reply, seconds) for each pickled unit, in order; units without a reply did not begin.
 
-        A unit runs twice if it may have been the victim of something else. Units without a reply have not begun.
-        given_back: as for `Worker.run`.
-
-        Raises: MapStopped; Unpicklable and InvalidRuntime when no worker can be started.
+        given_back: as for `Worker.run`. Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
         """
         place = 0
         try:
@@ -141,7 +137,6 @@ class Pool:
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
-        """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: MapStopped."""
         workers = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
@@ -175,7 +170,6 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: Task, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
-        """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: MapStopped."""
         worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)
@@ -197,11 +191,7 @@ class Pool:
                 raise MapStopped
 
     def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
-        """Return the idle worker of last use, with the function if there is one.
-
-        Never one with another environment: the secrets of one map are none of another's business. It makes room
-        instead.
-        """
+        """Return an idle worker of this environment, or make room. Secrets of one map never reach another."""
         with self._changed:
             fitting = [turn for turn in self._idle if turn.environment == environment]
             chosen = sorted(fitting, key=lambda turn: turn.function == function)[-1:] or self._idle[:1]
@@ -213,7 +203,6 @@ class Pool:
 
 
 def _end(idle: Sequence[Worker]) -> None:
-    """End workers that have nothing to do; all of them have the same grace."""
     for worker in idle:
         worker.ask_to_end()
     deadline_s = time.monotonic() + _GRACE_S

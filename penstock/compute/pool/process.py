@@ -21,22 +21,22 @@ from .answers import failure_told
 from .contract import Failure
 
 START_TIMEOUT_S = 300.0
-"""Seconds for a worker to start and import what its function needs."""
+"""Seconds for a worker to start and import the function's module."""
 RECALL_S = 0.05
-"""The parent takes back units that a worker has not begun after this time: another worker may be free."""
+"""Seconds until the parent takes back units that have not begun."""
 
 _MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())
 Reply = bytearray | Failure
-"""Result of one unit: its encoded value, or why there is none."""
+"""Encoded value of a unit, or the failure."""
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Death(Exception):
-    """A worker died. how: 'was killed by SIGSEGV'.
+    """A worker died.
 
-    by_outsider: by a signal that others send, such as the kernel out of memory; n_units: the number of units that it
-    had taken, the last included.
+    how: 'was killed by SIGSEGV'. by_outsider: by a signal that others send, such as the kernel when memory is short.
+    n_units: units that it had taken, the last included.
     """
 
     def __init__(self, status: int, n_units: int) -> None:
@@ -50,12 +50,12 @@ class Death(Exception):
 
 
 class Worker:
-    """A worker process, used by one thread at a time. Only `kill` may come from any thread.
+    """A worker process, used by one thread at a time; only `kill` may come from any thread.
 
-    It leads a process group: processes that a unit starts die with it. environment: all of its own. The worker is a new
-    program, so that nothing of this one's memory is in it.
+    It leads a process group, so processes that a unit starts die with it. It is a new program, without this one's
+    memory.
 
-    Raises: InvalidRuntime when it cannot start.
+    Raises: InvalidRuntime if it cannot start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -96,9 +96,9 @@ class Worker:
             ) from error
 
     def load(self, function: bytes) -> None:
-        """Give the worker the pickled function of the next units, unless it has it. `end` it after any error.
+        """Send the pickled function unless the worker has it. `end` the worker after any error.
 
-        Raises: Unpicklable when it cannot load it; InvalidRuntime when that takes too long; Death.
+        Raises: Unpicklable; InvalidRuntime after a timeout; Death.
         """
         if function == self.function:
             return
@@ -121,12 +121,10 @@ class Worker:
     def run(
         self, units: Sequence[bytes], limits_s: Sequence[float], given_back: Callable[[int], None]
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield the reply to each pickled unit, in their order, and the seconds that it took.
+        """Yield (reply, seconds) for each pickled unit, in order; units without a reply never begin.
 
-        Units without a reply have not begun and never will: it ends early after a timeout, when the worker is over.
-
-        units: one, or some whose bytes fit into a socket's buffer. given_back: told once how many of them, the last
-        ones, had not begun after `RECALL_S`; they have no reply.
+        It ends early after a timeout, which ends the worker. given_back: receives the number of last units that had
+        not begun after `RECALL_S`.
 
         Raises: Death of the first unit without a reply.
         """
@@ -159,7 +157,6 @@ class Worker:
             yield body if kind == worker.VALUE else _failure(body), time.monotonic() - begun_s
 
     def _take_back(self) -> int:
-        """Take back the units that have not begun; return their number."""
         try:
             tickets = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -170,7 +167,6 @@ class Worker:
         return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
-        """Send messages to the worker. Raises: TimeoutError; Death."""
         try:
             self._sock.settimeout(timeout_s)
             self._sock.sendall(messages)
@@ -180,7 +176,6 @@ class Worker:
             raise Death(self.end(), self._n_units + 1) from error
 
     def _receive(self, deadline_s: float) -> tuple[bytes, bytearray]:
-        """Return the worker's next message. Raises: TimeoutError; Death."""
         try:
             return self._messages.next(deadline_s)
         except TimeoutError:
@@ -189,7 +184,7 @@ class Worker:
             raise Death(self.end(), self._n_units + 1) from error
 
     def kill(self) -> None:
-        """End it at once, whatever it does; the thread that uses it sees a Death. From any thread."""
+        """End it at once; its thread sees a Death. From any thread."""
         with self._lock:
             # The group's number stays taken for as long as its leader is not reaped: no other process is ever hit.
             if self._process.returncode is None:
@@ -197,15 +192,14 @@ class Worker:
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
-        """Ask an idle worker to leave by itself; `end` after it."""
+        """Ask an idle worker to end; call `end` afterwards."""
         with contextlib.suppress(OSError):  # it is gone already
             self._sock.shutdown(socket.SHUT_WR)
 
     def end(self, grace_s: float = 0) -> int:
-        """End it with all that it started, remove its temporary files, and return its exit status.
+        """End it and its children, remove temporary files, and return the exit status, negative for a signal.
 
-        The status is negative for a signal; once it is over, it is the same again. grace_s: seconds for leaving by
-        itself, after `ask_to_end`.
+        grace_s: seconds to end by itself after `ask_to_end`.
         """
         if self.alive:
             self.alive = False

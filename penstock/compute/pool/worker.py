@@ -1,15 +1,12 @@
-"""A worker process: runs one function on units that come through a socket.
+"""Worker process: runs one function on units from a socket.
 
-Run as a script and made of the standard library only, so that a worker starts in the time that Python takes. It
-imports what its function needs, and nothing of the parent's main module. `python -P worker.py <socket> <tickets> <life>
-<scratch>`: three inherited file descriptors, and a folder for temporary files. A message is one letter, the length of
-its body as 8 bytes, and the body.
+`python -P worker.py <socket> <tickets> <life> <scratch>` is a script of the standard library, so it starts fast and
+without the parent's main module. A message is a letter, the body's length as 8 bytes, and the body.
 
-Units may come several at a time. A ticket lets the next one begin: it is a byte of a socket whose both ends the parent
-has. The parent takes back tickets of units that were not begun, which then never begin.
+Units may come in lots. A ticket, one byte in a socket of which the parent has both ends, lets the next one begin; the
+parent takes back tickets of units that have not begun.
 
-A worker trusts its parent and unpickles what it sends. The parent does not trust a worker, which may have read a
-file that took it over: what comes back is plain data (`encoded`), read by `answers`.
+The parent never unpickles an answer: a hostile file may control the worker.
 """
 
 import contextlib
@@ -37,10 +34,10 @@ READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; an encoded value; en
 GO, SKIP = b"g", b"s"  # tickets: the next unit begins; the parent took it back, and gets no answer
 
 MAX_BYTES = 2**32
-"""Most bytes of one message. A unit's value is a small row, or some hundred of them."""
+"""Largest message, in bytes."""
 
 ARRAY_KINDS = "?biufcmMSU"
-"""Kinds of dtype whose bytes are all there is to them."""
+"""Kinds of dtype that raw bytes describe fully."""
 
 _SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
@@ -56,7 +53,7 @@ def message(kind: bytes, body: bytes) -> bytes:
 
 
 def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
-    """Send a message. Raises: OSError, TimeoutError as the socket's timeout has it."""
+    """Send a message. Raises: OSError; TimeoutError."""
     if len(body) > _SMALL_BYTES:  # not joined
         sock.sendall(_HEADER.pack(kind, len(body)))
         sock.sendall(body)
@@ -65,7 +62,7 @@ def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
 
 
 class Messages:
-    """Messages that come through a socket. The beginning of later ones is kept until they are asked for."""
+    """Reads messages from a socket, and buffers the start of later ones."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._held = sock, bytearray()
@@ -73,7 +70,7 @@ class Messages:
     def next(self, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
         """Return kind and body of the next message. deadline_s: on the monotonic clock.
 
-        Raises: EOFError when the other side is gone; TimeoutError at the deadline; ValueError for noise.
+        Raises: EOFError if the other side is closed; TimeoutError; ValueError for noise.
         """
         self._fill(_HEADER.size, deadline_s)
         kind, nbytes = _HEADER.unpack_from(self._held)
@@ -88,7 +85,7 @@ class Messages:
         return kind, body
 
     def _fill(self, nbytes: int, deadline_s: float | None) -> None:
-        """Hold so many bytes. Memory grows with the bytes that have come, not with the announced length."""
+        """Buffer so many bytes. Memory grows with received bytes, not with the announced length."""
         while (missing := nbytes - len(self._held)) > 0:
             if deadline_s is not None:
                 left_s = deadline_s - time.monotonic()
@@ -102,15 +99,12 @@ class Messages:
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON and its bytes behind it.
+    """Return a value as JSON, followed by its binary pieces.
 
-    A value is of plain types, bytes, paths, numpy arrays, and dataclasses of these. The result is the length of the
-    JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In the value a list
-    is a list, and an object has one name: its type.
+    Layout: the JSON's length (8 bytes); the JSON [lengths of pieces, names of dataclasses, value]; the pieces. In the
+    value a list is a list, and an object has one name: its type. Plain bytes follow a length of 0.
 
-    Bytes without a document come behind a length of 0.
-
-    Raises: TypeError for anything else, and for a value that is too large.
+    Raises: TypeError for a value that is not plain, or too large.
     """
     if type(value) is bytes and len(value) < MAX_BYTES - _LENGTH.size:
         return _LENGTH.pack(0) + value
@@ -177,7 +171,7 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
 
 
 def described(error: BaseException) -> tuple[str, str]:
-    """Return (code, reason) of a failure: type and message on the first line, then the end of the traceback."""
+    """Return (code, reason) of a failure: type and message, then the end of the traceback."""
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
     if len(headline) > _HEADLINE_CHARS:
         headline = headline[: _HEADLINE_CHARS - 4] + " ..."
@@ -187,10 +181,7 @@ def described(error: BaseException) -> tuple[str, str]:
 
 
 def _die_with_parent(life: int) -> None:
-    """End this process and what it started once no process holds the other end of the pipe `life`.
-
-    On Linux by a signal from the kernel: a decoder that never gives back the interpreter's lock dies as well.
-    """
+    """End this process group once the other end of the pipe `life` closes. On Linux the kernel signals it."""
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
@@ -221,7 +212,7 @@ def _flush() -> None:
 
 
 def serve(sock: socket.socket, tickets: socket.socket) -> None:
-    """Answer messages. Raises: EOFError and ConnectionError once the parent has closed its side."""
+    """Answer messages. Raises: EOFError or ConnectionError once the parent closes its side."""
     messages = Messages(sock)
     while True:
         kind, body = messages.next()
@@ -242,10 +233,6 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
 
 
 def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socket.socket]:
-    """Set up the process, and return its sockets: of messages and of tickets.
-
-    descriptors: of both, of the parent's life, and of scratch, whose lock lasts while its descriptor is open.
-    """
     sock_fd, tickets_fd, life_fd, _ = descriptors
     for fd in descriptors:
         os.set_inheritable(fd, False)

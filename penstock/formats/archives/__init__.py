@@ -1,1 +1,1 @@
-"""Tar archives of WebDataset and Energon: registered, exported, and imported when compressed."""
+"""WebDataset and Energon archives."""

@@ -1,7 +1,4 @@
-"""Export Megatron-Energon: WebDataset archives of one split each, their offsets, and the folder `.nv-meta`.
-
-The index follows from keys and sizes: it is built once all archives exist, without reading payloads.
-"""
+"""Export Megatron-Energon: WebDataset archives per split, their offsets, and `.nv-meta`."""
 
 import sqlite3
 import uuid
@@ -14,18 +11,16 @@ import numpy as np
 
 from loader.json_text import canonical_json
 
-from ..exporting.exporter import Loss
-from ..exporting.outbox import Outbox
-from ..exporting.selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
+from ..export_selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
+from ..exporter import Loss, Outbox
 from ..reading.exported import metadata_member
-from .energon_index import INDEX
-from .energon_meta import FOLDER, INFO, SPLIT
-from .tar_members import MemberPlace, end_of, metadata_loss, places, put_archive
+from .energon_index import FOLDER, INDEX, INFO, SPLIT
+from .webdataset_export import MemberPlace, end_of, metadata_loss, places, put_archive
 
 ALL = "train"
-"""Split of all samples of a version without the column `split`."""
+"""Split of all samples if the version has no column `split`."""
 DATASET = {"__class__": "CrudeWebdataset", "__module__": "megatron.energon"}
-"""Samples as mappings of fields to bytes, for the user's code to convert."""
+"""Dataset class that yields mappings of fields to bytes."""
 _TABLES = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
@@ -42,7 +37,7 @@ CREATE INDEX idx_sample_parts_full
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return metadata without a free name, and samples without a split, which Energon does not read."""
+    """Return metadata without a free name, and samples without a split."""
     out = metadata_loss(selection)
     if "split" in selection.columns:
         n = sum(one is None for one in selection.frame.filter(selection.members)["split"])
@@ -63,7 +58,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put an archive and its offsets."""
     starts = put_archive(selection, unit, outbox, _name(unit))
     outbox.put(f"{_name(unit)}.idx", np.array(starts, "<u8").tobytes())
     return {}
@@ -117,7 +111,6 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
 
 
 def _layout(selection: ExportSelection, unit: WorkUnit) -> Iterator[tuple[str, list[MemberPlace]]]:
-    """Yield key and members of each sample, as `put_archive` places them."""
     member, at = metadata_member(selection.fields), 0
     for first in range(0, len(unit.ordinals), ADDRESSES):
         ordinals = unit.ordinals[first : first + ADDRESSES]

@@ -1,29 +1,48 @@
-"""Read the index of an Energon dataset, `.nv-meta/index.sqlite`: samples and their members, by archive.
+"""Read the untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
-The database is untrusted. It is fetched whole and opened read-only, and each table is read once from end to
-end. Its own indexes, views, triggers and expressions are never used.
+The database is opened read-only; each table is read once, without its indexes, views and triggers.
 """
 
 import os
+import re
 import sqlite3
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 
-from loader.errors import Corrupt
+from loader.errors import Corrupt, InvalidStore, MissingDependency
+from loader.json_text import DamagedJson, parse_json
+from loader.limits import beyond
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import held_folder, on_scratch
 from loader.storage.files import download
 
 from .tar_headers import BLOCK_BYTES
 
+FOLDER = ".nv-meta/"
+INFO = ".info.json", ".info.yaml"
+"""Names of the list of archives; the first that exists is read."""
+SPLIT = "split.yaml", "split.json"
+MOST_BYTES = 16 * 2**20
+"""Limit on the bytes of a metadata file."""
+MOST_YAML_BYTES = 2**20
+"""Limit on the bytes of YAML, which parses at a third of it per second."""
+MOST_NAMES = 10**6
+"""Limit on the names that patterns expand to."""
+_NESTED = 16
+_RANGE = re.compile(
+    r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
+)
+
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Writers of archives pad with zeros to a multiple of it."""
+"""Archives are padded with zeros to a multiple of it."""
 TEXT_BYTES = 2**20
 """Limit on the bytes of a name, and of a table's definition."""
 _LEAST_ROW = 8
@@ -31,6 +50,167 @@ _LEAST_ROW = 8
 _SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
 _PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class NvMeta(NamedTuple):
+    """The contents of `.nv-meta`."""
+
+    counts: dict[str, int]
+    """Archive -> number of its samples, in index order."""
+    splits: dict[str, str]
+    """Archive -> its split; archives without a split are absent."""
+    excluded: frozenset[str]
+    """Excluded archives, and `<archive>/<key>` of excluded samples."""
+
+
+def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
+    """Return the contents of `.nv-meta`. objects: of the place, by key.
+
+    Raises: InvalidStore without it, or if an archive has two splits.
+    """
+    info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
+    if info is None:
+        raise InvalidStore(
+            f"{store.url} has no {FOLDER}{INFO[0]}: register the folder that `energon prepare` was run on, or register "
+            "the archives as webdataset"
+        )
+    counts = _counts(_document(store, objects[info]), f"{store.url}/{info}")
+    split = next((FOLDER + name for name in SPLIT if FOLDER + name in objects), None)
+    if split is None:
+        return NvMeta(counts, {}, frozenset())
+    return _with_splits(counts, _document(store, objects[split]), f"{store.url}/{split}")
+
+
+def expanded(pattern: str, name: str) -> Iterator[str]:
+    """Yield the names that Bash braces expand to. Raises: Corrupt for deep nesting."""
+    yield from _expanded(pattern, name, 0)
+
+
+def _document(store: Store, info: ObjectInfo) -> Any:
+    name = f"{store.url}/{info.key}"
+    if info.nbytes > MOST_BYTES:
+        raise Corrupt(f"{name} has {info.nbytes:,} bytes; at most {MOST_BYTES:,} are read")
+    data = store.get(info.key).data
+    try:
+        return parse_json(data)
+    except DamagedJson as error:
+        if info.key.endswith(".json"):
+            raise Corrupt(f"{name} is no JSON: {error}") from error
+    if len(data) > MOST_YAML_BYTES:
+        raise Corrupt(
+            f"{name} has {len(data):,} bytes of YAML; at most {MOST_YAML_BYTES:,} are read, or write it as JSON"
+        )
+    try:
+        yaml = import_module("yaml")
+    except ImportError as error:
+        raise MissingDependency(f"{name} is YAML: pip install 'penstock-data[energon]'") from error
+    try:
+        return yaml.load(data, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise Corrupt(f"{name} is no YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def _counts(document: Any, name: str) -> dict[str, int]:
+    try:
+        return {key: _count(n) for key, n in document["shard_counts"].items() if isinstance(key, str)}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(
+            f"{name} has no shard_counts of archives and their numbers of samples: {error!r}"
+        ) from error
+
+
+def _count(n: Any) -> int:
+    if not isinstance(n, str | int):  # YAML aliases make a list endless as text
+        raise TypeError(f"a {type(n).__name__} is no number of samples")
+    text = str(n)
+    if not re.fullmatch(r"\d{1,15}", text):
+        raise ValueError(f"{text[:40]!r} is no number of samples")
+    return int(text)
+
+
+def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
+    try:
+        if (
+            n := sum(map(len, document["split_parts"].values()))
+        ) > MOST_NAMES:  # aliases repeat one list many times
+            raise Corrupt(beyond(f"{name}: its splits", n, "patterns", MOST_NAMES))
+        parts = {split: list(patterns) for split, patterns in document["split_parts"].items()}
+        excluded = list(document.get("exclude") or ())
+        if not all(
+            isinstance(one, str)
+            for one in (*parts, *excluded, *(p for patterns in parts.values() for p in patterns))
+        ):
+            raise TypeError("a name is no text")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Corrupt(f"{name} has no split_parts of splits and their archives: {error!r}") from error
+    splits = dict[str, str]()
+    for split, patterns in parts.items():
+        for key in _names(patterns, name):
+            if key not in counts:
+                raise Corrupt(f"{name}: the split {split!r} has {key!r}, which is no archive of the dataset")
+            if splits.setdefault(key, split) != split:
+                raise InvalidStore(
+                    f"{name}: {key!r} is in the splits {splits[key]!r} and {split!r}; a sample has one. Name "
+                    "each archive once"
+                )
+    return NvMeta(counts, splits, frozenset(_names(excluded, name)))
+
+
+def _names(patterns: list[str], name: str) -> Iterator[str]:
+    n = 0
+    for pattern in patterns:
+        for key in expanded(pattern, name):
+            n += 1
+            if n > MOST_NAMES:
+                raise Corrupt(beyond(f"{name}: {pattern[:80]!r} and those before it", n, "names", MOST_NAMES))
+            yield key
+
+
+def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
+    start, stop, commas = _braces(pattern)
+    if stop < 0:
+        yield pattern
+        return
+    if depth > _NESTED or len(pattern) > 4096:
+        raise Corrupt(f"{name}: {pattern[:80]!r} has too many braces; name its archives one by one")
+    inner = pattern[start + 1 : stop]
+    if commas:
+        cuts = [start, *commas, stop]
+        words = [pattern[a + 1 : b] for a, b in pairwise(cuts)]
+        heads: Iterator[str] = (one for word in words for one in _expanded(word, name, depth + 1))
+    elif (match := _RANGE.fullmatch(inner)) is not None:
+        heads = _range(match)
+    else:
+        heads = (f"{{{one}}}" for one in _expanded(inner, name, depth + 1))
+    for head in heads:
+        for tail in _expanded(pattern[stop + 1 :], name, depth + 1):
+            yield pattern[:start] + head + tail
+
+
+def _braces(pattern: str) -> tuple[int, int, list[int]]:
+    """Return the indices of the first pair of braces and its commas; -1 for a missing brace."""
+    start, open_, commas = pattern.find("{"), 0, list[int]()
+    for at in range(max(0, start), len(pattern) if start >= 0 else 0):
+        open_ += (pattern[at] == "{") - (pattern[at] == "}")
+        if pattern[at] == "," and open_ == 1:
+            commas.append(at)
+        if open_ == 0:
+            return start, at, commas
+    return start, -1, []
+
+
+def _range(match: re.Match[str]) -> Iterator[str]:
+    if match[4]:
+        first, last, step = ord(match[4]), ord(match[5]), abs(int(match[6] or 1)) or 1
+        yield from map(
+            chr, range(first, last + (1 if last >= first else -1), step if last >= first else -step)
+        )
+        return
+    first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
+    padded = any(len(one.lstrip("-")) > 1 and one.lstrip("-")[0] == "0" for one in (match[1], match[2]))
+    width = max(len(match[1]), len(match[2])) if padded else 0
+    for number in range(first, last + (1 if last >= first else -1), step if last >= first else -step):
+        yield f"{number:0{width}d}"
 
 
 class IndexedMember(NamedTuple):
@@ -62,9 +242,9 @@ class IndexedTar:
         self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
 
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
-        """Return key and members of each sample, in order; None if they do not fill an archive of this size.
+        """Return key and members of each sample; None if they do not fill an archive of `nbytes`.
 
-        nbytes: of the archive. count: number of its samples in the dataset's list.
+        count: samples in the dataset's list.
         """
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
@@ -83,10 +263,9 @@ class IndexedTar:
 
 
 def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
-    """Return number of an archive in the dataset's list -> its samples; empty for an index without members.
+    """Return number of an archive -> its samples; empty for an index without members.
 
-    Costs a copy of the object on scratch, read once. Memory: 64 bytes and the key per sample, 32 per member,
-    and never more than a few times the object. Raises: Corrupt with table and row; Changed; StoreError.
+    Copies the object to scratch. Memory: 64 bytes and the key per sample, 32 per member.
     """
     name = f"{store.url}/{info.key}"
     with (
@@ -139,7 +318,6 @@ def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int)
 
 
 def _columns(database: sqlite3.Connection, table: str, required: tuple[str, ...], name: str) -> bool:
-    """Return whether the table exists."""
     definition = database.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     if definition is None:
         return False
@@ -164,7 +342,6 @@ def _rows(
     nbytes: int,
     n_archives: int,
 ) -> Iterator[Any]:
-    """Yield the rows of a table."""
     kinds = tuple(str if column in ("sample_key", "part_name") else int for column in columns)
     rows = database.execute(f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED")
     for number, row in enumerate(rows):
@@ -174,10 +351,9 @@ def _rows(
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether samples are contiguous to the archive's end, and members leave room for headers.
+    """Return whether samples fill the archive, and members leave room for headers.
 
-    samples: number, first byte, nbytes, by number. parts: number of the sample, name, first byte, nbytes, by
-    offset.
+    samples: number, first byte, nbytes. parts: number of the sample, name, first byte, nbytes; by offset.
     """
     for table in (samples[:, 1:], parts[:, 2:]):
         if not ((table >= 0) & (table <= nbytes)).all():

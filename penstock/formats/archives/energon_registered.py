@@ -1,10 +1,7 @@
-"""Register Energon's archives: samples come from the index if it fits an archive, else from the archive's headers.
+"""Register Energon's archives: WebDataset, but field names keep their case.
 
-An index fits if its samples fill the archive to its end, and the last member's header is in its place; an index
-may be older than its archives. The member `json` is always read, because its values become columns.
-
-Keys and fields are as Energon reads them: like WebDataset's, but field names keep their case. An archive's
-split becomes the column `split`. Archives and samples that `split.yaml` excludes are left out.
+The index is used if its samples fill the archive and the last header is in its place: it may be older than its
+archives. Otherwise the headers are walked.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +13,8 @@ from loader.storage import ObjectInfo, Span, Store
 
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import ForeignSample, FoundObjects
-from ..reading.window import Neighbours, Window
-from .energon_index import INDEX, IndexedMember, IndexedTar, index_of
-from .energon_meta import FOLDER, NvMeta, meta_of
+from ..reading.window import Neighbours, ObjectWindow
+from .energon_index import FOLDER, INDEX, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
 from .webdataset_registered import JsonDocuments, metadata_at, samples_in
 
@@ -26,7 +22,7 @@ OBJECTS_PER_SHARD = 1
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives that the dataset lists. Raises: as `meta_of`, `index_of` and `exported_at`."""
+    """Return the archives that the dataset lists."""
     objects = {info.key: info for info in infos}
     meta = meta_of(store, objects)
     index: Mapping[int, IndexedTar] = {}
@@ -35,7 +31,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
     exported = exported_at(store, infos, "energon")
     members = None if exported else JsonMembers()
-    dataset = _Dataset(store, meta, indexed, exported, Neighbours(), members)
+    dataset = _EnergonDataset(store, meta, indexed, exported, Neighbours(), members)
     listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
     lacking = [
         f"{store.url}/{FOLDER} lists {key!r}, which is not there" for key in meta.counts if key not in objects
@@ -43,7 +39,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     return FoundObjects(listed, dataset.samples, lacking=lacking, members=members, seals=True)
 
 
-class _Dataset(NamedTuple):
+class _EnergonDataset(NamedTuple):
     store: Store
     meta: NvMeta
     indexed: Mapping[str, IndexedTar]
@@ -52,9 +48,8 @@ class _Dataset(NamedTuple):
     members: JsonMembers | None
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
-        """Yield the samples of an archive, in order."""
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
-        window = Window(self.store, info, neighbours=self.neighbours)
+        window = ObjectWindow(self.store, info, neighbours=self.neighbours)
         try:
             by_headers = partial(samples_in, window, self.exported, self.members, lower=False)
             for sample in self._by_index(window, info) or by_headers():
@@ -66,8 +61,7 @@ class _Dataset(NamedTuple):
         finally:
             window.close()
 
-    def _by_index(self, window: Window, info: ObjectInfo) -> Iterator[ForeignSample] | None:
-        """Return the samples of the index; None if it does not fit."""
+    def _by_index(self, window: ObjectWindow, info: ObjectInfo) -> Iterator[ForeignSample] | None:
         if info.key not in self.indexed:
             return None
         indexed_samples = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])
@@ -76,7 +70,7 @@ class _Dataset(NamedTuple):
         return self._each(window, indexed_samples)
 
     def _each(
-        self, window: Window, indexed_samples: list[tuple[str, list[IndexedMember]]]
+        self, window: ObjectWindow, indexed_samples: list[tuple[str, list[IndexedMember]]]
     ) -> Iterator[ForeignSample]:
         member = metadata_member(self.exported.fields) if self.exported else None
         documents = JsonDocuments(window, self.members, lower=False)
@@ -93,7 +87,7 @@ class _Dataset(NamedTuple):
             yield ForeignSample(key.removeprefix("./"), fields, *columns)
 
 
-def _has_header(window: Window, key: str, members: list[IndexedMember]) -> bool:
+def _has_header(window: ObjectWindow, key: str, members: list[IndexedMember]) -> bool:
     last = members[-1]
     block = window.read(last.offset - BLOCK_BYTES, BLOCK_BYTES)
     return is_header(block, f"{key}.{last.name}", last.nbytes)

@@ -1,7 +1,6 @@
-"""Walk the headers of a tar archive without reading payloads: ustar, GNU and pax.
+"""Walk the headers of a tar archive (ustar, GNU, pax) without reading payloads.
 
-Nothing is extracted, and nothing is guessed. Everything that a tar reader would drop or misread is an error
-that names the object and the byte.
+Data that a tar reader would drop or misread is an error with the object and the byte.
 """
 
 import re
@@ -15,23 +14,23 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 from loader.native import UNKNOWN_CRC, tar_contents
 
-from ..reading.window import Window
+from ..reading.window import ObjectWindow
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
 """Limit on names and pax records."""
 TAIL_BYTES = 64 * 2**10
-"""Bytes checked behind the end of an archive, where writers pad with zeros."""
+"""Bytes checked behind the end of an archive, which writers pad with zeros."""
 
 Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> at most `nbytes` bytes of the object from there; fewer only at its end."""
+"""(offset, nbytes) -> bytes of the object; fewer only at its end."""
 
 
-class Members(NamedTuple):
+class TarMembers(NamedTuple):
     """Neighbouring regular files of an archive."""
 
     names: list[str]
-    """Path of each as stored; bytes that are not UTF-8 are lone surrogates, as in file names."""
+    """Path of each as stored; lone surrogates for bytes that are not UTF-8."""
     places: list[int]
     """First byte and length of each member's content, flat."""
     crcs: list[int]
@@ -40,8 +39,8 @@ class Members(NamedTuple):
     """Offset of the byte behind them."""
 
 
-Many = Callable[[int], Members]
-"""(offset) -> the buffered members from there with plain headers; may be empty."""
+Many = Callable[[int], TarMembers]
+"""(offset) -> the buffered members with plain headers from there; may be empty."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
@@ -59,11 +58,11 @@ _OTHERS = {
 }
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A regular file of an archive."""
 
     name: str
-    """Path as stored; bytes that are not UTF-8 are lone surrogates, as in file names."""
+    """Path as stored; lone surrogates for bytes that are not UTF-8."""
     offset: int
     """First byte of its content."""
     nbytes: int
@@ -75,24 +74,24 @@ class Member(NamedTuple):
         return self.offset - BLOCK_BYTES
 
 
-def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
-    """Yield the regular files of an archive one by one, as `runs` does. Raises: as `runs`."""
+def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMember]:
+    """Yield the regular files of an archive one by one."""
     for run in runs(read, nbytes, name, many):
         yield from each_of(run.names, run.places)
 
 
-def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
-    """Yield members one by one. places: as in `Members`."""
-    return map(Member, names, places[::2], places[1::2])
+def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
+    """Yield members one by one. places: as in `TarMembers`."""
+    return map(TarMember, names, places[::2], places[1::2])
 
 
-def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
-    """Yield the regular files of an archive, in order, without directories.
+def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMembers]:
+    """Yield the regular files of an archive.
 
-    nbytes: size of the object. name: of it, for errors. many: fast path, tried wherever a header may be plain.
+    nbytes: size of the object. name: for errors. many: fast path for plain headers.
 
-    Raises: Corrupt for an archive that is truncated, damaged or none, or that continues behind its end;
-    InvalidSample for a member that is no regular file; errors of `read`.
+    Raises: Corrupt for an archive that is damaged or continues behind its end; InvalidSample for a member that
+    is no regular file.
     """
     at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
     while True:
@@ -122,7 +121,7 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
         if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all headers
             place = [at + BLOCK_BYTES, size]
             at += BLOCK_BYTES + _padded(size)
-            yield Members([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
+            yield TarMembers([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
             continue
         records = {**pax, **known}
         known = {}
@@ -141,11 +140,10 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
             )
         place = [at, size]
         at += _padded(size)
-        yield Members([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
+        yield TarMembers([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
 
 
 def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str, header: int) -> bool:
-    """Return whether a member is a folder."""
     shown = path.decode(errors="backslashreplace")
     if any(record.startswith("GNU.sparse") for record in records) or kind in _OTHERS:
         raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
@@ -157,30 +155,27 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
     return is_folder
 
 
-def walk(window: Window) -> Iterator[Members]:
-    """Yield the regular files of a window's archive, as `runs`; contents that are read are summed."""
+def walk(window: ObjectWindow) -> Iterator[TarMembers]:
+    """Yield the regular files of a window's archive; contents that are read are summed."""
     for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
         window.sum(run.places, run.crcs)
         yield run
 
 
-def plain_members(window: Window, at: int) -> Members:
-    """Return the buffered members of a window's object from byte `at` on, as `Many`."""
+def plain_members(window: ObjectWindow, at: int) -> TarMembers:
+    """Return the buffered members of a window's object from byte `at` on."""
     opened, start = window.at_hand()
     names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
     rows = np.frombuffer(table, np.int64).reshape(-1, 3)
     window.served(len(rows))
     places = rows[:, :2].flatten()
     places[::2] += start
-    told_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return Members(told_names, places.tolist(), rows[:, 2].tolist(), end + start)
+    member_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return TarMembers(member_names, places.tolist(), rows[:, 2].tolist(), end + start)
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
-    """Return whether a block is the header of a member with this path and size.
-
-    Long paths, and sizes from 8 GiB on, have headers of their own, and are not compared.
-    """
+    """Return whether a block is the header of a member; not compared are long paths, and sizes from 8 GiB."""
     try:
         size = _checked(block, "", 0)
     except Corrupt:
@@ -190,7 +185,6 @@ def is_header(block: bytes, path: str, nbytes: int) -> bool:
 
 
 def _checked(block: bytes, name: str, at: int) -> int:
-    """Return the size in a header."""
     total = _sum(block[:256]) + _sum(block[256:])
     if total != _total(block[148:156]) and (checksum := _octal(block[148:156])) != (
         unsigned := total - _sum(block[148:156]) + 8 * 32
@@ -210,13 +204,13 @@ def _checked(block: bytes, name: str, at: int) -> int:
 
 
 def _sum(data: bytes) -> int:
-    """Return the sum of at most 256 bytes, by Adler-32, which counts modulo 65,521 and is fast."""
+    """Return the sum of at most 256 bytes by Adler-32, which is fast."""
     return adler32(data, 0) & 0xFFFF
 
 
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
-    """Return the sum of a header with this checksum field in its common form; -1 for other forms."""
+    """Return the header's sum for a checksum field in the common form; -1 for other forms."""
     checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
     return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
 
@@ -246,7 +240,6 @@ def _path(block: bytes) -> bytes:
 
 
 def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
-    """Return the content of an extended header."""
     if size > HEADER_BYTES:
         raise _corrupt(
             name, at, f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
@@ -258,7 +251,6 @@ def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
 
 
 def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
-    """Return the records of a pax header, keyword -> value."""
     out, at = dict[str, bytes](), 0
     while at < len(data) and data[at] != 0:
         match = _PAX.match(data, at)
@@ -271,7 +263,6 @@ def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
 
 
 def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
-    """Raise Corrupt if data follows the end, where tar readers stop."""
     tail = read(at, min(TAIL_BYTES, nbytes - at))
     if any(tail):
         other = at + next(i for i, byte in enumerate(tail) if byte)

@@ -1,7 +1,4 @@
-"""Import compressed WebDataset archives, read from beginning to end; members of a sample must be neighbours.
-
-Keys and fields are as in `webdataset_registered`, whose archives are uncompressed.
-"""
+"""Import compressed WebDataset archives; members of a sample must be neighbours."""
 
 import re
 from collections.abc import Iterator
@@ -11,9 +8,8 @@ from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns,
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.byte_stream import ByteStream
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
-from ..reading.object_file import opened
+from ..reading.object_file import ByteStream, opened
 from ..reading.sample import NO_METADATA
 from .tar_headers import BLOCK_BYTES, members
 from .webdataset_registered import named
@@ -27,7 +23,7 @@ _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    """Return the objects with these endings, one run each."""
     archives, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members)
@@ -44,11 +40,8 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 
 def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield the samples of an archive that is read forward. Raises: Corrupt and InvalidSample with the byte.
-
-    columns: of its JSON documents; None reads none.
-    """
-    key, fields, held, seen = "", dict[str, bytes](), 0, set[str]()
+    """Yield the samples of an archive that is read forward. columns: of its JSON documents; None reads none."""
+    key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
@@ -59,11 +52,11 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
             if fields:
                 yield ReadSample(key, fields, metadata)
             key, fields, held, metadata = key_and_field[0], {}, 0, NO_METADATA
-            if key in seen:
+            if key in before:
                 raise InvalidSample(
                     f"{where}: members of sample {key!r} lie apart; unpack the archive, and import it as webdataset"
                 )
-            seen.add(key)
+            before.add(key)
         field = key_and_field[1].lower()
         held += member.nbytes
         if held > SAMPLE_BYTES:
@@ -85,13 +78,12 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
 
 
 class _Blocks:
-    """Reads an archive at growing offsets. Keeps the last header: the end of an archive is read from there again."""
+    """Reads at growing offsets; keeps the last header, since the archive's end is read from there again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes of the archive."""
         if self._header and offset == self._at:
             return self._header + self._stream.read(nbytes - BLOCK_BYTES)
         self._stream.skip(offset - self._stream.at)

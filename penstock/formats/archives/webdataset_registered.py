@@ -1,8 +1,7 @@
 """Register WebDataset: tar archives with members `<key>.<field>`, read by their headers.
 
-Keys and fields are as the webdataset package reads them: the key ends at the first dot of the file's name, and
-fields are in lower case. Members of a sample may be anywhere in their archive, while webdataset needs
-neighbours. The content of the member `json` is read too, because its values become columns.
+The key ends at the first dot of the file's name; fields are in lower case. TarMembers of a sample may be anywhere
+in the archive. Values of the member `json` become columns.
 """
 
 import re
@@ -18,16 +17,16 @@ from loader.storage import ObjectInfo, Span, Store
 
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
-from ..reading.window import Neighbours, Window
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, Members, each_of, walk
+from ..reading.window import Neighbours, ObjectWindow
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_of, walk
 
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
-"""Keys, each followed by a line feed, that `named` returns whatever their field is."""
+"""Keys, each with a line feed behind it, that `named` returns for any field."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
-"""Names of compressed archives, and of files beside archives: their first bytes decide."""
+"""Names of compressed archives and of files beside archives."""
 _MAGIC = re.compile(
     rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|LZIP|\x1f\x9d|\x5d\0\0|\x89LZO"
 )
@@ -39,10 +38,10 @@ LOOKED_AT = 8
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives among the objects of a place.
+    """Return the archives of a place.
 
-    Files beside archives, such as `000.tar.idx` and `000.tar.md5`, are ignored. Costs a request for each of the
-    first `LOOKED_AT` objects with such an ending. Raises: InvalidStore for compressed archives; StoreError.
+    Costs a request for each of the first `LOOKED_AT` files per ending that may be compressed. Raises:
+    InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
@@ -56,7 +55,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
-    """Raise InvalidStore for compressed archives, and for plain ones that are named like them."""
     endings = dict[str, list[ObjectInfo]]()
     for info in infos:
         if match := _PACKED.search(info.key.lower()):
@@ -84,11 +82,11 @@ def samples(
     info: ObjectInfo,
     members: JsonMembers | None = None,
 ) -> Iterator[ForeignSample | ForeignTable]:
-    """Yield the samples of an archive, in the order of their first members; as one table if their fields are equal.
+    """Yield the samples of an archive, by their first members; as one table if their fields are equal.
 
-    Raises: as `tar_headers.members`; InvalidSample for a member that comes twice; Corrupt for invalid metadata.
+    Raises: InvalidSample for a duplicate member.
     """
-    window = Window(store, info, neighbours=neighbours)
+    window = ObjectWindow(store, info, neighbours=neighbours)
     try:
         if exported:
             yield from samples_in(window, exported, None, lower=True)
@@ -108,7 +106,6 @@ def samples(
 
 
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
-    """Return the samples of an archive as a table; None if their fields or the fields' order differ."""
     key_and_field = named(names[0]) if names else None
     if key_and_field is None:
         return None
@@ -130,13 +127,13 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 class JsonDocuments:
     """Values of the JSON documents of an archive."""
 
-    def __init__(self, window: Window, members: JsonMembers | None, *, lower: bool) -> None:
-        """members: None reads nothing. lower: True for field names in lower case."""
+    def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
+        """members: None reads nothing. lower: True lowers field names."""
         self._window, self._lower = window, lower
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
-    def read(self, run: Members) -> None:
-        """Read the documents among the members of one step of the walk. Raises: Changed; StoreError."""
+    def read(self, run: TarMembers) -> None:
+        """Read the documents among the members of one step."""
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
             return  # all names at once: most archives have no document
         for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:
@@ -148,7 +145,7 @@ class JsonDocuments:
                 self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
-        """Read a document. Raises: as `read`."""
+        """Read a document."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
@@ -164,12 +161,12 @@ class JsonDocuments:
 
 
 def samples_in(
-    window: Window, exported: Exported | None, members: JsonMembers | None, *, lower: bool
+    window: ObjectWindow, exported: Exported | None, members: JsonMembers | None, *, lower: bool
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of an archive by its headers. lower: True lowers field names. Raises: as `samples`."""
+    """Yield the samples of an archive by its headers. lower: True lowers field names."""
     documents = JsonDocuments(window, members, lower=lower)
 
-    def walked() -> Iterator[Member]:
+    def walked() -> Iterator[TarMember]:
         for run in walk(window):
             documents.read(run)
             yield from each_of(run.names, run.places)
@@ -178,14 +175,13 @@ def samples_in(
 
 
 def _grouped(
-    window: Window,
-    walked: Iterable[Member],
+    window: ObjectWindow,
+    walked: Iterable[TarMember],
     exported: Exported | None,
     *,
     lower: bool,
     documents: JsonDocuments | None = None,
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of members. documents: values of their JSON documents."""
     fields_of: dict[str, dict[str, Span]] = {}
     restored: dict[str, SampleColumns] = {}
     starts = list[int]()
@@ -219,7 +215,7 @@ def _grouped(
 
 
 def named(name: str) -> tuple[str, str] | None:
-    """Return key and field of a member; None for webdataset's own files, and for a file without an extension."""
+    """Return key and field of a member; None for webdataset's own files, and without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
         return None
     begin = name.rfind("/") + 1
@@ -230,8 +226,8 @@ def named(name: str) -> tuple[str, str] | None:
     return (match[1].removeprefix("./"), match[2]) if match else None
 
 
-def metadata_at(window: Window, exported: Exported, at: Span, key: str) -> SampleColumns:
-    """Return metadata and provenance of a sample from their member. Raises: Corrupt."""
+def metadata_at(window: ObjectWindow, exported: Exported, at: Span, key: str) -> SampleColumns:
+    """Return metadata and provenance of a sample from their member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(

@@ -1,4 +1,4 @@
-"""Columns of a topic: an array if all values are numbers of one shape, else a JSON list."""
+"""Columns of a topic: an array if all values are numbers of one shape, else JSON."""
 
 import io
 import json
@@ -32,7 +32,7 @@ class TopicColumn:
         self._texts: list[bytes] | None = None  # JSON of each row, once a value is no number
 
     def add(self, row: int, value: Any) -> int:
-        """Add the value of a row, with gaps for rows that were left out; return its bytes."""
+        """Add the value of a row, after gaps for rows without one; return its bytes."""
         before = len(self._data)
         if self._texts is None and self._takes(value):
             self._shapes += [None] * (row - len(self._shapes))
@@ -47,7 +47,6 @@ class TopicColumn:
         return 40 + len(self._texts[-1])
 
     def _takes(self, value: Any) -> bool:
-        """Return whether a value fits the column's dtype; JSON's int64 becomes float64 if numbers are mixed."""
         if not isinstance(value, np.generic | np.ndarray):
             return False
         if self._dtype is None:
@@ -87,7 +86,6 @@ class TopicColumn:
 
 
 def _exact(numbers: Any) -> bool:
-    """Return whether whole numbers are exact in float64."""
     return bool(((numbers >= -_EXACT) & (numbers <= _EXACT)).all())
 
 
@@ -99,7 +97,7 @@ def npy_of(values: Any) -> bytes:
 
 
 def json_of(value: Any) -> bytes:
-    """Return values as JSON; numbers that JSON lacks become the texts "nan", "inf", "-inf"."""
+    """Return values as JSON; NaN and infinities become text."""
     return _JSON.encode(_plain(value)).encode()
 
 

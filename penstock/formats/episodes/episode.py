@@ -1,4 +1,4 @@
-"""Build the sample of a log from its messages, which are added in the order of the file."""
+"""Build the sample of a log from its messages."""
 
 from array import array
 from collections.abc import Mapping
@@ -20,16 +20,14 @@ _LOG_TIME = "log_time"
 
 
 class EpisodeBuilder:
-    """The topics of a log."""
-
     def __init__(self, where: str, without: frozenset[str]) -> None:
-        """where: name of the log, for errors. without: topics to leave out, by either of their names."""
+        """where: name of the log, for errors. without: topics to leave out, by either name."""
         self._where, self._without = where, without
         self._topics: dict[str, _Topic] = {}
         self._nbytes = 0
 
     def add(self, message: LogMessage) -> None:
-        """Add a message. Raises: Corrupt; InvalidSample; FieldTooLarge; MissingDependency."""
+        """Add a message. Raises: FieldTooLarge."""
         channel = message.channel
         name = channel.topic.strip("/").replace("/", ".") or "topic"
         if {channel.topic, name} & self._without:
@@ -51,7 +49,7 @@ class EpisodeBuilder:
             )
 
     def sample(self, key: str) -> ReadSample:
-        """Return the sample. Raises: InvalidSample; Corrupt; StoreError."""
+        """Return the sample."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         clocks = {name: topic.clock() for name, topic in self._topics.items()}
@@ -81,13 +79,11 @@ class EpisodeBuilder:
             "duration_ns": last - zero,
             "n_messages": sum(len(times) for _, times in clocks.values()),
         }
-        kept = {column: value for column, value in metadata.items() if column not in self._without}
-        return ReadSample(key, fields, kept)
+        chosen = {column: value for column, value in metadata.items() if column not in self._without}
+        return ReadSample(key, fields, chosen)
 
 
 class _Topic:
-    """The messages of one topic."""
-
     def __init__(self, message: LogMessage, name: str, where: str) -> None:
         self.channel, self._name, self._where = message.channel, name, where
         self._leave_out = f"leave the topic out (--without {self.channel.topic})"
@@ -100,8 +96,8 @@ class _Topic:
         self._log_times, self._stamps = array("q"), array("q")
         self._stamp_name: str | None = ""  # None once a message has no stamp
 
-    def _refused(self, what: str) -> "_Refused":
-        return _Refused(f"{self._where}, {what}", self._leave_out)
+    def _refused(self, what: str) -> "_NamedErrors":
+        return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
         """Add a message; return the bytes that it takes."""
@@ -141,7 +137,6 @@ class _Topic:
         return nbytes
 
     def _stamp(self, values: Mapping[str, Any]) -> None:
-        """Keep the time in the message itself: `header.stamp`, or `timestamp`."""
         if self._stamp_name is None:
             return
         header = values.get("header")
@@ -173,7 +168,6 @@ class _Topic:
         return _LOG_TIME, times
 
     def fields(self, ns: Any) -> dict[str, bytes]:
-        """Return the topic's fields. ns: int64 [T], nanoseconds of its messages."""
         out = {f"{self._name}.ns.npy": npy_of(ns)}
         for path, column in self._columns.items():
             word, data = column.finish(len(ns))
@@ -193,9 +187,7 @@ class _Topic:
         return out
 
 
-class _Refused:
-    """Adds the topic's name, and how to leave it out, to errors of a message."""
-
+class _NamedErrors:
     def __init__(self, where: str, leave_out: str) -> None:
         self._where, self._leave_out = where, leave_out
 
@@ -208,7 +200,6 @@ class _Refused:
 
 
 def _ns_of(stamp: Any) -> int | None:
-    """Return the nanoseconds of a stamp; None for anything else."""
     if not isinstance(stamp, dict):
         return None
     for seconds, rest in (("sec", "nanosec"), ("sec", "nsec"), ("seconds", "nanos")):

@@ -1,33 +1,33 @@
-"""A log's message, and the limits of what is read from a log."""
+"""Messages of a log, and limits on what is read from it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from loader.errors import Corrupt, MissingDependency, PenstockError
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 
 MAX_FIELD_BYTES = 2**30
 """Limit on the bytes of a field."""
 MAX_EPISODE_BYTES = 4 * 2**30
-"""Limit on the bytes of a sample, whose fields are in memory together."""
+"""Limit on the bytes of a sample, which is in memory whole."""
 MAX_CHUNK_BYTES = 2**28
-"""Limit on the bytes of a chunk: a few compressed bytes can declare any size."""
+"""Limit on a chunk: a few compressed bytes can declare any size."""
 MAX_LEAVES = 4096
 """Limit on the values of a message that become fields."""
 
 
-class Channel(NamedTuple):
+class LogChannel(NamedTuple):
     """Facts shared by all messages of a topic."""
 
     topic: str
     """Name of the topic in the log."""
     encoding: str
-    """Encoding of the messages: "json", "protobuf", "cdr", "ros1"."""
+    """"json", "protobuf", "cdr" or "ros1"."""
     type_name: str
     """Name of the messages' type, or ""."""
     schema_encoding: str
-    """Encoding of the schema: "jsonschema", "protobuf", "ros2msg", "ros2idl", "ros1msg"; or ""."""
+    """"jsonschema", "protobuf", "ros2msg", "ros2idl", "ros1msg" or ""."""
     schema: bytes
     """Definition of the type."""
 
@@ -35,7 +35,7 @@ class Channel(NamedTuple):
 class LogMessage(NamedTuple):
     """A message."""
 
-    channel: Channel
+    channel: LogChannel
     """Its topic."""
     log_time: int
     """Time of recording, in Unix nanoseconds."""
@@ -45,10 +45,7 @@ class LogMessage(NamedTuple):
 
 @contextmanager
 def damage_named(where: str) -> Iterator[None]:
-    """Turn errors of the log libraries into Corrupt with the file's name. Errors of this machine pass.
-
-    Raises: Corrupt; StoreError.
-    """
+    """Turn errors of the log libraries into Corrupt with the file's name; errors of this machine pass."""
     try:
         yield
     except PenstockError:

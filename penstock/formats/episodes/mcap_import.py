@@ -1,16 +1,21 @@
-"""Import MCAP files: each is a sample, its topics are fields."""
+"""Import MCAP files: each is a sample, its topics are fields; every checksum is verified."""
 
+import io
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
-from loader.errors import MissingDependency
+from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
-from .mcap_messages import mcap_messages
+from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
 
 OPTIONS = frozenset[str]()
 _ENDING = ".mcap"
@@ -29,9 +34,82 @@ def _runs(info: ObjectInfo) -> list[ImportRun]:
 
 
 def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the one sample of a file."""
     with ObjectFile(store, run.info) as file:
         episode = EpisodeBuilder(file.path, options.without)
         for message in mcap_messages(file, file.path):
             episode.add(message)
     yield episode.sample(run.info.key.rpartition(".")[0])
+
+
+def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
+    """Yield the messages of a file."""
+    with damage_named(where), _end_named(file, where):
+        from mcap.records import Channel as ChannelRecord
+        from mcap.records import Message, Schema
+
+        schemas, channels = dict[int, Any](), dict[int, LogChannel]()
+        for record in _records(file):
+            if isinstance(record, Schema):
+                schemas[record.id] = record
+            elif isinstance(record, ChannelRecord):
+                schema = schemas[record.schema_id] if record.schema_id else None
+                channels[record.id] = LogChannel(
+                    record.topic,
+                    record.message_encoding,
+                    schema.name if schema else "",
+                    schema.encoding if schema else "",
+                    schema.data if schema else b"",
+                )
+            elif isinstance(record, Message):
+                yield LogMessage(channels[record.channel_id], record.log_time, record.data)
+
+
+@contextmanager
+def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
+    from mcap.exceptions import EndOfFile
+
+    try:
+        yield
+    except (EndOfFile, struct.error) as error:
+        if file.read(1):  # it continues
+            raise
+        raise Corrupt(
+            f"{where}: it ends in the middle of a record, because its recorder was killed or the copy is incomplete. "
+            "Copy it again, or save what is whole: mcap recover FILE -o RECOVERED"
+        ) from error
+
+
+def _records(file: io.RawIOBase) -> Iterator[Any]:
+    from mcap.records import Chunk
+    from mcap.stream_reader import StreamReader, breakup_chunk
+
+    buffered: Any = io.BufferedReader(file, 2**16)
+    reader = StreamReader(buffered, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_FIELD_BYTES)
+    for record in reader.records:
+        if isinstance(record, Chunk):
+            plain = replace(record, compression="", data=_unpacked(record))
+            yield from breakup_chunk(plain, validate_crc=True)
+        else:
+            yield record
+
+
+def _unpacked(chunk: Any) -> bytes:
+    size = chunk.uncompressed_size
+    if size > MAX_CHUNK_BYTES:
+        raise InvalidSample(f"it has a chunk of {size:,} bytes; at most {MAX_CHUNK_BYTES:,} are read")
+    if chunk.compression == "":
+        data = chunk.data
+    elif chunk.compression == "zstd":
+        import zstandard
+
+        with zstandard.ZstdDecompressor(max_window_size=MAX_CHUNK_BYTES).stream_reader(chunk.data) as packed:
+            data = packed.read(size + 1)
+    elif chunk.compression == "lz4":
+        import lz4.frame
+
+        data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
+    else:
+        raise InvalidSample(f"its chunks are packed with {chunk.compression!r}; read are zstd and lz4")
+    if len(data) != size:
+        raise ValueError(f"a chunk of {size:,} bytes has others")
+    return bytes(data)

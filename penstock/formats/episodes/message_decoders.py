@@ -1,19 +1,19 @@
 """Decoders of messages: JSON, protobuf by the log's descriptors, ROS by its definitions.
 
-A decoder returns a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, text, lists, None,
-mappings.
+They return mappings with numbers as numpy scalars, arrays of numbers as numpy arrays, other arrays as lists.
 """
 
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from loader.errors import InvalidSample
+from loader.errors import Corrupt, InvalidSample
 from loader.json_text import parse_json
 
-from .log_message import MAX_LEAVES, Channel
-from .ros_messages import ros_decoder
+from .log_message import MAX_LEAVES, LogChannel
 
 Decoder = Callable[[bytes], Mapping[str, Any]]
 
@@ -28,9 +28,21 @@ _PROTOBUF_DTYPES = {
     8: "int32",  # enum
 }
 """`FieldDescriptor.cpp_type` -> dtype."""
+_MAX_DEPTH = 32
+_MAX_SCHEMA_BYTES = 2**19
+_EMPTY = "structure_needs_at_least_one_member"
+_DTYPES = {
+    name: name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+} | {
+    "bool": "bool",
+    "char": "uint8",
+    "float32": "float32",
+    "float64": "float64",
+}
+_NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
-def decoder_of(channel: Channel) -> Decoder:
+def decoder_of(channel: LogChannel) -> Decoder:
     """Return the decoder of a topic's messages. Raises: InvalidSample for an unknown encoding."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
@@ -45,7 +57,7 @@ def decoder_of(channel: Channel) -> Decoder:
     )
 
 
-def _json_decoder(channel: Channel) -> Decoder:
+def _json_decoder(channel: LogChannel) -> Decoder:
     schema = (
         parse_json(channel.schema) if channel.schema_encoding == "jsonschema" and channel.schema else None
     )
@@ -60,7 +72,6 @@ def _json_decoder(channel: Channel) -> Decoder:
 
 
 def _of_json(value: Any, schema: Any) -> Any:
-    """Return a JSON value with numpy numbers. schema: of the value, or None."""
     own_schema = schema if isinstance(schema, dict) else {}
     if isinstance(value, dict):
         inner = own_schema.get("properties")
@@ -81,7 +92,7 @@ def _of_json(value: Any, schema: Any) -> Any:
     return np.int64(value) if isinstance(value, int) and -(2**63) <= value < 2**63 else value
 
 
-def _protobuf_decoder(channel: Channel) -> Decoder:
+def _protobuf_decoder(channel: LogChannel) -> Decoder:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     files = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(channel.schema).file}
@@ -100,14 +111,11 @@ def _protobuf_decoder(channel: Channel) -> Decoder:
 
 
 class _Protobuf:
-    """Reads one message."""
-
     def __init__(self, most: int) -> None:
-        """most: limit on its values; two bytes can stand for a message of thousands of defaults."""
+        """most: limit on values; two bytes can stand for thousands of defaults."""
         self._most = self._n_left = most
 
     def read(self, message: Any, within: tuple[str, ...]) -> Mapping[str, Any]:
-        """Return a message's values; unset ones have the type's defaults. within: enclosing types."""
         values = {}
         within = (*within, message.DESCRIPTOR.full_name)
         for field in message.DESCRIPTOR.fields:
@@ -150,3 +158,159 @@ def _scalar(field: Any, value: Any) -> Any:
         return np.frombuffer(value, np.uint8)
     dtype = _PROTOBUF_DTYPES.get(field.cpp_type)
     return np.dtype(dtype).type(value) if dtype else value
+
+
+class _TypeNode(NamedTuple):
+    kind: str
+    """"number", "string", "struct", "array" (of a fixed length) or "sequence"."""
+    least: int
+    dtype: Any = None
+    of: Any = None
+    """Node of an array's values; for a struct, name -> node."""
+    length: int = 0
+    """Number of values in an array."""
+
+
+def ros_decoder(channel: LogChannel) -> Callable[[bytes], Mapping[str, Any]]:
+    """Return the decoder of a topic's messages."""
+    from rosbags.typesys.msg import normalize_msgtype
+
+    if len(channel.schema) > _MAX_SCHEMA_BYTES:
+        raise InvalidSample(
+            f"the definition of {channel.type_name} has more than {_MAX_SCHEMA_BYTES:,} bytes"
+        )
+    name = normalize_msgtype(channel.type_name)
+    node = _Types(_definitions(channel, name), ros1=channel.encoding == "ros1").node_of(name)
+    read = _read_ros1 if channel.encoding == "ros1" else _read_cdr
+    return lambda data: read(node, data)
+
+
+def _definitions(channel: LogChannel, name: str) -> Mapping[str, Any]:
+    from rosbags.typesys import get_types_from_idl, get_types_from_msg
+
+    text = channel.schema.decode()
+    if channel.schema_encoding == "ros2idl":
+        return {**_usual(False), **get_types_from_idl(text)}
+    own = get_types_from_msg(text, name) if text.strip() or channel.schema_encoding else {}
+    return {**_usual(channel.encoding == "ros1"), **own}
+
+
+@cache
+def _usual(ros1: bool) -> Mapping[str, Any]:
+    from rosbags.typesys import Stores, get_typestore
+
+    return get_typestore(Stores.ROS1_NOETIC if ros1 else Stores.ROS2_HUMBLE).fielddefs
+
+
+class _Types:
+    def __init__(self, definitions: Mapping[str, Any], *, ros1: bool) -> None:
+        self._definitions, self._ros1, self._n_left = definitions, ros1, MAX_LEAVES
+
+    def node_of(self, name: str, depth: int = 0) -> _TypeNode:
+        if name not in self._definitions:
+            raise InvalidSample(f"the type {name} is not defined in the log")
+        if depth > _MAX_DEPTH:
+            raise InvalidSample(f"the type {name} lies more than {_MAX_DEPTH} types deep, or in itself")
+        members = {}
+        for field, description in self._definitions[name][1]:
+            self._n_left -= 1
+            if self._n_left < 0:
+                raise InvalidSample(f"the type {name} has more than {MAX_LEAVES:,} values")
+            members[field] = self._node(description, depth)
+        if not members and not self._ros1:
+            members[_EMPTY] = _number("uint8")
+        if self._ros1:
+            members.pop(_EMPTY, None)
+        return _TypeNode("struct", sum(node.least for node in members.values()), None, members)
+
+    def _node(self, description: Any, depth: int) -> _TypeNode:
+        kind, of = description[0].name, description[1]
+        if kind == "BASE":
+            if of[0] == "string":
+                return _TypeNode("string", 4)
+            if of[0] == "byte":
+                return _number("int8" if self._ros1 else "uint8")
+            if of[0] not in _DTYPES:
+                raise InvalidSample(f"values of the type {of[0]} are not read")
+            return _number(_DTYPES[of[0]])
+        if kind == "NAME":
+            return self.node_of(of, depth + 1)
+        of, length = self._node(of[0], depth), of[1]
+        if not of.least:
+            raise InvalidSample("an array of messages without values is not read")
+        if kind == "SEQUENCE":
+            return _TypeNode("sequence", 4, None, of)
+        return _TypeNode("array", of.least * length, None, of, length)
+
+
+def _number(name: str) -> _TypeNode:
+    dtype = np.dtype(name)
+    return _TypeNode("number", dtype.itemsize, dtype)
+
+
+def _read_cdr(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
+    if len(data) < 4 or data[0] or data[1] > 1:
+        raise Corrupt(f"its first bytes {data[:4].hex()} are no plain CDR; other encodings are not read")
+    reader = _MessageReader(data[4:], "<" if data[1] else ">", cdr=True)
+    message: Mapping[str, Any] = reader.value(node)
+    if len(reader.data) - reader.at > 3:  # more than padding
+        raise Corrupt(f"{len(reader.data) - reader.at:,} bytes follow it that its definition does not have")
+    return message
+
+
+def _read_ros1(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
+    reader = _MessageReader(data, "<", cdr=False)
+    message: Mapping[str, Any] = reader.value(node)
+    if reader.at != len(data):
+        raise Corrupt(f"{len(data) - reader.at:,} bytes follow it that its definition does not have")
+    return message
+
+
+class _MessageReader:
+    def __init__(self, data: bytes, order: str, *, cdr: bool) -> None:
+        self.data, self.at = data, 0
+        self._swapped, self._cdr = order != _NATIVE, cdr
+        self._of_count: Literal["little", "big"] = "little" if order == "<" else "big"
+
+    def value(self, node: _TypeNode) -> Any:
+        if node.kind == "number":
+            return self._numbers(node, 1)[0]
+        if node.kind == "string":
+            text = self._take(self._count())
+            if self._cdr and text[-1:] == b"\0":
+                text = text[:-1]
+            return text.decode(errors="backslashreplace")
+        if node.kind == "struct":
+            read = {name: self.value(member) for name, member in node.of.items()}
+            read.pop(_EMPTY, None)
+            return read
+        length = node.length if node.kind == "array" else self._count()
+        if length * node.of.least > len(self.data) - self.at:
+            raise Corrupt(
+                f"an array at byte {self.at:,} has {length:,} values, more than the message has bytes"
+            )
+        if node.of.kind == "number":
+            return self._numbers(node.of, length)
+        return [self.value(node.of) for _ in range(length)]
+
+    def _count(self) -> int:
+        if self._cdr:
+            self.at += -self.at % 4
+        return int.from_bytes(self._take(4), self._of_count)
+
+    def _numbers(self, node: _TypeNode, length: int) -> Any:
+        size = node.dtype.itemsize
+        if self._cdr and length:
+            self.at += -self.at % size
+        dtype = node.dtype.newbyteorder() if self._swapped else node.dtype
+        values = np.frombuffer(self._take(length * size), dtype)
+        if dtype.kind == "b":
+            return values.view(np.uint8) != 0
+        return values.astype(node.dtype) if self._swapped else values
+
+    def _take(self, nbytes: int) -> bytes:
+        data = self.data[self.at : self.at + nbytes]
+        if len(data) < nbytes:
+            raise Corrupt(f"it ends at byte {len(self.data):,}, within a value")
+        self.at += nbytes
+        return data

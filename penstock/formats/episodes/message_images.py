@@ -1,4 +1,4 @@
-"""Images and videos in messages: raw images as arrays, encoded frames as packets of an mp4 file, never decoded."""
+"""Images in messages: raw ones as arrays, encoded frames as packets of an mp4, never decoded."""
 
 import base64
 import binascii
@@ -24,7 +24,6 @@ _DEPTHS = {"8U": "u1", "8S": "i1", "16U": "u2", "16S": "i2", "32S": "i4", "32F":
 _DEMUXERS = {"jpeg": "jpeg_pipe", "png": "png_pipe", "h264": "h264", "h265": "hevc", "av1": "obu"}
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_DEPTH_BYTES = 2**30
-"""Limit on the bytes of one field's decoded images."""
 _MOST_TICKS = 2**31 - 1
 """Longest time between two packets of an mp4 file."""
 
@@ -36,7 +35,7 @@ def kind_of(type_name: str) -> str:
 
 
 def raw_image(message: Mapping[str, Any]) -> Any:
-    """Return the image of a message, [height, width, channels]. Raises: InvalidSample; Corrupt; KeyError."""
+    """Return the image of a message, [height, width, channels]."""
     encoding = str(message["encoding"])
     named = re.fullmatch(r"([a-z_]+)(8|16)", encoding)
     counted = re.fullmatch(r"(8U|8S|16U|16S|32S|32F|64F)C([1-4])", encoding)
@@ -59,10 +58,7 @@ def raw_image(message: Mapping[str, Any]) -> Any:
 
 
 def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the codec, with the size of a single image, and the bytes.
-
-    Raises: InvalidSample; errors of simplejpeg.
-    """
+    """Return codec and size of an encoded image, and its bytes."""
     data, format = _bytes_of(message["data"]), str(message["format"])
     if format in ("h264", "h265", "av1"):
         return format, data
@@ -94,10 +90,7 @@ def _bytes_of(data: Any) -> bytes:
 
 
 def depth_images(images: Sequence[bytes], what: str) -> Any:
-    """Return 16-bit PNG of one channel as uint16 [images, height, width, 1]. images: at least one.
-
-    Raises: InvalidSample for other images, or several sizes; Corrupt; MissingDependency.
-    """
+    """Return 16-bit PNG images of one channel and size as uint16 [images, height, width, 1]."""
     head, *others = {one[:8] + one[16:26] for one in images}  # magic, width, height, bits, colours
     width, height = struct.unpack_from(">II", head.ljust(16), 8)
     is_read = head.startswith(_PNG) and head[16:] == b"\x10\0" and not others
@@ -115,12 +108,7 @@ def depth_images(images: Sequence[bytes], what: str) -> Any:
 
 
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:
-    """Return an mp4 file with the frames of `encoded_frame` as packets, shown at their times after the first.
-
-    ns: int64 [frames], strictly ascending.
-
-    Raises: InvalidSample; Corrupt; StoreError; MissingDependency.
-    """
+    """Return an mp4 file with the frames as packets. ns: int64 [frames], their times, strictly ascending."""
     with opened(io.BytesIO(b"".join(frames)), what, _DEMUXERS[codec.partition(" ")[0]]) as video:
         container, stream = video
         packets = [packet for packet in container.demux(stream) if packet.size]
@@ -145,7 +133,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:
-    """Return seconds per tick, and each frame's tick: nanoseconds, or microseconds if a gap is too long for mp4."""
+    """Return seconds per tick and each frame's tick: nanoseconds, or microseconds if mp4 needs it."""
     pts = ns - ns[0]
     for step in (1, 1000):
         ticks = pts // step

@@ -1,38 +1,106 @@
-"""Import RLDS: TensorFlow Datasets whose examples are episodes with steps, read without TensorFlow.
+"""Import RLDS: TensorFlow Datasets of episodes, described by `features.json`, without TensorFlow."""
 
-The place is the folder of one `features.json`, which describes the features of the TFRecord records.
-"""
-
+import math
 import re
 import struct
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
 from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.json_text import DamagedJson, parse_json_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
-from ..tables.example_wire import ExampleFeature
-from ..tables.tfrecord_import import examples
+from ..tables.tfrecord_import import ExampleFeature, examples
 from .columns import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
-from .rlds_features import RldsFeature, features_in
 
+STEPS = "steps"
+"""Feature with one entry per step."""
+_MOST_DEPTH = 32
 OPTIONS = frozenset[str]()
 FEATURES = "features.json"
 STEP_NS = 10**9
-"""Time between frames of a camera: steps have no clock, so frame k is shown at k seconds."""
+"""Time between frames: steps have no clock, so frame k is shown at k seconds."""
 _RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
 _OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
 
+class RldsFeature(NamedTuple):
+    """A leaf of the tree of features."""
+
+    path: str
+    """Name in a record: the tree's names, joined by "/"."""
+    in_steps: bool
+    """True for a value per step, False for the episode's own."""
+    kind: str
+    """"numbers", "text", "image" of 8 bits, or "depth" of steps: 16 bits, one channel."""
+    dtype: np.dtype[Any]
+    """Dtype of numbers."""
+    shape: tuple[int, ...]
+    """Shape of one value; () for texts and images."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in one value."""
+        return math.prod(self.shape)
+
+
+def features_in(data: bytes, name: str) -> list[RldsFeature]:
+    """Return the features of a `features.json`. name: of it, for errors."""
+    try:
+        features = list(_leaves(parse_json_object(data), "", 0, name, 0))
+    except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"{name}: it is no features.json of TensorFlow Datasets: {error!r}") from error
+    if not any(one.in_steps for one in features):
+        raise InvalidSample(f"{name} has no steps: import such a dataset as tfrecord")
+    return features
+
+
+def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iterator[RldsFeature]:
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"{path} lies deeper than {_MOST_DEPTH}")
+    if "featuresDict" in node:
+        for child, below in node["featuresDict"]["features"].items():
+            yield from _leaves(below, f"{path}/{child}" if path else child, sequences, name, depth + 1)
+    elif "sequence" in node:
+        yield from _leaves(node["sequence"]["feature"], path, sequences + 1, name, depth + 1)
+    else:
+        yield _leaf(node, path, sequences)
+
+
+def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
+    kind, dtype, shape = "", "int64", list[int]()
+    if "tensor" in node:
+        body = node["tensor"]
+        kind, dtype = "numbers", str(body["dtype"])
+        shape = [int(one) for one in body.get("shape", {}).get("dimensions", [])]
+        if dtype == "string":
+            kind, dtype = ("text" if not shape else ""), "int64"
+        if body.get("encoding", "none") != "none" or min(shape, default=1) < 0:
+            kind = ""
+    elif "classLabel" in node:
+        kind = "numbers"
+    elif "text" in node:
+        kind = "text"
+    in_steps = path.partition("/")[0] == STEPS
+    if "image" in node:
+        body = node["image"]
+        kind = "image"
+        if in_steps and body.get("dtype", "uint8") != "uint8":
+            kind = "depth" if (body["dtype"], body["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
+    if sequences != in_steps:
+        kind = ""
+    return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
+
+
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the files of records. Raises: InvalidStore for files of another kind; Corrupt; InvalidSample."""
+    """Return the files of records. Raises: InvalidStore for files of another kind."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -59,13 +127,12 @@ def _is_left_out(feature: RldsFeature, options: Options) -> bool:
 
 
 def _name(feature: RldsFeature) -> str:
-    """Return a feature's field name: without the list's name for steps, and with dots."""
+    """Return a feature's field name: its path with dots, for steps without the list's name."""
     path = feature.path.partition("/")[2] if feature.in_steps else feature.path
     return (path or feature.path).replace("/", ".")
 
 
 def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the episodes of a file."""
     match = _RECORDS.search(run.info.key)
     source = {"split": match[1]} if match else {}
     for row, where, values in examples(store, run.info):
@@ -76,7 +143,6 @@ def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterato
 def _episode(
     values: dict[str, ExampleFeature], chosen: list[RldsFeature], where: str
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Return fields and metadata of an episode."""
     fields, metadata, steps = dict[str, bytes](), dict[str, Any](), dict[str, int]()
     for feature in chosen:
         raw = values.get(feature.path)
@@ -104,7 +170,6 @@ def _episode(
 
 
 def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[str, bytes], int]:
-    """Return the fields of a feature of steps, and the number of steps."""
     name = _name(feature)
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)
@@ -123,7 +188,6 @@ def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[s
 
 
 def _codec(image: bytes, what: str) -> str:
-    """Return codec and size of an encoded image."""
     try:
         return encoded_frame({"data": np.frombuffer(image, np.uint8), "format": "unknown"})[0]
     except InvalidSample as error:
@@ -133,7 +197,6 @@ def _codec(image: bytes, what: str) -> str:
 
 
 def _own(feature: RldsFeature, raw: ExampleFeature, metadata: dict[str, Any], what: str) -> dict[str, bytes]:
-    """Return the field of an episode's feature; single numbers and short texts become metadata instead."""
     name = _name(feature)
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)

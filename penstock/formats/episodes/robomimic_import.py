@@ -1,8 +1,8 @@
-"""Import robomimic: HDF5 files of demonstrations; each demonstration is a sample with its arrays as fields.
+"""Import robomimic: HDF5 files whose demonstrations are samples.
 
-data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy.
-attributes of data/<demo> and data    the field episode.json.
-mask/<name>                           names of demonstrations: the column `masks`, and the split.
+data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy
+attributes of data/<demo> and data    the field episode.json
+mask/<name>                           names of demonstrations: the column `masks`, and the split
 """
 
 import json
@@ -18,7 +18,7 @@ import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.limits import MAX_MASK_BYTES, beyond
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
@@ -26,9 +26,9 @@ from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
-"""Bytes of demonstrations read per opening of a file, roughly."""
+"""Approximate bytes of demonstrations per opening of a file."""
 MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
-"""Limit on a demonstration: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
+"""Limit on a demonstration: HDF5 can declare any shape, and a worker's answer has 4 GiB."""
 MAX_DEPTH = 8
 """Limit on nested groups below a demonstration."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -63,7 +63,6 @@ def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[ImportRu
 
 
 def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the samples of a run."""
     with _opened(store, run.info) as (file, where):
         data = _group(file, "data", where)
         masks = _masks(file, where)
@@ -110,7 +109,6 @@ def _h5py() -> Any:
 
 @contextmanager
 def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
-    """Open an HDF5 file; errors of the library become Corrupt."""
     with ObjectFile(store, info, scattered=True) as stream:
         where = stream.path
         try:
@@ -147,7 +145,6 @@ def _group(group: Any, name: str, where: str) -> Any:
 
 
 def _demos(data: Any) -> list[str]:
-    """Return the names of the demonstrations, in the order of their numbers."""
 
     def number(name: str) -> tuple[int, str]:
         match = re.search(r"(\d{1,18})$", name)
@@ -159,7 +156,6 @@ def _demos(data: Any) -> list[str]:
 def _arrays(
     group: Any, options: Options, where: str, front: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Yield field and array of each dataset below a group, by name."""
     h5py = _h5py()
     if depth > MAX_DEPTH:
         raise InvalidSample(f"{where} has groups within groups, more than {MAX_DEPTH}")
@@ -180,7 +176,7 @@ def _arrays(
 
 
 def _check_inside(array: Any, where: str) -> None:
-    """Raise InvalidSample for a dataset with its bytes in another file, which may exist on the importing machine."""
+    """Raise InvalidSample for a dataset whose bytes are in another file of this machine."""
     if array.is_virtual or array.external:
         raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
 
@@ -194,7 +190,6 @@ def _npy(array: Any) -> bytes:
 
 
 def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
-    """Return the filters and the names of their demonstrations."""
     if "mask" not in file:
         return {}
     masks = _group(file, "mask", where)
@@ -202,7 +197,6 @@ def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
 
 
 def _members(mask: Any, where: str) -> frozenset[str]:
-    """Return the demonstrations of a filter."""
     if not isinstance(mask, _h5py().Dataset) or mask.dtype.kind not in "SO":
         raise InvalidSample(f"{where}: {mask.name} is no list of names of demonstrations")
     _check_inside(mask, where)
@@ -216,7 +210,6 @@ def _attributes(group: Any) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as a JSON value."""
     if isinstance(value, bytes):
         return _text(value)
     if isinstance(value, np.ndarray | np.generic):

@@ -1,10 +1,14 @@
-"""Import ROS bags: each ROS 1 file, and each ROS 2 folder with `metadata.yaml`, is a sample."""
+"""Import ROS bags: a ROS 1 file, or a ROS 2 folder with `metadata.yaml`, is a sample."""
 
+import bz2
+import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from loader.errors import Corrupt, InvalidSample, MissingDependency
@@ -13,40 +17,32 @@ from loader.storage.disk.scratch import held_folder, on_scratch
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
-from .bag_messages import ros1_messages, ros2_database_messages
 from .episode import EpisodeBuilder
-from .log_message import LogMessage, damage_named
-from .mcap_messages import mcap_messages
+from .log_message import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
+from .mcap_import import mcap_messages
 
 OPTIONS = frozenset[str]()
 _ENDING, _METADATA = ".bag", "metadata.yaml"
 _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
-"""Metadata files that are read at the same time."""
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
-"""Place, key and change token of metadata -> names of the bag's files; each tick of a source asks again."""
+"""Place, key and change token of metadata -> names of the bag's files."""
+_BEGIN = b"#ROSBAG V2.0\n"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return ROS 1 bags, and the metadata of ROS 2 bags, each with the files that it names.
-
-    A bag that lacks a file, or has invalid metadata, is its metadata only. Costs and raises as `names_in`.
-    """
+    """Return ROS 1 bags, and metadata of ROS 2 bags joined with the files that it names, if they exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency; StoreError."""
+    """Return as `find_objects`, without the bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return metadata of a ROS 2 bag -> itself and the files that it names; only itself if it is invalid.
-
-    Costs a read of each metadata that this process has not read yet. Raises: MissingDependency without rosbags;
-    StoreError.
-    """
+    """Return metadata of a ROS 2 bag -> itself and its files; only itself if it is invalid."""
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
@@ -59,20 +55,18 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return the bags. whole: True includes bags that lack a file, which their reader refuses."""
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
     bags, left_out = _Bags(store, there, options), {} if whole else waiting
-    seen = [
+    bags_there = [
         joined(files.get(one.key, [one]))
         for one in infos
         if (one.key.lower().endswith(_ENDING) or _is_metadata(one)) and one.key not in left_out
     ]
-    return Readable(seen, bags.runs, bags.samples)
+    return Readable(bags_there, bags.runs, bags.samples)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
-    """Return the names of a bag's files; () for invalid metadata."""
     known = (store.url, info.key, info.etag)
     if known not in _NAMES:
         try:
@@ -86,7 +80,7 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Return the names of a ROS 2 bag's files."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -118,19 +112,15 @@ def _is_metadata(info: ObjectInfo) -> bool:
 
 
 class _Bags:
-    """The bags of a place; thread-safe."""
-
     def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: Options) -> None:
         self._store, self._infos, self._options = store, infos, options
 
     def runs(self, info: ObjectInfo) -> list[ImportRun]:
-        """Return the one run of a bag."""
         own = self._infos[info.key]
         parts = self._parts(own) if _is_metadata(own) else [own]
         return [ImportRun(info, 0, 1, sum(one.nbytes for one in parts))]
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the one sample of a bag."""
         info = self._infos[run.info.key]
         with ObjectFile(self._store, info) as file:
             episode = EpisodeBuilder(file.path, self._options.without)
@@ -146,7 +136,6 @@ class _Bags:
         yield episode.sample(info.key.rpartition("/")[0] or "bag")
 
     def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
-        """Return a ROS 2 bag's files, in order."""
         names = names_of(self._store, info)
         folder = info.key.removesuffix(_METADATA)
         lacking = [name for name in names if folder + name not in self._infos]
@@ -176,3 +165,99 @@ class _Bags:
                 ):
                     shutil.copyfileobj(file, out, 2**22)
                 yield from ros2_database_messages(path, file.path)
+
+
+class _OpenBag:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self, mode: str) -> Any:
+        return self._file
+
+
+def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
+    """Yield the messages of a ROS 1 bag."""
+    with damage_named(where):
+        from rosbags.rosbag1 import Reader
+
+        buffered = io.BufferedReader(file, 2**16)
+        if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would search for the end of the line, however far
+            raise ValueError("it is no bag of version 2.0")
+        buffered.seek(0)
+        path: Any = _OpenBag(buffered)
+        with Reader(path) as reader:
+            unpack = _unpackers()
+            for at, chunk in reader.chunks.items():
+                reader.chunks[at] = chunk._replace(decompressor=unpack.get(chunk.decompressor, _plain))
+            channels = {
+                one.id: LogChannel(one.topic, "ros1", one.msgtype, "ros1msg", one.msgdef.data.encode())
+                for one in reader.connections
+            }
+            for connection, log_time, data in reader.messages():
+                yield LogMessage(channels[connection.id], log_time, data)
+
+
+def _unpackers() -> dict[Any, Callable[[bytes], bytes]]:
+    import lz4.frame
+    from rosbags.rosbag1.reader import decompressors
+
+    def limited(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
+        def unpack(data: bytes) -> bytes:
+            packed = make()
+            plain = packed.decompress(data, max_length=MAX_CHUNK_BYTES + 1)
+            if len(plain) > MAX_CHUNK_BYTES:
+                raise InvalidSample(f"it has a chunk of more than {MAX_CHUNK_BYTES:,} bytes")
+            if not packed.eof:
+                raise ValueError("a packed chunk is cut")
+            return bytes(plain)
+
+        return unpack
+
+    return {
+        decompressors["bz2"]: limited(bz2.BZ2Decompressor),
+        decompressors["lz4"]: limited(lz4.frame.LZ4FrameDecompressor),
+    }
+
+
+def _plain(data: bytes) -> bytes:
+    return data
+
+
+def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
+    """Yield the messages of a ROS 2 database."""
+    with damage_named(where):
+        from rosbags.interfaces import MessageDefinitionFormat
+        from rosbags.rosbag2 import Reader
+
+        _check_tables(path)
+        encodings = {MessageDefinitionFormat.MSG: "ros2msg", MessageDefinitionFormat.IDL: "ros2idl"}
+        with Reader(path) as reader:
+            channels = {}
+            for connection in reader.connections:
+                ext: Any = connection.ext
+                encoding = encodings.get(connection.msgdef.format, "")
+                channels[connection.id] = LogChannel(
+                    connection.topic,
+                    ext.serialization_format,
+                    connection.msgtype,
+                    encoding,
+                    connection.msgdef.data.encode(),
+                )
+            for connection, log_time, data in reader.messages(list(reader.connections)):
+                yield LogMessage(channels[connection.id], log_time, bytes(memoryview(data)))
+
+
+def _check_tables(path: Path) -> None:
+    """Raise ValueError for views and triggers: a view may never end."""
+    database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
+    try:
+        others = database.execute(
+            "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+        ).fetchall()
+    finally:
+        database.close()
+    if others:
+        raise ValueError(f"it has views, triggers or virtual tables, which no bag has: {others[0][0]!r}")

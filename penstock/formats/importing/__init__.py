@@ -1,1 +1,1 @@
-"""Work units of imports, for spans of objects and for decoded samples."""
+"""Work units of imports."""

@@ -1,4 +1,4 @@
-"""The interface of an importer, for formats whose samples are decoded instead of copied as spans."""
+"""The interface of an importer."""
 
 import hashlib
 import json
@@ -8,8 +8,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
 from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.storage import ObjectInfo, Store
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 T = TypeVar("T")
 MOST_PLACES = 64
-"""Places whose names are cached."""
+"""Limit on the places whose names are cached."""
 
 
 class ImportRun(NamedTuple):
@@ -48,14 +48,14 @@ class ImportRun(NamedTuple):
 
 
 class Readable(NamedTuple):
-    """The objects of a place that are of a format, and their reader; thread-safe."""
+    """The objects of a format at a place, and their reader; thread-safe."""
 
     infos: list[ObjectInfo]
     """The objects, as listed."""
     runs: Callable[[ObjectInfo], Iterable[ImportRun]]
-    """Returns the runs of an object, in order, from the object only. Raises: Corrupt; Changed; StoreError."""
+    """Returns the runs of an object, in order. Raises: Corrupt."""
     samples: Callable[[ImportRun], Iterator[ReadSample]]
-    """Yields the samples of a run, in order, one at a time. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Yields the samples of a run, in order. Raises: Corrupt; InvalidSample."""
     labels: Sequence[str] | None = None
     """Names of the classes that `cls` numbers; None if the format has none."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
@@ -65,7 +65,7 @@ class Readable(NamedTuple):
     left_out: Sequence[str] = ()
     """Features of the place that penstock does not read yet."""
     columns: ColumnAgreement | None = None
-    """Fields and metadata of table columns, agreed among the objects read so far; None for other formats."""
+    """Agreement of table columns among the objects read so far; None for other formats."""
     members: JsonMembers | None = None
     """Reader of JSON members that become columns; None for other formats."""
 
@@ -87,7 +87,7 @@ class Importer(Protocol):
     """Options of the format: "key", "fields" or "episodes"."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
 
 
 class JoiningImporter(Importer, Protocol):
@@ -96,16 +96,13 @@ class JoiningImporter(Importer, Protocol):
     def names_in(
         self, store: Store, infos: Sequence[ObjectInfo], options: Options
     ) -> Mapping[str, Sequence[str]]:
-        """Return key of an object -> keys of its files, its own first. An object of one file may be left out.
+        """Return key of an object -> keys of its files, its own first; objects of one file may be absent.
 
-        A file that maps to no keys is no object. Costs a read of the metadata that this process has not read
-        yet.
-
-        Raises: InvalidStore; StoreError.
+        A file that maps to no keys is no object. Results are cached. Raises: InvalidStore.
         """
 
     def find_complete_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore; StoreError."""
+        """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore."""
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
@@ -113,7 +110,7 @@ EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose obj
 
 
 def check_options(format: str, importer: Importer | None, options: Options) -> None:
-    """Raise InvalidRuntime for an option that the format does not take. importer: None for `REGISTERED` formats."""
+    """Raise InvalidRuntime for an option that the format does not take. importer: None for `REGISTERED`."""
     accepted = importer.OPTIONS if importer else frozenset[str]()
     why = f"for tables, whose columns it names; {format} has its own keys and fields"
     for name, message in (
@@ -126,7 +123,7 @@ def check_options(format: str, importer: Importer | None, options: Options) -> N
 
 
 def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:
-    """Return what `read` returns for the first readable object; None without one. Errors are left to the readers."""
+    """Return what `read` returns for the first readable object, or None."""
     for info in infos:
         try:
             return read(info)
@@ -138,7 +135,7 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
 def files_of(
     names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
 ) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
-    """Return the files of each complete object, and the first missing file of each other object.
+    """Return the files of each complete object, and the first missing file of the others.
 
     names: as `JoiningImporter.names_in`. there: files of the place, by key.
     """
@@ -152,13 +149,13 @@ def files_of(
 
 
 class KnownNames(Generic[T]):
-    """Cache of names that the metadata of places gave: each tick of a source asks again."""
+    """Cache of the names in a place's metadata, which each tick of a source needs."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[tuple[str, str], ...], T]] = {}
 
     def of(self, place: Hashable, metadata: Iterable[ObjectInfo], read: Callable[[], T]) -> T:
-        """Return the cached result of `read` while the metadata is unchanged; call it always if a file has no token."""
+        """Return the cached result of `read` while the metadata has the same change tokens."""
         now = tuple((one.key, one.etag) for one in metadata)
         known = self._known.get(place)
         if known is None or known[0] != now or not all(etag for _, etag in now):
@@ -170,7 +167,7 @@ class KnownNames(Generic[T]):
 
 
 def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:
-    """Return several files as one object: the key of the first, and a token that changes with any of them."""
+    """Return several files as one object: the first key, and a token of all."""
     if len(files) == 1:
         return files[0]
     files_json = json.dumps([[one.key, one.etag] for one in files])

@@ -1,4 +1,4 @@
-"""Read objects in worker processes: an object that crashes or hangs its reader costs only itself."""
+"""Read objects in worker processes: an object that crashes or hangs its reader fails by itself."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +15,7 @@ from ...compute.pool.environment import store_variables
 from .importer import ImportRun, Options, Readable, ReadSample
 
 LIMIT_S = 600.0
-"""Seconds for the runs of an object, or the samples of a run, plus one second per MiB."""
+"""Seconds for an object's runs or a run's samples, plus one second per MiB."""
 
 FindObjects = Callable[[Store, list[ObjectInfo], Options], Readable]
 """Function `find_objects` of an importer."""
@@ -26,29 +26,25 @@ _ERRORS: dict[str, type[PenstockError]] = {
 }
 
 
-class _Asked(NamedTuple):
-    """A unit of work."""
-
+class _ReadRequest(NamedTuple):
     info: ObjectInfo
-    """The object."""
     run: tuple[int, int] | None
-    """First and last + 1 sample of the run; None asks for the object's runs."""
 
 
 @contextmanager
 def in_workers(
     readable: Readable, find_objects: FindObjects, store: Store, options: Options, workers: int
 ) -> Iterator[Readable]:
-    """Yield a reader whose runs and samples come from worker processes, which end with the block.
+    """Yield a reader that reads in worker processes, which end with the block.
 
-    workers: limit on processes, beside the number of cores. A run's samples stay in memory, at most 4 GiB.
-    Workers find the store's credentials in the environment.
+    workers: limit on processes. A run's samples stay in memory, at most 4 GiB. Credentials come from the
+    environment.
     """
     function = partial(_read, store, find_objects, options.to_json())
     variables = store_variables(store)
 
-    def asked(info: ObjectInfo, run: ImportRun | None) -> Any:
-        unit = _Asked(info, run and (run.first, run.stop))
+    def in_worker(info: ObjectInfo, run: ImportRun | None) -> Any:
+        unit = _ReadRequest(info, run and (run.first, run.stop))
         limit_s = LIMIT_S + (run.nbytes // 2**20 if run else 0)
         (outcome,) = compute.map(function, [unit], timeout_s=limit_s, variables=variables)
         if outcome.value is None:
@@ -62,22 +58,23 @@ def in_workers(
         return answer
 
     def runs(info: ObjectInfo) -> list[ImportRun]:
-        return [ImportRun(info, *one) for one in asked(info, None)]
+        return [ImportRun(info, *one) for one in in_worker(info, None)]
 
     def samples(run: ImportRun) -> Iterator[ReadSample]:
-        for values in asked(run.info, run):
+        for values in in_worker(run.info, run):
             yield ReadSample(*values)
 
     with closing(LocalCompute(min(workers, n_cores()))) as compute:
         yield readable._replace(runs=runs, samples=samples)
 
 
-def _read(store: Store, find_objects: FindObjects, options: dict[str, Any], asked: _Asked) -> tuple[str, Any]:
-    """Return ("", runs or samples), or (error name, text). Runs in a worker."""
+def _read(
+    store: Store, find_objects: FindObjects, options: dict[str, Any], request: _ReadRequest
+) -> tuple[str, Any]:
     try:
-        readable = find_objects(store, [asked.info], Options.from_json(options))
-        if asked.run is None:
-            return "", [one[1:] for one in readable.runs(asked.info)]
-        return "", [tuple(one) for one in readable.samples(ImportRun(asked.info, *asked.run))]
+        readable = find_objects(store, [request.info], Options.from_json(options))
+        if request.run is None:
+            return "", [one[1:] for one in readable.runs(request.info)]
+        return "", [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]
     except PenstockError as error:
         return type(error).__name__, str(error)

@@ -1,9 +1,9 @@
-"""Work units of imported samples: neighbouring runs, of about a shard's bytes.
+"""Work units of decoded samples, of about a shard's bytes; or all samples, sorted on scratch.
 
-Units are written before all fields and repeated keys are known. `settled` finds the units that do not fit; they
-are written again, under other names.
+Units are written before all fields and keys are known; `settled` returns those to write again.
 """
 
+import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset.columnar.column_names import duplicate_key, without_field
+from loader.dataset.names import key_hash
 from loader.dataset.tables.parquet import get_tables
 from loader.dataset.writing.part_writer import make_sample
-from loader.dataset.writing.spill import Sample
+from loader.dataset.writing.spill import Sample, Spill
 from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.storage import ObjectInfo, Store
 
+from ...progress import progress
+from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..registration.earlier import token_of
-from ..registration.groups import groups_of
 from ..registration.parts import text_of
-from ..registration.shard_rows import Rows, key_of, names_of
+from ..registration.shard_rows import Rows, groups_of, key_of, names_of
+from ..unit_threads import in_threads
 from .importer import ImportRun, Options, Readable, ReadSample
-from .unit_writer import RENAMED, WrittenUnit
-
-BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit on the bytes of a run: the first, or so many times the bytes of its object."""
+from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64
 """Bytes that a sample counts beside its fields and texts."""
@@ -50,7 +50,7 @@ class ReadUnit:
 def read_units(
     readable: Readable, infos: Iterable[ObjectInfo], shard_bytes: int, failures: list[str]
 ) -> list[ReadUnit]:
-    """Return the units of objects, in order; append errors of objects without runs to `failures`."""
+    """Return the units of objects, in order; append errors to `failures`."""
     units, pending, nbytes = list[ReadUnit](), list[ImportRun](), 0
     for info in infos:
         try:
@@ -87,9 +87,9 @@ class UnitReader:
     """Keys that repeat; their samples get the object's name in front."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit. If an object fails, the others are still read for errors.
+        """Yield the samples of a unit.
 
-        Raises: the last error of its objects.
+        After an error, which is raised last, the other objects are read for errors.
         """
         errors = list[PenstockError]()
         for run in unit.runs:
@@ -132,7 +132,6 @@ class UnitReader:
                 raise type(error)(f"{run.info.key}, sample {sample.key!r}: {error}") from error
 
     def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
-        """Return our name of each field -> its format's."""
         names = names_of(
             [name for name in sample.fields if name not in self.options.without], info, sample.key
         )
@@ -155,10 +154,7 @@ class SettledUnits(NamedTuple):
 def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
-    """Return groups and repeated keys of written units. known: groups in the newest manifest of the dataset.
-
-    Costs the keys of all samples. Raises: FieldMismatch, as `groups_of`; StoreError.
-    """
+    """Return groups and repeated keys of written units, by reading all keys. known: groups of the dataset."""
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
     files = [part.samples for part in parts if part.samples is not None]
@@ -183,7 +179,7 @@ def settled(
 
 
 def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
-    """Raise DuplicateKey for two samples of one object with one key. Costs the keys of all samples."""
+    """Raise DuplicateKey for two samples of one object with one key. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
     if twice := _repeated(table["key"]):
@@ -194,3 +190,70 @@ def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
 def _repeated(keys: pa.ChunkedArray) -> list[str]:
     counts = keys.value_counts()
     return sorted(counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist())
+
+
+class Spilled:
+    """Samples on scratch, sorted by their keys' hashes. Memory: 100 bytes per sample, and 256 MiB."""
+
+    def __init__(self) -> None:
+        self._spill = Spill()
+        self._lock, self._seen = threading.Lock(), set[bytes]()
+        self.kinds: dict[tuple[str, ...], Rows] = {}
+        self.twice: dict[str, str] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample; if its key exists, record only the key."""
+        hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
+        with self._lock:
+            if hashed in self._seen:
+                self.twice[sample.key] = sample.source["raw_key"]
+                return
+            self._seen.add(hashed)
+            if kind not in self.kinds:
+                self.kinds[kind] = Rows(kind, [sample.key], [sample.source["raw_key"]])
+            self._spill.add(sample)
+
+    def drain(self) -> Iterator[Sample]:
+        """Yield the samples once, in the order of their keys' hashes."""
+        return self._spill.drain()
+
+    def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Return field -> its group. known: groups of the dataset."""
+        return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
+
+    def close(self) -> None:
+        self._spill.close()
+
+
+def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
+    """Return the samples of all units, read twice if keys repeat; append errors to `failures`.
+
+    Raises: DuplicateKey for a key that one object has twice; StoreError for full scratch.
+    """
+    twice: dict[str, str] = {}
+    for _ in range(2):
+        samples = Spilled()
+        try:
+            _read(replace(reader, twice=frozenset(twice)), units, samples, workers, failures)
+        except BaseException:
+            samples.close()
+            raise
+        if failures or not samples.twice:
+            return samples
+        samples.close()
+        twice = samples.twice
+    key, of = min(twice.items())
+    raise duplicate_key(key, of)
+
+
+def _read(
+    reader: UnitReader, units: Sequence[ReadUnit], into: Spilled, workers: int, failures: list[str]
+) -> None:
+    def read(unit: ReadUnit) -> ReadUnit:
+        for sample in reader(unit):
+            into.add(sample)
+        return unit
+
+    finished = in_threads(read, units, workers, failures)
+    for _ in progress(finished, "read", lambda unit: unit.size, sum(unit.size for unit in units)):
+        pass

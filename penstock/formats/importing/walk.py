@@ -1,4 +1,4 @@
-"""Walk the objects of a place before their bytes are copied; cut units before the walk ends."""
+"""Walk the objects of a place, and cut units of spans before the walk ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,15 +10,14 @@ from loader.errors import FieldMismatch, PenstockError
 from loader.storage.shared.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, FoundObjects
-from ..registration.earlier import Difference
-from ..registration.groups import group_guessed, groups_of
-from ..registration.shard_rows import Rows, Shard, agree, keys_of, rows_of
-from .span_units import SpanUnit, cut, samples_in, units_of
+from ..registration.earlier import PlaceDifference
+from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, groups_of, keys_of, rows_of
+from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
 """Shards that are walked at the same time."""
 Groups = Mapping[str, Mapping[str, Any]]
-"""Groups in the newest manifest of the dataset."""
+"""Groups of the dataset's newest manifest."""
 
 
 class SampleNames(NamedTuple):
@@ -31,29 +30,27 @@ class SampleNames(NamedTuple):
 
 
 class Walk:
-    """Rows of shards, walked by threads. Use it in a `with` block."""
+    """Rows of shards, walked by threads; a context manager."""
 
     def __init__(
         self,
         objects: FoundObjects,
-        shards: Sequence[Shard],
+        shards: Sequence[ForeignShard],
         without: Sequence[str],
-        since: Difference,
+        since: PlaceDifference,
         groups: Groups,
         columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
     ) -> None:
         """Begin.
 
-        without: fields to leave out. since: the dataset's earlier samples, whose keys are in use. columns: of
-        the dataset's newest manifest.
+        since: earlier samples, whose keys are in use. columns: of the newest manifest.
         """
         self._columns = columns
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
         self._failures = list[str]()
         self.nbytes = sum(shard.nbytes for shard in shards)
-        """Bytes of the shards."""
-        self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[Shard]()
-        self._walks: list[Future[list[tuple[Shard, Rows]]]] = [
+        self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[ForeignShard]()
+        self._walks: list[Future[list[tuple[ForeignShard, Rows]]]] = [
             self._pool.submit(self._walk, shard) for shard in shards
         ]
 
@@ -63,13 +60,13 @@ class Walk:
     def __exit__(self, *_: object) -> None:
         self._pool.dismiss()
 
-    def in_order(self) -> Iterator[list[tuple[Shard, Rows]]]:
+    def in_order(self) -> Iterator[list[tuple[ForeignShard, Rows]]]:
         """Yield the rows of each shard, in order, as soon as they are known."""
         for walk in self._walks:
             yield walk.result()
 
     def failed(self) -> list[str]:
-        """Return the errors of shards that cannot be read. Waits for all."""
+        """Return the errors of unreadable shards. Waits for all."""
         return self._failures if self.walked is not None else []
 
     @property
@@ -83,26 +80,23 @@ class Walk:
         return len(self._ended) == len(self._walks)
 
     @cached_property
-    def walked(self) -> list[tuple[Shard, Rows]]:
+    def walked(self) -> list[tuple[ForeignShard, Rows]]:
         """All rows. Waits for them."""
         return [one for rows in self.in_order() for one in rows]
 
     @cached_property
     def layout(self) -> SampleNames:
-        """Names of all rows. Waits for them. Raises: InvalidKey; FieldMismatch."""
+        """Names of all rows. Waits for them."""
         rows = [one for _, one in self.walked]
         return SampleNames(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
-        """Return units of all samples in the order of their keys' hashes. Raises: as `layout`.
-
-        Samples of several archives are mixed, so their columns agree first.
-        """
+        """Return units in the order of the keys' hashes."""
         if self._objects.members is not None:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
 
-    def _walk(self, shard: Shard) -> list[tuple[Shard, Rows]]:
+    def _walk(self, shard: ForeignShard) -> list[tuple[ForeignShard, Rows]]:
         try:
             runs = rows_of(shard, [self._objects.samples(info) for info in shard.infos], self._without)
             return [(shard, rows) for rows in runs]
@@ -114,24 +108,19 @@ class Walk:
 
 
 class UnitsAhead:
-    """Units of samples in the order of their objects, each as soon as its shard and those before are walked.
+    """Units of samples in the order of their objects, as soon as they are walked.
 
-    Names follow from all samples, so until the walk ends they are guessed: no key repeats in another shard, and
-    fields belong to the groups of `group_guessed`.
+    Until the walk ends, names are guessed: no key repeats in another shard, and `group_guessed` gives groups.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
         self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
         self.group_of = group_guessed(groups)
-        """Field -> its guessed group."""
         self._cut = list[tuple[SpanUnit, int, int]]()
-        """Each unit with guessed names, its run's number, and its first sample's number in the run."""
+        """Each unit with guessed names, its run's number, and its first sample's number there."""
 
     def __iter__(self) -> Iterator[SpanUnit]:
-        """Yield the units with guessed names, until a shard cannot be read or lacks fields of the dataset's groups.
-
-        Units whose guesses are already wrong are left out.
-        """
+        """Yield units with guessed names, until a shard cannot be read or lacks fields of a group."""
         run = 0
         for runs in self._walk.in_order():
             n = sum(len(rows.source_keys) for _, rows in runs)
@@ -151,7 +140,7 @@ class UnitsAhead:
                 run += 1
 
     def others(self) -> list[SpanUnit]:
-        """Return the units whose guesses were wrong, renamed. Waits for the walk. Raises: as `Walk.layout`."""
+        """Return the units whose guesses were wrong, renamed. Waits for the walk."""
         return [
             replace(unit, rows=replace(unit.rows, keys=self._keys(unit, run, start)), renamed=True)
             for unit, run, start in self._cut

@@ -1,4 +1,4 @@
-"""Read the metadata of a LeRobot dataset: episodes, features, tasks, and the objects with rows and videos."""
+"""Read the metadata of a LeRobot dataset: features, tasks, episodes and their objects."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.dataset.names import COLUMN
 from loader.dataset.tables.columns import RESERVED_COLUMNS
 from loader.errors import Corrupt, InvalidStore, ObjectNotFound
@@ -16,7 +16,7 @@ from loader.storage import ObjectInfo, Store
 INFO = "meta/info.json"
 VERSIONS = "v2.0", "v2.1", "v3.0"
 LANGUAGE = "language"
-"""Dtype, since LeRobot 0.6, of `language_persistent` and `language_events`: lists of structs, which no stream holds."""
+"""Dtype, since LeRobot 0.6, of features that are lists of structs."""
 BOOKKEEPING = "timestamp", "frame_index", "episode_index", "index", "task_index"
 """Features that every dataset has."""
 _KNOWN = {
@@ -37,16 +37,16 @@ class VideoPlace(NamedTuple):
     key: str
     """Object key."""
     from_s: float | None
-    """Seconds in the object at which the episode begins; None if it has a file of its own."""
+    """Second in the object at which the episode begins; None for a file of its own."""
     to_s: float | None
-    """Seconds in the object at which the episode ends."""
+    """Second in the object at which the episode ends."""
 
 
 class LeRobotEpisode(NamedTuple):
     """An episode as the metadata describes it, unchecked."""
 
     number: int
-    """Number of the episode."""
+    """From the metadata."""
     length: int
     """Number of its rows."""
     data: str
@@ -54,7 +54,7 @@ class LeRobotEpisode(NamedTuple):
     videos: Mapping[str, VideoPlace]
     """Camera -> its video."""
     stats: Any
-    """Statistics: feature -> name -> value; None if there are none."""
+    """Feature -> name of a statistic -> value; None without statistics."""
     split: str
     """Name of its split, or ""."""
     columns: Mapping[str, Any]
@@ -84,10 +84,9 @@ def read_layout(
 ) -> DatasetLayout:
     """Return the layout of the dataset at a place.
 
-    whole: True refuses a place that lacks objects of its episodes. episodes: (first, last) numbers to read,
-    such as a partial download has; empty for all.
+    whole: True refuses a place that lacks objects. episodes: (first, last) numbers; empty for all.
 
-    Raises: InvalidStore; StoreError.
+    Raises: InvalidStore.
     """
     info = _object(_json(store, INFO), INFO)
     version = info.get("codebase_version")
@@ -131,7 +130,6 @@ def read_layout(
 def _chosen(
     store: Store, by_number: Mapping[int, LeRobotEpisode], chosen: Sequence[tuple[int, int]]
 ) -> dict[int, LeRobotEpisode]:
-    """Return the episodes within `chosen`; all if it is empty."""
     if not chosen:
         return dict(by_number)
     for first, last in chosen:
@@ -148,7 +146,6 @@ def _missing(episodes: Mapping[int, LeRobotEpisode], there: set[str]) -> list[st
 
 
 def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    """Return tasks, and a mapping per episode, from JSON lines."""
     tasks = {_whole(one, "task_index"): str(one.get("task")) for one in _lines(store, "meta/tasks.jsonl")}
     try:
         stats = _lines(store, "meta/episodes_stats.jsonl")
@@ -160,7 +157,6 @@ def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[
 
 
 def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    """Return tasks, and a mapping per episode, from Parquet."""
     table = _parquet(store, "meta/tasks.parquet")
     named = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(named) != 1:
@@ -223,7 +219,6 @@ def _episode(
 
 
 def _path(info: Mapping[str, Any], which: str, names: Mapping[str, Any]) -> str:
-    """Return a key from its template in info.json."""
     template = info.get(which)
     try:
         if not isinstance(template, str):
@@ -260,7 +255,6 @@ def _fps(value: Any) -> Fraction:
 
 
 def _splits(splits: Any) -> dict[str, range]:
-    """Return split -> numbers of its episodes."""
     out = {}
     for name, text in splits.items() if isinstance(splits, dict) else ():
         if match := re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(text)):

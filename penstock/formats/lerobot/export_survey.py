@@ -1,4 +1,4 @@
-"""Survey the episodes of a version for a LeRobot export: their order, rows, tasks and rate; and the losses."""
+"""Survey a version for a LeRobot export: order, rows, tasks, rate, and losses."""
 
 import io
 from collections.abc import Iterator
@@ -14,19 +14,18 @@ from loader.errors import InvalidSample
 from loader.json_text import parse_json
 from loader.modalities.video.packet_table import SUFFIX
 
-from ..exporting.exporter import Loss
-from ..exporting.selection import ExportSelection
+from ..export_selection import ExportSelection
+from ..exporter import Loss
 from .rows import clock
 
 EPISODE = "episode.json"
 CLOCK = ".ns.npy"
 _STORED = frozenset({"robot", "task", "n_frames", "duration_ns", "episode_index", "split"})
-"""Columns that the format stores elsewhere."""
 _AT_ONCE = 256
 
 
 class PlannedEpisode(NamedTuple):
-    """An episode to export."""
+    """An episode in the exported dataset."""
 
     number: int
     """Number in the dataset, from 0 on."""
@@ -48,7 +47,7 @@ class PlannedEpisode(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """All episodes, and the dataset that they become."""
+    """All episodes of an export."""
 
     streams: list[str]
     """Features with numbers."""
@@ -69,11 +68,7 @@ class Survey:
 
 
 def survey_of(selection: ExportSelection) -> Survey:
-    """Return the survey of a selection: reads all clocks, and every `episode.json`.
-
-    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt;
-    StoreError.
-    """
+    """Return the survey of a selection: reads all clocks, and every `episode.json`."""
     survey, order = _fields(selection), _in_order(selection)
     clocks = [f"{name}{CLOCK}" for name in survey.streams]
     if not clocks:
@@ -121,7 +116,6 @@ def survey_of(selection: ExportSelection) -> Survey:
 
 
 def _fields(selection: ExportSelection) -> Survey:
-    """Return the features of the fields, and the fields that become none."""
     names, partial = set(selection.fields), selection.partial
     streams = {
         n.removesuffix(CLOCK) for n in names if n.endswith(CLOCK) and n.removesuffix(CLOCK) + ".npy" in names
@@ -150,7 +144,6 @@ def _fields(selection: ExportSelection) -> Survey:
 
 
 def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
-    """Return losses of keys and columns."""
     losses = []
     wrong = next((i for i, one in enumerate(survey.episodes) if one.key != f"episode_{i:06d}"), None)
     if wrong is not None:
@@ -181,7 +174,7 @@ def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
 
 
 def extra_columns(selection: ExportSelection) -> list[str]:
-    """Return the columns that the format lacks, which are written too."""
+    """Return the columns to write that the format lacks."""
     return [
         name
         for name in selection.columns
@@ -190,7 +183,6 @@ def extra_columns(selection: ExportSelection) -> list[str]:
 
 
 def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
-    """Return (live ordinal, key) of the episodes in the order of their keys."""
     ordinals = np.flatnonzero(selection.members)
     return sorted(
         zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True), key=lambda pair: pair[1]
@@ -216,7 +208,7 @@ def _clock(data: bytes, key: str) -> Any:
 
 
 def array_of(data: bytes, what: str) -> Any:
-    """Return the array of an .npy file. Raises: InvalidSample."""
+    """Return the array of an .npy file."""
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -248,7 +240,6 @@ def _is_task(value: Any) -> bool:
 
 
 def _rate(facts: dict[str, Any], ns: Any) -> Fraction:
-    """Return rows per second, from the version or the first episode's clock."""
     try:
         if (rate := Fraction(facts["fps"])) > 0:
             return rate

@@ -1,8 +1,8 @@
-"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, episodes in the order of their keys."""
+"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, in the order of the keys."""
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,17 +16,17 @@ from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opene
 from loader.modalities.video.packet_runs import opened_run
 from loader.modalities.video.packet_table import SUFFIX
 
-from ..exporting.exporter import Loss
-from ..exporting.outbox import Outbox
-from ..exporting.selection import ExportSample, ExportSelection, WorkUnit
-from .export_survey import PlannedEpisode, Survey, array_of, survey_of
-from .exported_metadata import Meta, put_metadata
-from .statistics import statistics
+from ..export_selection import ExportSample, ExportSelection, WorkUnit
+from ..exporter import Loss, Outbox
+from .dataset_layout import BOOKKEEPING, INFO
+from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, runs_of, survey_of
+from .rows import aggregated, statistics
 
 FILE_BYTES = 100 * 2**20
-"""Bytes of the episodes that share a file of rows, unless one episode has more."""
+"""Bytes of the episodes in a file of rows, unless one has more."""
 CHUNK_FILES = 1000
 """Files per folder."""
+_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,12 @@ class EpisodeUnit(WorkUnit):
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return streams at another rate, clocks that are no multiples of 1/fps, fields of other kinds, and keys."""
+    """Return streams of another rate, irregular clocks, other fields, and changed keys."""
     return survey_of(selection).losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return runs of episodes, of about 100 MiB, in the order of their keys."""
+    """Return runs of episodes of about 100 MiB, in the order of their keys."""
     survey = survey_of(selection)
     names = (
         *(f"{one}.npy" for one in survey.streams),
@@ -74,7 +74,7 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt; StoreError."""
+    """Put a file of rows, and each camera's videos."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
@@ -109,7 +109,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the metadata: episodes, tasks, statistics, and `info.json` last."""
+    """Put the metadata; `info.json` comes last."""
     survey = survey_of(selection)
     meta = Meta(
         selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
@@ -118,8 +118,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 class _Videos:
-    """The videos of a camera in a unit: episodes are appended, a new file begins with each kind of packets."""
-
     def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
         self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
         self._writer: Mp4Writer | None = None
@@ -128,7 +126,6 @@ class _Videos:
         self.feature: dict[str, Any] = {}
 
     def add(self, sample: ExportSample, episode: PlannedEpisode) -> dict[str, Any]:
-        """Append an episode's packets, and return file and times."""
         with self._packets(sample, episode) as (video, span):
             if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
                 self.finish()
@@ -142,7 +139,6 @@ class _Videos:
 
     @contextmanager
     def _packets(self, sample: ExportSample, episode: PlannedEpisode) -> Iterator[tuple[Any, PacketSpan]]:
-        """Yield an open file with a stream of the packets' kind, and the packets."""
         what, data = f"sample {sample.key!r}, {self._field}", sample.fields[self._field]
         if not self._field.endswith(".run"):
             with opened(io.BytesIO(data), what) as video:
@@ -171,7 +167,6 @@ def _text(time: Fraction) -> str:
 
 
 def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict[str, Any]:
-    """Return feature -> array [rows, ...] or list of texts, with bookkeeping."""
     n, out = episode.length, dict[str, Any]()
     for name in survey.streams:
         values = array_of(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
@@ -201,14 +196,13 @@ def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict
 
 
 def _feature(values: Any) -> dict[str, Any]:
-    """Return LeRobot's description of a feature: its dtype and the shape of a row."""
     if isinstance(values, list):
         return {"dtype": "string", "shape": [1]}
     return {"dtype": values.dtype.name, "shape": list(values.shape[1:])}
 
 
 def _table(rows: dict[str, Any]) -> Any:
-    """Return an episode's rows as an Arrow table, with the column types of the `datasets` library."""
+    """Return an episode's rows with the column types of the `datasets` library."""
     import pyarrow as pa
 
     return pa.table({name: _column(values) for name, values in rows.items()})
@@ -238,3 +232,130 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
         for table in tables:
             writer.write_table(table)
     outbox.put(key, sink.getvalue().to_pybytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """The selection, survey and facts of an export."""
+
+    selection: ExportSelection
+    """The exported samples."""
+    survey: Survey
+    """Their episodes."""
+    units: Sequence[Mapping[str, Any]]
+    """Facts of each unit: features; length, videos and stats of its episodes."""
+
+
+def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
+    """Put the objects in `meta/`. chunk_files: files per folder."""
+    rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
+    episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
+    episodes = [
+        _episode(meta, i, *divmod(unit, chunk_files), one) for i, (unit, one) in enumerate(episodes_of_units)
+    ]
+    for name in extra_columns(meta.selection):
+        for episode, row in zip(episodes, rows, strict=True):
+            episode[name] = row.get(name)
+    outbox.put("meta/episodes/chunk-000/file-000.parquet", _parquet(_episode_table(episodes)))
+    outbox.put("meta/tasks.parquet", _parquet(_tasks(meta.survey.tasks)))
+    stats = aggregated([one["stats"] for _, one in episodes_of_units])
+    outbox.put("meta/stats.json", json.dumps(stats, sort_keys=True, indent=1).encode())
+    outbox.put(INFO, json.dumps(_info(meta, rows, chunk_files), indent=4, ensure_ascii=False).encode())
+
+
+def _episode(meta: Meta, number: int, chunk: int, file: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+    planned = meta.survey.episodes[number]
+    row: dict[str, Any] = {
+        "episode_index": number,
+        "tasks": list(dict.fromkeys(one["task"] for one in planned.tasks)),
+        "length": planned.length,
+        "data/chunk_index": chunk,
+        "data/file_index": file,
+        "dataset_from_index": planned.first,
+        "dataset_to_index": planned.first + planned.length,
+    }
+    for camera, shown in sorted(facts["videos"].items()):
+        row[f"videos/{camera}/chunk_index"] = shown["chunk"]
+        row[f"videos/{camera}/file_index"] = shown["file"]
+        row[f"videos/{camera}/from_timestamp"] = float(Fraction(shown["from"]))
+        row[f"videos/{camera}/to_timestamp"] = float(Fraction(shown["to"]))
+    for feature, stats in sorted(facts["stats"].items()):
+        row |= {f"stats/{feature}/{name}": value for name, value in sorted(stats.items())}
+    return row | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+
+
+def _episode_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _tasks(texts: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    index = "__index_level_0__"
+    columns = [
+        {
+            "name": "task_index",
+            "field_name": "task_index",
+            "pandas_type": "int64",
+            "numpy_type": "int64",
+            "metadata": None,
+        },
+        {
+            "name": None,
+            "field_name": index,
+            "pandas_type": "unicode",
+            "numpy_type": "object",
+            "metadata": None,
+        },
+    ]
+    pandas = {"index_columns": [index], "column_indexes": [], "columns": columns}
+    table = pa.table(
+        {"task_index": pa.array(range(len(texts)), pa.int64()), index: pa.array(texts, pa.string())}
+    )
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+
+
+def _parquet(table: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="snappy")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _info(meta: Meta, rows: Sequence[Mapping[str, Any]], chunk_files: int) -> dict[str, Any]:
+    survey = meta.survey
+    runs = runs_of([row.get("split") for row in rows])
+    named = {name: f"{first}:{stop}" for name, first, stop in runs if name}
+    if not named or len(runs) > len({name for name, _, _ in runs}):
+        named = {"train": f"0:{len(survey.episodes)}"}
+    return {
+        "codebase_version": "v3.0",
+        "robot_type": rows[0].get("robot"),
+        "total_episodes": len(survey.episodes),
+        "total_frames": sum(one.length for one in survey.episodes),
+        "total_tasks": len(survey.tasks),
+        "chunks_size": chunk_files,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 200,
+        "fps": int(survey.fps) if survey.fps.denominator == 1 else float(survey.fps),
+        "splits": named,
+        "data_path": f"data/{_FILE}.parquet",
+        "video_path": f"videos/{{video_key}}/{_FILE}.mp4" if survey.cameras else None,
+        "features": _features(meta),
+    }
+
+
+def _features(meta: Meta) -> dict[str, Any]:
+    held: Mapping[str, Any] = meta.units[0]["features"]
+    out = {}
+    for name, own in held.items():
+        facts = {} if name in BOOKKEEPING else meta.survey.features.get(name, {})
+        default = {"names": ["height", "width", "channels"] if own["dtype"] == "video" else None}
+        out[name] = {**default, **facts, **own}
+    return out

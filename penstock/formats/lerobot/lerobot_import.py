@@ -1,4 +1,4 @@
-"""Import LeRobot datasets v2.0, v2.1 and v3.0: each episode is a sample, with its videos' packets unchanged."""
+"""Import LeRobot datasets: each episode is a sample, with its videos' packets unchanged."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidStore
 from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets
@@ -22,8 +22,7 @@ from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadS
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
-from .rows import Rows, check_times, read_rows
-from .statistics import statistics
+from .rows import EpisodeRows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
@@ -33,20 +32,17 @@ _LEAST_TICK_S = 1e-6
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects of rows, each with the videos of its episodes. Raises: InvalidStore; StoreError."""
+    """Return the objects of rows, each joined with its videos."""
     return _readable(dataset_in(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore; StoreError."""
+    """Return as `find_objects`, without incomplete objects."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
-    """Return object of rows -> itself and the videos of its episodes.
-
-    Costs a read of `meta` when it changed. Raises: InvalidStore; StoreError.
-    """
+    """Return object of rows -> itself and its videos. Reads `meta` when it changed."""
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
         (store.url, frozenset(options.without)),
@@ -55,11 +51,11 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Map
     )
 
 
-def _names(dataset: "Dataset") -> dict[str, tuple[str, ...]]:
+def _names(dataset: "LeRobotDataset") -> dict[str, tuple[str, ...]]:
     return {key: (key, *dataset.videos_of(key)) for key in dataset.of}
 
 
-def _readable(dataset: "Dataset") -> Readable:
+def _readable(dataset: "LeRobotDataset") -> Readable:
     files, _ = files_of(_names(dataset), dataset.infos)
     return Readable(
         [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
@@ -70,8 +66,10 @@ def _readable(dataset: "Dataset") -> Readable:
     )
 
 
-def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
-    """Return the dataset at a place, without the features to leave out. Raises: InvalidStore; StoreError."""
+def dataset_in(
+    store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True
+) -> "LeRobotDataset":
+    """Return the dataset at a place without the features to leave out."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
@@ -82,11 +80,10 @@ def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole
                 f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
-    return Dataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
+    return LeRobotDataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
 
 
 def _texts_in(names: Any) -> Iterator[str]:
-    """Yield the names in a list, in nested lists, or grouped in a mapping."""
     if isinstance(names, dict):
         names = list(names.values())
     for item in names if isinstance(names, list) else ():
@@ -111,7 +108,7 @@ def key_of(number: int) -> str:
 
 
 class OpenVideo(NamedTuple):
-    """An episode's packets, while their file is open."""
+    """An episode's packets in an open file."""
 
     what: str
     """Names of file and episode, for errors."""
@@ -123,7 +120,7 @@ class OpenVideo(NamedTuple):
     """The packets."""
 
 
-class Dataset:
+class LeRobotDataset:
     """The samples of a dataset; thread-safe."""
 
     def __init__(
@@ -146,7 +143,7 @@ class Dataset:
             self.of.setdefault(episode.data, []).append(episode)
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
-        """Return an object of rows, with a token that depends on the chosen episodes."""
+        """Return an object of rows with a token of the chosen episodes."""
         if not self._chosen:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
@@ -155,13 +152,13 @@ class Dataset:
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
     def facts_of(self, feature: str) -> dict[str, Any]:
-        """Return the rate of a feature, and the names of its dimensions if it has numbers."""
+        """Return a feature's rate, and names of dimensions of numbers."""
         facts = self.features[feature]
         names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
         return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
 
     def videos_of(self, data: str) -> list[str]:
-        """Return the keys of the videos that the episodes of an object of rows use, sorted."""
+        """Return the sorted keys of the videos of an object of rows."""
         return sorted(
             {
                 place.key
@@ -180,7 +177,7 @@ class Dataset:
             yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the one sample of a run. Raises: Corrupt; Changed; StoreError."""
+        """Yield the one sample of a run."""
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
         ticks = [_LEAST_TICK_S]
@@ -192,7 +189,7 @@ class Dataset:
         yield rest._replace(fields={**fields, **rest.fields})
 
     def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without its videos. tick_s: tick of their clocks. Raises: Corrupt; Changed; StoreError."""
+        """Return an episode without its videos. tick_s: tick of their clocks."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
@@ -213,7 +210,7 @@ class Dataset:
         return ReadSample(key_of(episode.number), fields, metadata, source)
 
     def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
-        """Yield each camera with an episode's packets. Raises: Corrupt; Changed; StoreError."""
+        """Yield each camera with an episode's packets."""
         for camera, (key, from_s, to_s) in episode.videos.items():
             if camera not in self.features:
                 continue
@@ -228,7 +225,6 @@ class Dataset:
                 yield camera, OpenVideo(what, file, video, span)
 
     def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
-        """Return an episode's rows of an object."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -246,8 +242,7 @@ class Dataset:
                 raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
             return table.filter(pc.equal(table["episode_index"], index))
 
-    def _facts(self, episode: LeRobotEpisode, rows: Rows) -> bytes:
-        """Return `episode.json`: facts of the episode that no other field has."""
+    def _facts(self, episode: LeRobotEpisode, rows: EpisodeRows) -> bytes:
         given_stats = {
             name: stats
             for name, stats in (episode.stats or {}).items()
@@ -269,7 +264,7 @@ class Dataset:
             ) from None
 
 
-def _stream_fields(rows: Rows) -> dict[str, bytes]:
+def _stream_fields(rows: EpisodeRows) -> dict[str, bytes]:
     fields = {}
     for name, values in rows.streams.items():
         if isinstance(values, list):

@@ -1,33 +1,57 @@
-"""Register LeRobot's videos where they lie: numbers and texts are copied, packets are runs of the owner's files.
+"""Register LeRobot's videos in place; numbers and texts are copied.
 
-An episode's `unit_id` is a hash of its objects and of its metadata. If the place is registered again, new and
-changed episodes replace the earlier ones in the next version.
+A part is a run of episodes that share no video with others. It has a shard per camera (its videos joined), one
+of packet tables and one of streams. An episode whose `unit_id`, a hash of its objects and metadata, changed
+replaces the earlier one.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from loader import Root, Version
+from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.tables.foreign_objects import foreign_objects, is_adopted, put_place
-from loader.dataset.writer import publish_exclusions
+from loader.dataset.shards.part import Part
+from loader.dataset.tables.foreign_objects import (
+    foreign_objects,
+    foreign_table,
+    is_adopted,
+    place_id,
+    put_place,
+)
+from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.dataset.writing.exclude import Superseded
-from loader.errors import Conflict, EmptyVersion, InvalidStore
+from loader.dataset.writing.part_writer import PartWriter, make_sample
+from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
 from loader.json_text import parse_json
+from loader.modalities.video.packet_runs import PacketRun, run_of
+from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options
+from ...progress import progress
+from ..importing.importer import Options, ReadSample
 from ..registration.earlier import live_samples, token_of
-from ..registration.register import RegistrationReport, check_apart
+from ..registration.parts import IndexFiles, objects_of, path_of
+from ..registration.register import RegistrationReport, check_apart, transaction
 from ..registration.selection import EVERYTHING, Selection, list_selected
+from ..registration.shard_rows import ForeignShard, group_name, shards_of
 from .dataset_layout import LeRobotEpisode
-from .episode_parts import EpisodeParts
-from .lerobot_import import Dataset, dataset_in, key_of
+from .lerobot_import import LeRobotDataset, dataset_in, field_of, key_of
 
 AT_ONCE = 8
 """Episodes that are read at the same time."""
+PACKETS, STREAMS = "media_index", "streams"
+"""Groups of packet tables, and of all other copied fields."""
+PART_EPISODES = 1024
+"""Episodes of a part, unless one video has more."""
+_AHEAD = 64
 
 
 def register_lerobot(
@@ -42,15 +66,13 @@ def register_lerobot(
 ) -> RegistrationReport:
     """Publish a version of the episodes at a place, or the next version with new and changed episodes.
 
-    Nothing is written at the place. Every video is read once. The counts of the result are episodes. Memory:
-    streams of 64 episodes.
+    Every video is read once. Memory: streams of 64 episodes.
 
-    without: features to leave out, by feature or field name. workers: threads.
-    selection: objects to register. episodes: (first, last) numbers to register; empty for all.
+    without: features to leave out. selection: objects to register.
+    episodes: (first, last) numbers to register; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets are not contiguous; Corrupt with
-    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Changed;
-    StoreError.
+    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion.
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
@@ -91,8 +113,7 @@ def register_lerobot(
     )
 
 
-def _cameras(source: Dataset) -> list[str]:
-    """Return the cameras to register."""
+def _cameras(source: LeRobotDataset) -> list[str]:
     cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
     of: dict[str, str] = {}
     for episode in source.layout.episodes.values():
@@ -105,15 +126,13 @@ def _cameras(source: Dataset) -> list[str]:
     return cameras
 
 
-def _used(source: Dataset, cameras: Sequence[str]) -> list[ObjectInfo]:
-    """Return the objects that the version depends on."""
+def _used(source: LeRobotDataset, cameras: Sequence[str]) -> list[ObjectInfo]:
     keys = {one.data for one in source.layout.episodes.values()}
     keys |= {one.videos[camera].key for one in source.layout.episodes.values() for camera in cameras}
     return [info for key, info in source.infos.items() if key in keys or key.startswith("meta/")]
 
 
-def _unit_id(source: Dataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
-    """Return a hash of everything that an episode's sample depends on."""
+def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
     layout = source.layout
     facts = [
@@ -124,19 +143,14 @@ def _unit_id(source: Dataset, store: Store, cameras: Sequence[str], episode: LeR
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-class _Difference(NamedTuple):
+class _EpisodeDifference(NamedTuple):
     """Episodes of a place, compared with the newest version."""
 
     fresh: list[int]
-    """Numbers of the episodes to read."""
     replaced: frozenset[str] = frozenset()
-    """Keys of samples whose episode changed."""
     missing: frozenset[str] = frozenset()
-    """Keys of samples whose episode no longer exists."""
     places: frozenset[str] = frozenset()
-    """The version's places outside the root."""
     left_out: Superseded = Superseded()
-    """Rows of the samples that are replaced or missing."""
 
 
 def _difference(
@@ -145,10 +159,9 @@ def _difference(
     chosen: Mapping[str, Any],
     units: Mapping[int, str],
     used: Sequence[ObjectInfo],
-) -> _Difference:
-    """Return how the episodes differ from the newest version's."""
+) -> _EpisodeDifference:
     if version is None:
-        return _Difference(list(units))
+        return _EpisodeDifference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if parse_json(facts.get("registered", "{}")) != chosen:
         raise Conflict(
@@ -167,7 +180,7 @@ def _difference(
             why = _reason("another" if sample.key in present else "gone")
             rows.setdefault((sample.part, why), []).append(sample.row)
     n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
-    return _Difference(
+    return _EpisodeDifference(
         fresh=[number for number in units if key_of(number) not in same],
         replaced=frozenset(replaced),
         missing=frozenset(missing),
@@ -178,3 +191,181 @@ def _difference(
 
 def _reason(how: str) -> str:
     return f"registered again: the episode is {how}"
+
+
+class _ReadEpisode(NamedTuple):
+    sample: ReadSample
+    runs: Mapping[str, PacketRun]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeParts:
+    """Writes and publishes the parts of episodes."""
+
+    root: Root
+    """Root of the version."""
+    store: Store
+    """The place."""
+    dataset: str
+    """Name of the version's dataset."""
+    source: LeRobotDataset
+    """The dataset at the place."""
+    cameras: Sequence[str]
+    """Cameras whose packets stay at the place."""
+    units: Mapping[int, str]
+    """Number of an episode -> its `unit_id`."""
+    workers: int
+    """Episodes that are read at the same time."""
+
+    def publish(
+        self,
+        parent: Version | None,
+        fresh: Sequence[int],
+        left_out: Superseded,
+        chosen: Mapping[str, Any],
+        used: Sequence[ObjectInfo],
+    ) -> Version:
+        """Publish the episodes `fresh`. Raises: as `register_lerobot`.
+
+        left_out: samples that they replace. used: objects that the version depends on.
+        """
+        root, place = self.root, place_id(self.store, used)
+        groups = self._groups(parent)
+        if is_adopted(root.store, place):
+            raise Conflict(
+                f"these objects of {self.store.url} were copied into {root.url} for another dataset, and may not all "
+                "be there: penstock import makes a copy for this one"
+            )
+        txn = transaction(root, self.dataset, place, chosen, parent)
+        put_place(root.store, place, self.store.url)
+        parts, shards = list[Part](), list[ForeignShard]()
+        with root.heartbeat(txn):
+            read = progress(self._read(fresh), "register", total=len(fresh))
+            for number, numbers in enumerate(self._apart(fresh)):
+                episodes = [self.source.layout.episodes[one] for one in numbers]
+                part, own = self._part(txn, place, f"{number:05d}", episodes, read, groups)
+                parts.append(part)
+                shards += own
+            return publish_registered(
+                root,
+                self.dataset,
+                txn,
+                f"data/{txn}/registered",
+                parts,
+                None,
+                foreign_table(objects_of(self.store, place, shards)),
+                facts={"registered": canonical(dict(chosen)).decode()},
+                parent=parent,
+                left_out=left_out,
+                producer={"registered": dict(chosen), "place": place},
+                created_us=max(info.modified_us or 0 for info in used),
+                of_fields=self._facts(),
+            )
+
+    def _groups(self, parent: Version | None) -> dict[str, str]:
+        known = {
+            group: set(body["field_nbytes"])
+            for group, body in (parent.manifest["groups"] if parent else {}).items()
+        }
+        group_of = {"episode.json": STREAMS}
+        in_use = {PACKETS, STREAMS}
+        for camera in self.cameras:
+            field = f"{camera}.run"
+            before = next((group for group, fields in known.items() if field in fields), None)
+            group_of[field] = before or group_name(field, {*in_use, *known})
+            group_of[field + SUFFIX] = PACKETS
+            in_use.add(group_of[field])
+        for name, feature in self.source.features.items():
+            if feature["dtype"] != "video":
+                group_of[field_of(name, feature)] = STREAMS
+                if feature["dtype"] != "string":
+                    group_of[f"{name}.ns.npy"] = STREAMS
+        for group in {*group_of.values()} & known.keys():
+            fields_now = {field for field, of in group_of.items() if of == group}
+            if fields_now != known[group]:
+                raise FieldMismatch(
+                    f"the features of {self.store.url} changed: {sorted(fields_now ^ known[group])}; register it "
+                    "under another name"
+                )
+        return group_of
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        out = {}
+        for name, feature in self.source.features.items():
+            field = f"{name}.run" if feature["dtype"] == "video" else field_of(name, feature)
+            out[field] = self.source.facts_of(name)
+        return out
+
+    def _apart(self, numbers: Sequence[int]) -> list[list[int]]:
+        keys = {
+            n: {self.source.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
+        }
+        last = {key: at for at, n in enumerate(numbers) for key in keys[n]}
+        out, episodes, until = list[list[int]](), list[int](), 0
+        for at, number in enumerate(numbers):
+            episodes.append(number)
+            until = max([until, *(last[key] for key in keys[number])])
+            if until == at and len(episodes) >= PART_EPISODES:
+                out.append(episodes)
+                episodes = []
+        return [*out, episodes] if episodes else out
+
+    def _part(
+        self,
+        txn: str,
+        place: str,
+        name: str,
+        episodes: Sequence[LeRobotEpisode],
+        read: Iterator[_ReadEpisode],
+        group_of: Mapping[str, str],
+    ) -> tuple[Part, list[ForeignShard]]:
+        shards, starts = dict[str, ForeignShard](), dict[str, int]()
+        for camera in self.cameras:
+            videos = sorted({one.videos[camera].key for one in episodes})
+            (shards[camera],) = shards_of([self.source.infos[key] for key in videos], len(videos))
+            starts |= dict(zip(videos, shards[camera].offsets, strict=True))
+        places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
+        keys, prefix = list[str](), f"data/{txn}/registered"
+        writer = PartWriter(
+            self.root.store, txn=txn, attempt="registered", name=name, group_of=group_of.__getitem__
+        )
+        try:
+            for episode, (sample, runs) in zip(
+                episodes, read, strict=False
+            ):  # `read` continues with the next part
+                fields = {**sample.fields, **{f"{c}.run{SUFFIX}": run.packets for c, run in runs.items()}}
+                source = {**sample.source, "raw_key": episode.data, "unit_id": self.units[episode.number]}
+                writer.add(make_sample(sample.key, fields, sample.metadata, source))
+                keys.append(sample.key)
+                for camera, run in runs.items():
+                    at = starts[episode.videos[camera].key] + run.offset
+                    places[camera].append((at, run.nbytes, run.crc32c))
+            part = writer.finish()
+        finally:
+            writer.close()
+        for camera, shard in shards.items():
+            field, group = f"{camera}.run", group_of[f"{camera}.run"]
+            path, spans = path_of(place, shard), {field: np.array(places[camera], np.int64)}
+            index = IndexFiles.of(path, pa.array(keys), spans).put(
+                self.root.store,
+                f"{prefix}/{group}-{name}",
+                part=part.id,
+                group=group,
+                path=path,
+                nbytes=shard.nbytes,
+                n_rows=len(keys),
+            )
+            part = replace(part, shards=(*part.shards, index))
+        return part, list(shards.values())
+
+    def _read(self, numbers: Sequence[int]) -> Iterator[_ReadEpisode]:
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:
+            for start in range(0, len(numbers), _AHEAD):
+                yield from pool.map(self._episode, numbers[start : start + _AHEAD])
+
+    def _episode(self, number: int) -> _ReadEpisode:
+        episode, runs, ticks = self.source.layout.episodes[number], dict[str, PacketRun](), list[float]()
+        for camera, (what, file, video, span) in self.source.videos(episode):
+            runs[camera] = run_of(video, span, file, what)
+            ticks.append(float(span.time_base))
+        return _ReadEpisode(self.source.rows(episode, max(ticks)), runs)

@@ -1,18 +1,19 @@
-"""Read the rows of one episode as streams: arrays of numbers, lists of texts, a clock and tasks."""
+"""Read the rows of an episode as streams, and compute their statistics."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.errors import Corrupt
+from loader.errors import Corrupt, InvalidSample
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
+_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
-class Rows(NamedTuple):
+class EpisodeRows(NamedTuple):
     """The rows of an episode."""
 
     streams: dict[str, Any]
@@ -31,12 +32,10 @@ def read_rows(
     features: Mapping[str, Mapping[str, Any]],
     tasks: Mapping[int, str],
     tick_s: float,
-) -> Rows:
-    """Return an episode's rows. table: its rows in an Arrow table. features: streams.
+) -> EpisodeRows:
+    """Return an episode's rows. table: its rows. features: streams.
 
-    tick_s: tolerance of timestamps in seconds, beside the rounding of a float32.
-
-    Raises: Corrupt with the wrong row.
+    tick_s: tolerance of timestamps in seconds.
     """
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
@@ -50,7 +49,7 @@ def read_rows(
             streams[name] = _texts(table, name, what)
         else:
             streams[name] = _column(table, name, tuple(feature["shape"]), what)
-    return Rows(
+    return EpisodeRows(
         streams, clock(length, fps), _tasks(_column(table, "task_index", (1,), what)[:, 0], tasks, what)
     )
 
@@ -61,7 +60,7 @@ def clock(length: int, fps: Fraction) -> I64:
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Check timestamps against row numbers, within a float32's rounding and one tick. Raises: Corrupt."""
+    """Check timestamps against row numbers, within a tick and float32's rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
@@ -82,7 +81,6 @@ def _check_numbers(table: Any, what: str) -> None:
 
 
 def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
-    """Return a column as an array [rows, *shape] with its own dtype."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -129,3 +127,60 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
             raise Corrupt(f"{what}: row {start} has the task {number}, which meta/ does not name")
         spans.append({"start": start, "stop": stop, "task": tasks[number]})
     return spans
+
+
+def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return statistics of the finite numeric features. streams: feature -> array [rows, ...]."""
+    numeric = {name: values for name, values in streams.items() if not isinstance(values, list)}
+    return {name: _statistics_of(values) for name, values in numeric.items() if np.isfinite(values).all()}
+
+
+def _statistics_of(values: Any) -> dict[str, Any]:
+    """Return statistics of an array [rows, ...], each of one row's shape; sums are in float64."""
+    own = values.min(0).tolist(), values.max(0).tolist()
+    exact = values.astype(np.float64)
+    out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}
+    out["count"] = [len(values)]
+    for q, quantile in zip(_QUANTILES, np.quantile(exact, _QUANTILES, axis=0), strict=True):
+        out[f"q{round(100 * q):02d}"] = quantile.tolist()
+    return out
+
+
+def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return statistics of all rows from statistics of episodes: feature -> name -> value.
+
+    Quantiles are row-weighted means of the episodes' quantiles, as in LeRobot. Raises: InvalidSample.
+    """
+    out = {}
+    for feature in sorted({name for one in episodes for name in one}):
+        stats = [one[feature] for one in episodes if feature in one]
+        names = set.intersection(*(set(one) for one in stats))
+        if {"mean", "std", "count"} <= names:
+            try:
+                out[feature] = _of_feature(stats, names)
+            except (ValueError, TypeError, LookupError) as error:
+                raise InvalidSample(
+                    f"statistics of {feature} in episode.json are not of one shape: {error}"
+                ) from error
+    return out
+
+
+def _of_feature(stats: Sequence[Mapping[str, Any]], names: set[str]) -> dict[str, Any]:
+    counts = np.array([one["count"][0] for one in stats], np.float64)
+
+    def mean(values: Any) -> Any:
+        return np.tensordot(counts, values, 1) / counts.sum()
+
+    def stacked(name: str) -> Any:
+        return np.array([one[name] for one in stats], np.float64)
+
+    means = stacked("mean")
+    total = mean(means)
+    out = {"mean": total.tolist(), "count": [int(counts.sum())]}
+    out["std"] = np.sqrt(mean(stacked("std") ** 2 + (means - total) ** 2)).tolist()
+    for name in sorted(names - out.keys()):
+        values = np.array([one[name] for one in stats])
+        out[name] = (
+            values.min(0) if name == "min" else values.max(0) if name == "max" else mean(values)
+        ).tolist()
+    return out

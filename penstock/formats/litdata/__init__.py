@@ -1,1 +1,1 @@
-"""LitData chunks: registered, exported, and imported when compressed."""
+"""LitData chunks."""

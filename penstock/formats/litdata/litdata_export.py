@@ -1,6 +1,6 @@
-"""Export LitData: chunks for its StreamingDataset; each sample is a mapping of fields, with `key` and `metadata`.
+"""Export LitData chunks: each sample is a mapping of fields, with `key` and `metadata`.
 
-All samples have the same leaves. A field that a sample lacks is an empty value, and named in the leaf `absent`.
+A field that a sample lacks is empty, and named in the leaf `absent`.
 """
 
 import json
@@ -13,9 +13,8 @@ import numpy as np
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
-from ..exporting.exporter import Loss
-from ..exporting.outbox import Outbox
-from ..exporting.selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..export_selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..exporter import Loss, Outbox
 from ..reading.exported import KEY, METADATA
 from .litdata_index import ABSENT, DTYPES
 from .litdata_leaves import NULL
@@ -24,13 +23,12 @@ CHUNK_BYTES = 64 * 2**20
 """Bytes of a chunk, unless one sample has more."""
 _TEXTS = {"txt": "str", "json": "json"}
 _FLAT = DTYPES["numpy"][:11]
-"""Last words of flat fields; a word's index is LitData's number of the dtype."""
 _MOST_BYTES = 2**31
 _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys, metadata and absent fields whose leaves would have the name of a field."""
+    """Return keys, metadata and absence whose leaf would have the name of a field."""
     own = [
         ("keys", KEY, True),
         ("metadata", METADATA, selection.columns),
@@ -44,15 +42,11 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put chunks of at most 64 MiB, or of one larger sample.
-
-    Raises: InvalidSample for a sample that LitData cannot hold.
-    """
+    """Put chunks of at most 64 MiB, or of one larger sample."""
     leaves = _leaves(selection)
     chunks, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -67,7 +61,6 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the index."""
     leaves = _leaves(selection)
     names = json.dumps(list(leaves))
     tree = {"type": "builtins.dict", "context": names, "children_spec": [_LEAF] * len(leaves)}
@@ -85,7 +78,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 def _leaves(selection: ExportSelection) -> dict[str, str]:
-    """Return leaf -> encoding, for the fields of all parts."""
     leaves = {} if KEY in selection.fields else {KEY: "str"}
     if selection.columns and METADATA not in selection.fields:
         leaves[METADATA] = "json"
@@ -100,7 +92,6 @@ def _leaves(selection: ExportSelection) -> dict[str, str]:
 
 
 def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]) -> bytes:
-    """Return a sample as stored: sizes of its leaves, then the leaves."""
     values = list[bytes]()
     for name, encoding in leaves.items():
         if name in sample.fields:
@@ -122,7 +113,6 @@ def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]
 
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
-    """Return a field's bytes in their encoding."""
     data = sample.fields[name]
     if encoding in _TEXTS.values():
         try:
@@ -139,12 +129,10 @@ def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
 
 
 def _document(data: bytes) -> bytes:
-    """Return JSON text as a leaf, after its kind and length."""
     return struct.pack("<BI", 0, len(data)) + data
 
 
 def _put(key: str, samples: list[bytes], outbox: Outbox) -> dict[str, Any]:
-    """Put a chunk, and return its entry of the index."""
     offsets = np.cumsum([4 * (len(samples) + 2), *map(len, samples)])
     with outbox.file(key) as file:
         file.write(np.array([len(samples), *offsets], "<u4").tobytes())

@@ -1,8 +1,4 @@
-"""Import compressed LitData chunks: each is decompressed whole, then read as `litdata_registered` reads it.
-
-Keys, fields, columns and splits are as in `litdata_registered`. LitData compresses whole chunks, frames of
-several samples, each sample by itself, or the buffers of a table.
-"""
+"""Import compressed LitData chunks: each is decompressed whole, then read as in `litdata_registered`."""
 
 import itertools
 import json
@@ -15,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
@@ -29,13 +25,13 @@ from .litdata_registered import CHUNKS, MAKE_INDEX, samples
 
 OPTIONS = frozenset[str]()
 CHUNK_BYTES = 2**30
-"""Limit on a decompressed chunk in memory. `optimize` writes 64 MB by default."""
+"""Limit on a decompressed chunk in memory; `optimize` writes 64 MB by default."""
 _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
+    """Return the compressed chunks of an index, or of splits."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
@@ -56,7 +52,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
-    """Return an index, and its unit of compression. name: of it, for errors."""
     try:
         document = parse_json_object(packed)
         level = _level(document["config"], name)
@@ -69,7 +64,6 @@ def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
 
 
 def _level(config: dict[str, Any], name: str) -> str:
-    """Return the unit of compression: "chunk", "batch", "sample" or "table"."""
     if config.get("ipc_compression"):
         return "table"
     codec, level = str(config.get("compression")), config.get("compression_level") or "chunk"
@@ -113,7 +107,6 @@ def _whole(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _framed(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk of frames, each of several samples."""
     magic, version, _, n, _, n_frames = _HEAD.unpack_from(packed)
     if (magic, version) != (_FRAMED, 1):
         raise ValueError(f"it begins with {packed[:8]!r}, version {version}")
@@ -126,7 +119,6 @@ def _framed(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk with compressed samples."""
     (n,) = struct.unpack_from("<I", packed)
     cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
     parts = [packed[at:end] for at, end in itertools.pairwise(cuts)]
@@ -141,7 +133,6 @@ def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _table(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk with a compressed table."""
     (n,) = struct.unpack_from("<I", packed)
     end = int(np.frombuffer(packed, "<u4", n + 1, 4)[-1])
     if end == len(packed):
@@ -161,7 +152,6 @@ _UNPACK = {"chunk": _whole, "batch": _framed, "sample": _by_sample, "table": _ta
 
 
 def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
-    """Return parts decompressed and joined; None if they are too large."""
     if sum(sizes) > CHUNK_BYTES:
         return None
     plain = []

@@ -1,7 +1,4 @@
-"""Read the index of a LitData dataset, `index.json`: its chunks in order, and the leaves of its samples.
-
-Names of leaves come from a torch tree, stored as JSON. It names classes; none is imported.
-"""
+"""Read the index of a LitData dataset: its chunks, and the leaves of its samples."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +11,7 @@ from ..reading.exported import KEY, METADATA, Exported
 from ..reading.indexed import check_apart
 
 ABSENT = "absent"
-"""Leaf of penstock's exports: the fields that a sample lacks, a JSON list."""
+"""Leaf of penstock's exports: a JSON list of fields that a sample lacks."""
 JSON = "json"
 NUMBERS = {"int": "i8", "float": "f8", "bool": "bool"}
 """Encoding of one number -> word of its dtype."""
@@ -32,9 +29,9 @@ WORDS = {
     "graph": "graph.pickle",
     "pickle": "pickle",
 }
-"""Encoding -> last word of the field. Graphs have pickles in them."""
+"""Encoding -> last word of the field. Graphs contain pickles."""
 EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
-"""Encoding that is followed by an extension -> its word without one."""
+"""Encoding with an extension behind it -> its word without one."""
 _TORCH = (
     "f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2", "bf16", "u1",
     "i1", "i2", "i2", "i4", "i4", "i8", "i8", "bool", "u2",
@@ -50,13 +47,13 @@ class Leaf(NamedTuple):
     """A value of each sample."""
 
     name: str
-    """Its path in the sample: keys and numbers, joined by dots."""
+    """Path in the sample: keys and numbers, joined by dots."""
     encoding: str
     """Encoding, without the part behind a colon."""
     field: str
-    """Field, without the dtype if each value has its own; "" for a number or JSON."""
+    """Field, without the dtype if values have their own; "" for numbers and JSON."""
     column: str
-    """Metadata column of a number, of JSON, or of an array's shape; "" without one."""
+    """Metadata column of a number, JSON, or an array's shape; "" without one."""
     word: str
     """Word of the dtype of a number or a flat array; else ""."""
 
@@ -92,8 +89,8 @@ class LitDataIndex(NamedTuple):
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     """Return a parsed index. name: of it, for errors.
 
-    Raises: Corrupt for a damaged index; InvalidStore for chunks that are compressed, encrypted or of another
-    layout; InvalidSample for two leaves that would be one column.
+    Raises: Corrupt for a damaged index; InvalidStore for another layout; InvalidSample for two leaves of one
+    column.
     """
     try:
         document = parse_json_object(data)
@@ -121,7 +118,6 @@ def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
 
 
 def _check_layout(name: str, config: dict[str, Any]) -> None:
-    """Raise InvalidStore for chunks whose values are not contiguous."""
     if config.get("encryption"):
         raise InvalidStore(
             f"{name}: its chunks are encrypted. Write the dataset again with optimize(..., encryption=None)"
@@ -138,7 +134,6 @@ def _check_layout(name: str, config: dict[str, Any]) -> None:
 
 
 def _chunk(entry: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, LitDataChunk]:
-    """Return key and chunk of an entry."""
     key, nbytes, n, dim = entry["filename"], entry["chunk_bytes"], entry["chunk_size"], entry.get("dim")
     numbers = (nbytes, n, dim) if is_tokens else (nbytes, n)
     if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
@@ -169,7 +164,6 @@ def _leaves(
 
 
 def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each leaf."""
     kind, context, children = tree["type"], tree["context"], tree["children_spec"]
     if kind is None:
         if children:

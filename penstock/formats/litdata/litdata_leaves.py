@@ -1,4 +1,7 @@
-"""Read the values of a sample, leaf by leaf: spans of fields, and metadata."""
+"""Read LitData's samples: leaf by leaf, or from the Arrow table behind a chunk's offsets.
+
+Arrow reads without a copy, so a value's address gives its offset.
+"""
 
 import json
 import math
@@ -7,14 +10,19 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from loader.dataset.columnar.column_names import field_name
+from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.column_names import field_name, metadata_name
+from loader.dataset.columnar.plain_values import OutOfRange, reader_of
+from loader.dataset.columnar.record_batches import first_head, record_batches
+from loader.errors import InvalidSample, InvalidStore, NotSupported
 from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
 from loader.storage import Span
 
 from ..reading.exported import COLUMN_BYTES
-from ..reading.indexed import corrupt
-from ..reading.window import Window
+from ..reading.indexed import check_apart, corrupt
+from ..reading.window import ObjectWindow
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 
 NESTED_HEAD = 5
@@ -27,6 +35,10 @@ _LISTS = {2: "q", 3: "d", 4: "?"}
 _SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}
 _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
 """Kinds of values in LitData's own JSON encoding."""
+_MAGIC = b"LDARW01\0"
+_TAIL_BYTES = 4 + len(_MAGIC)
+Places = list[Span | None]
+"""Bytes of each row's value; None without a value."""
 
 
 class LeafValues(NamedTuple):
@@ -43,8 +55,10 @@ def size_of(word: str) -> int:
     return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
 
 
-def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) -> Iterator[tuple[Leaf, Span]]:
-    """Yield the span of each leaf of a sample; sizes are in front. Raises: Corrupt."""
+def values_at(
+    leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
+) -> Iterator[tuple[Leaf, Span]]:
+    """Yield the span of each leaf of a sample; sizes are in front."""
     at = begin + 4 * len(leaves)
     if at > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
@@ -58,8 +72,8 @@ def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) ->
         at += nbytes
 
 
-def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
-    """Add a leaf's value to fields or metadata. Raises: Corrupt."""
+def put(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
+    """Add a leaf's value to fields or metadata."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
         out.fields[field_name(leaf.name, word)] = Span(start, at.offset + at.nbytes - start)
@@ -80,16 +94,15 @@ def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
         out.fields[leaf.field] = at
 
 
-def document(leaf: Leaf, window: Window, at: Span) -> Span:
-    """Return the span of a leaf's JSON text. Raises: Corrupt."""
+def document(leaf: Leaf, window: ObjectWindow, at: Span) -> Span:
+    """Return the span of a leaf's JSON text."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
     return Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
 
 
-def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
-    """Return word, shape and first byte of an array's values."""
+def _array(leaf: Leaf, window: ObjectWindow, at: Span) -> tuple[str, list[int], int]:
     order = ">" if leaf.encoding == "tensor" else "<"
     end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
     if at.nbytes >= 8:
@@ -102,7 +115,7 @@ def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
     raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array")
 
 
-def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
+def _number(leaf: Leaf, window: ObjectWindow, at: Span) -> int | float | bool:
     if at.nbytes != size_of(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
     number: int | float | bool = np.frombuffer(
@@ -111,8 +124,7 @@ def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
     return number
 
 
-def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
-    """Add a list of numbers to the fields, any other value to metadata as JSON text."""
+def _put_json(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
     try:
         kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
         if kind in _FLAT:
@@ -134,7 +146,6 @@ def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
 
 
 def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """Return the value at an offset, and its end."""
     kind = data[at]
     if kind in _SCALARS:
         return _scalar(data, at + 1, kind)
@@ -164,7 +175,6 @@ def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
-    """Return mappings with the same keys, and their end."""
     n_keys, at = struct.unpack_from("<I", data, at)[0], at + 4
     keys, rows = list[str](), list[dict[str, Any]]()
     for _ in range(n_keys):
@@ -179,7 +189,6 @@ def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    """Return the value behind its kind, and its end."""
     if kind == _TEXT:
         start = at + 4
         end = start + struct.unpack_from("<I", data, at)[0]
@@ -189,3 +198,138 @@ def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
     code = _SCALARS[kind]
     value = struct.unpack_from(code, data, at)
     return (value[0] if value else None), at + struct.calcsize(code)
+
+
+def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[LeafValues]:
+    """Yield the rows of the table at an offset. Memory: the table.
+
+    Raises: InvalidStore for a compressed table; InvalidSample for values that are not contiguous.
+    """
+    size = window.nbytes - start - _TAIL_BYTES
+    tail = window.read(start + size, _TAIL_BYTES) if size > 0 else b""
+    if tail != struct.pack("<I", max(0, size) % 2**32) + _MAGIC:
+        raise corrupt(
+            window, start, f"behind the last sample are {window.nbytes - start} bytes, which are no table"
+        )
+    data = window.read(start, size)
+    done = 0
+    with arrow_errors(f"{window.name}, byte {start}: the table of its samples", damaged="is damaged"):
+        source = pa.py_buffer(data)
+        head = first_head(pa.BufferReader(source), data)
+        if head is not None and head.is_compressed:  # checked before Arrow decompresses it
+            raise _compressed(window)
+        for batch in record_batches(pa.BufferReader(source), data, window.name)[1]:
+            done += batch.num_rows
+            if done > n_samples:
+                break
+            batch.validate(full=True)
+            yield from _rows(window, start, source, batch)
+    if done != n_samples:
+        raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
+
+
+def _rows(window: ObjectWindow, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
+    fields, columns = dict[str, Places](), dict[str, list[Any]]()
+    names = dict[str, str]()
+    for name, array in _leaves(batch):
+        kind = array.type
+        if pa.types.is_null(kind):
+            continue
+        if word := _word(kind):
+            fields[field_name(name, word.strip("-"))] = _places(window, start, source, name, array)
+            continue
+        columns[name] = array.to_pylist() if _is_plain(kind) else _documents(window, name, array)
+        names[name] = metadata_name(name, "litdata")
+    check_apart(names, window.name)
+    for number in range(batch.num_rows):
+        spans = {name: at for name, places in fields.items() if (at := places[number]) is not None}
+        metadata = {
+            names[name]: values[number] for name, values in columns.items() if values[number] is not None
+        }
+        yield LeafValues(spans, metadata)
+
+
+def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+    waiting = [(field.name, batch.column(at)) for at, field in reversed([*enumerate(batch.schema)])]
+    while waiting:
+        name, array = waiting.pop()
+        if not pa.types.is_struct(array.type) or not array.type.num_fields:
+            yield name, array
+            continue
+        inner = zip(array.type, array.flatten(), strict=True)  # nulls of a mapping are nulls of its values
+        waiting += reversed([(f"{name}.{field.name}", child) for field, child in inner])
+
+
+def _word(kind: pa.DataType) -> str:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "txt"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "-"
+    if _is_list(kind) and pa.types.is_floating(kind.value_type):
+        return f"f{kind.value_type.bit_width // 8}"
+    if _is_list(kind) and pa.types.is_integer(kind.value_type):
+        return f"{'iu'[pa.types.is_unsigned_integer(kind.value_type)]}{kind.value_type.bit_width // 8}"
+    return ""
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    value_kind = kind.value_type if _is_list(kind) else kind
+    plain = (
+        pa.types.is_string,
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_null,
+    )
+    return any(of_kind(value_kind) for of_kind in plain)
+
+
+def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    wide = wide or pa.types.is_large_list(array.type)
+    width, values = 1, array.buffers()[-1]
+    if _is_list(array.type):
+        inner = array.values
+        if inner.null_count:
+            raise InvalidSample(
+                f"{window.name}: a list of {name!r} holds a null, and has no values side by side"
+            )
+        width, values = inner.type.bit_width // 8, inner.buffers()[1]
+    edges = np.zeros(len(array) + 1, np.int64)
+    if len(array) and (offsets := array.buffers()[1]) is not None:
+        size = 8 if wide else 4
+        edges = (
+            np.frombuffer(offsets, f"<i{size}", len(array) + 1, size * array.offset).astype(np.int64) * width
+        )
+    low = values.address - source.address if values is not None and values.size else 0
+    if not 0 <= low <= low + int(edges[-1]) <= source.size:
+        raise _compressed(window)
+    there = array.is_valid().to_pylist()
+    sizes = np.diff(edges).tolist()
+    firsts = (edges[:-1] + low + start).tolist()
+    return [Span(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
+
+
+def _compressed(window: ObjectWindow) -> InvalidStore:
+    return InvalidStore(
+        f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
+        "optimize(..., compression=None)"
+    )
+
+
+def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | None]:
+    value_of, out = reader_of(array, as_text=True), list[str | None]()
+    for at in range(len(array)):
+        try:
+            value = value_of(at)
+        except OutOfRange as error:
+            raise NotSupported(
+                f"{window.name}: {name!r} holds {error}; write the dataset again with each as a key of its sample"
+            ) from error
+        plain = value.tolist() if isinstance(value, np.ndarray) else value
+        out.append(None if value is None else json.dumps(plain, ensure_ascii=False))
+    return out

@@ -1,7 +1,6 @@
-"""Register LitData's optimized datasets: read the index, and offsets, sizes and numbers of each chunk.
+"""Register LitData chunks by the index, and offsets, sizes and numbers of each chunk.
 
-A sample's key is its decimal number in the dataset, with the split's folder in front. Numbers become metadata,
-everything else except JSON fields.
+A sample's key is its decimal number, after the split's folder. Numbers become metadata.
 """
 
 import itertools
@@ -29,10 +28,9 @@ from ..reading.indexed import (
     split_reader,
 )
 from ..reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
-from ..reading.window import Window
-from .arrow_rows import table_rows
+from ..reading.window import ObjectWindow
 from .litdata_index import ABSENT, LitDataChunk, LitDataIndex, index_of
-from .litdata_leaves import LeafValues, put, size_of, values_at
+from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
@@ -43,7 +41,7 @@ MAKE_INDEX = (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that a place's index, or its splits' indexes, list. Raises: as `index_of`; StoreError."""
+    """Return the chunks that the indexes of a place list."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -60,8 +58,8 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; Changed; StoreError; as `table_rows`."""
-    chunk, window = index.chunks[info.key], Window(store, info)
+    """Yield the samples of a chunk, in order."""
+    chunk, window = index.chunks[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, chunk.nbytes)
         offsets = offsets_in(window, chunk.n_samples, "chunk")
@@ -80,8 +78,9 @@ def samples(
         window.close()
 
 
-def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s) -> Iterator[LeafValues]:
-    """Yield the samples of a chunk of leaves, or of the table behind its offsets."""
+def _rows(
+    index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
+) -> Iterator[LeafValues]:
     if offsets[-1] != window.nbytes:  # a table has all samples, even behind leaves
         yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
         return
@@ -92,8 +91,7 @@ def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int
         yield out
 
 
-def _restored(sample: ForeignSample, window: Window, exported: Exported) -> ForeignSample:
-    """Return a sample as it was before the export."""
+def _restored(sample: ForeignSample, window: ObjectWindow, exported: Exported) -> ForeignSample:
     fields = dict(sample.fields)
     own = {KEY, METADATA, ABSENT} - exported.fields
     own_leaves = {name: fields.pop(name) for name in own if name in fields}
@@ -103,8 +101,7 @@ def _restored(sample: ForeignSample, window: Window, exported: Exported) -> Fore
     return exported.restored(sample._replace(fields=fields), own_leaves, window)
 
 
-def _absent(window: Window, at: Span) -> list[str]:
-    """Return the fields that an exported sample lacks."""
+def _absent(window: ObjectWindow, at: Span) -> list[str]:
     try:
         names = parse_json(window.read(*at)) if at.nbytes <= COLUMN_BYTES else None
         if type(names) is list and all(type(name) is str for name in names):
@@ -117,9 +114,8 @@ def _absent(window: Window, at: Span) -> list[str]:
 
 
 def _tokens(
-    index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s
+    index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
 ) -> Iterator[ForeignRun]:
-    """Yield the documents of a chunk of tokens."""
     (leaf,), sizes = index.leaves, np.diff(offsets)
     width = size_of(leaf.word)
     wrong = np.flatnonzero(sizes % width)
@@ -132,5 +128,5 @@ def _tokens(
         yield ForeignRun("", chunk.first + first, leaf.field, offsets[first : first + RUN_SAMPLES + 1])
 
 
-def _of_others(window: Window, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
+def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
     return corrupt(window, 0, f"the chunk has {n_tokens} tokens, and its index gives {chunk.n_tokens}")

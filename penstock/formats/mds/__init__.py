@@ -1,1 +1,1 @@
-"""MDS shards: registered, exported, imported when compressed, and read in the order of Streaming."""
+"""MDS shards, and the order of Streaming."""

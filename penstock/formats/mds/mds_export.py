@@ -1,4 +1,4 @@
-"""Export MDS: shards for MosaicML streaming, with keys as the column `key` and metadata as one JSON column."""
+"""Export MDS shards for MosaicML streaming: key and metadata are columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,8 @@ import numpy as np
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
-from ..exporting.exporter import Loss
-from ..exporting.outbox import Outbox
-from ..exporting.selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..export_selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..exporter import Loss, Outbox
 from ..reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20
@@ -20,7 +19,6 @@ _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
     **{f"f{n}": f"float{8 * n}" for n in (2, 4, 8)},
 }
-"""Flat word -> MDS's name of the dtype."""
 _MOST_BYTES = 2**32 - 1
 
 
@@ -34,12 +32,11 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample for a larger one than MDS holds."""
+    """Put shards of at most 64 MiB, or of one larger sample."""
     columns = _columns(selection, unit)
     shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -54,13 +51,11 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the index."""
     shards = [shard for unit in facts for shard in unit["shards"]]
     outbox.put("index.json", canonical_json({"version": 2, "shards": shards}))
 
 
 def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
-    """Return column -> encoding, sorted by column like MDSWriter."""
     columns = {} if KEY in selection.fields else {KEY: "str"}
     if selection.columns and METADATA not in selection.fields:
         columns[METADATA] = "json"
@@ -71,7 +66,6 @@ def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
 
 
 def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
-    """Return a sample as stored: sizes of its values, then the values."""
     values = []
     for name, encoding in columns.items():
         if name in sample.fields:
@@ -87,7 +81,6 @@ def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
 
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
-    """Return a field's bytes in their encoding."""
     data = sample.fields[name]
     if encoding in ("str", "json"):
         try:
@@ -108,7 +101,6 @@ def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
 
 
 def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox) -> dict[str, Any]:
-    """Put a shard, and return its entry of the index."""
     names = list(columns)
     header: dict[str, Any] = {
         "column_encodings": [columns[name] for name in names],

@@ -1,7 +1,4 @@
-"""Import compressed MDS shards: each is decompressed whole, then read as `mds_registered` reads it.
-
-Keys, fields, columns and splits are as in `mds_registered`.
-"""
+"""Import compressed MDS shards: each is decompressed whole, then read as in `mds_registered`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -17,31 +14,24 @@ from loader.storage import ObjectInfo, Store
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
 from ..reading.object_file import Unpacked, opened
-from .mds_index import MdsShard, shards_in
-from .mds_registered import MAKE_INDEX, SHARDS, samples
+from .mds_registered import MAKE_INDEX, SHARDS, MdsShard, samples, shards_in
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
-"""Limit on a decompressed shard in memory. MDSWriter's default is 64 MiB."""
+"""Limit on a decompressed shard in memory; MDSWriter's default is 64 MiB."""
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
-"""Name in the index, without a level -> Arrow's name."""
 
 
 class _Compressed(NamedTuple):
-    """A compressed shard; its key is the key of the compressed object."""
-
     shard: MdsShard
-    """The shard before compression."""
     nbytes: int
-    """Bytes of the compressed object."""
     codec: str
-    """Arrow's name of its compression."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed shards that the index lists, or the indexes of splits.
+    """Return the compressed shards of an index, or of splits.
 
-    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks; Corrupt; StoreError.
+    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
@@ -62,7 +52,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
-    """Return the shards of an index by their objects."""
     packed = dict[str, tuple[str, int, str]]()
     try:
         index = parse_json_object(data)
@@ -79,8 +68,8 @@ def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
         plain = shards_in(json.dumps(index).encode(), name)
     except (DamagedJson, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
-    told_of = [(entry, *packed[entry.key]) for entry in plain]
-    return {key: _Compressed(entry._replace(key=key), nbytes, codec) for entry, key, nbytes, codec in told_of}
+    entries = [(entry, *packed[entry.key]) for entry in plain]
+    return {key: _Compressed(entry._replace(key=key), nbytes, codec) for entry, key, nbytes, codec in entries}
 
 
 def _samples(store: Store, shards: Mapping[str, _Compressed], run: ImportRun) -> Iterator[ReadSample]:
@@ -105,7 +94,6 @@ def _samples(store: Store, shards: Mapping[str, _Compressed], run: ImportRun) ->
 
 
 def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:
-    """Return the bytes, at most one more than expected."""
     if codec == "snappy":  # a block, whose size must be known
         return bytes(pa.Codec(codec).decompress(data, nbytes))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:

@@ -1,7 +1,6 @@
-"""Register MDS shards: read the index, and the offsets and sizes of each shard.
+"""Register MDS shards by the index, and offsets and sizes of each shard.
 
-A sample's key is its decimal number in the dataset, with the split's folder in front. Numbers become metadata,
-everything else fields.
+A sample's key is its decimal number, after the split's folder. Numbers become metadata.
 """
 
 import itertools
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.dataset.columnar.column_names import field_name, metadata_name
-from loader.errors import InvalidSample
+from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Span, Store
 
 from ..reading.exported import KEY, METADATA, Exported, exported_at
@@ -31,8 +31,22 @@ from ..reading.indexed import (
     split_reader,
 )
 from ..reading.sample import ForeignSample, FoundObjects
-from ..reading.window import Window
-from .mds_index import NUMBERS_AS_TEXT, SCALARS, WORDS, MdsColumn, MdsShard, shards_in
+from ..reading.window import ObjectWindow
+
+SCALARS = {
+    "int": "i8",
+    **{f"{sign}int{8 * n}": f"{kind}{n}" for sign, kind in (("", "i"), ("u", "u")) for n in (1, 2, 4, 8)},
+    **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
+}
+"""Encoding of one number -> penstock's word for its dtype."""
+NUMBERS_AS_TEXT = ("str_int", "str_float", "str_decimal")
+WORDS = {"str": "txt", "json": "json", "jpeg": "jpg", "jpeg_array": "jpg", "jpegarray": "jpg", "png": "png"}
+"""Encoding -> last word of the field."""
+BYTES = ("bytes", "pkl", "pil", "list[pil]", "list[jpeg]", "list[png]")
+"""Encodings whose bytes become the field unchanged."""
+_ARRAY = re.compile(
+    r"ndarray(:(?P<dtype>u?int(8|16|32|64)|float(16|32|64))(:(?P<shape>[1-9]\d*(,[1-9]\d*)*))?)?"
+)
 
 OBJECTS_PER_SHARD = 1
 SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
@@ -54,25 +68,108 @@ _DTYPES = {
     65: "i8",
     66: "f8",
 }
-"""Number of a dtype in front of an array -> penstock's word for it."""
 
 
-class _Value(NamedTuple):
-    """A value's column and bytes in its shard."""
+class MdsColumn(NamedTuple):
+    """A column of a shard."""
 
-    column: MdsColumn
-    """Column of the value."""
-    at: int
-    """Offset of its first byte."""
+    name: str
+    """The column's name."""
+    encoding: str
+    """Encoding, without the dtype and shape of an array."""
+    size: int
+    """Bytes of each value, 0 if they vary."""
+    word: str
+    """Word of the dtype of a number or an array; "" if each array has its own."""
+    shape: tuple[int, ...]
+    """Shape of every array; () if each array has its own."""
+
+
+class MdsShard(NamedTuple):
+    """A shard, from the index."""
+
+    key: str
+    """Key of its object."""
     nbytes: int
-    """Number of bytes."""
+    """Size in bytes."""
+    n_samples: int
+    """Number of samples."""
+    first: int
+    """Number of its first sample in the dataset."""
+    columns: tuple[MdsColumn, ...]
+    """Columns, in the order of their values."""
+
+
+def shards_in(data: bytes, name: str) -> list[MdsShard]:
+    """Return the shards of an index. name: of it, for errors. Raises: InvalidStore if compressed."""
+    try:
+        listed = parse_json_object(data)["shards"]
+        if not isinstance(listed, list):
+            raise TypeError(f"shards is a {type(listed).__name__}, no list")
+    except (DamagedJson, KeyError, TypeError) as error:
+        raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
+    shards, first = dict[str, MdsShard](), 0
+    for number, entry in enumerate(listed):
+        try:
+            shard = _shard(entry, first)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"{name}: shards[{number}] is not of MDS, version 2: {error!r}") from error
+        if entry.get("compression") or entry.get("zip_data"):
+            raise InvalidStore(
+                f"{name}: {shard.key} is compressed: no sample can be read by itself. Copy its samples "
+                "(penstock import mds-compressed), or write the dataset again with MDSWriter(compression=None)"
+            )
+        if shard.key in shards:
+            raise Corrupt(f"{name}: shards[{number}] is {shard.key}, and it comes twice")
+        shards[shard.key] = shard
+        first += shard.n_samples
+    return list(shards.values())
+
+
+def _shard(entry: Any, first: int) -> MdsShard:
+    if (entry["format"], entry["version"]) != ("mds", 2):
+        raise ValueError(f"format {entry['format']!r}, version {entry['version']!r}")
+    raw, column_lists = (
+        entry["raw_data"],
+        (entry["column_names"], entry["column_encodings"], entry["column_sizes"]),
+    )
+    if not all(type(names) is list for names in column_lists):
+        raise TypeError(f"columns {column_lists!r}")
+    numbers = (raw["bytes"], entry["samples"])
+    if not all(type(n) is int and 0 <= n < 2**32 for n in numbers) or type(raw["basename"]) is not str:
+        raise ValueError(f"raw_data {raw!r}, samples {entry['samples']!r}")
+    columns = tuple(_column(*column) for column in zip(*column_lists, strict=True))
+    if len({column.name for column in columns}) < len(columns) or not columns:
+        raise ValueError(f"column_names {column_lists[0]!r}")
+    return MdsShard(raw["basename"], *numbers, first, columns)
+
+
+def _column(name: Any, encoding: Any, size: Any) -> MdsColumn:
+    array = _ARRAY.fullmatch(encoding)
+    word, expected = "", 0
+    shape: tuple[int, ...] = ()
+    if array:
+        word = SCALARS[array["dtype"]] if array["dtype"] else ""
+        shape = tuple(map(int, array["shape"].split(","))) if array["shape"] else ()
+        expected = math.prod(shape) * int(word[1:]) if shape else 0
+    elif encoding in SCALARS:
+        word = SCALARS[encoding]
+        expected = int(word[1:])
+    elif encoding not in (*WORDS, *BYTES, *NUMBERS_AS_TEXT):
+        raise ValueError(f"encoding {encoding!r} of column {name!r}")
+    if type(name) is not str or not name or type(size) not in (int, type(None)) or (size or 0) != expected:
+        raise ValueError(f"column {name!r} of {encoding!r} has the size {size!r}, not {expected or None}")
+    return MdsColumn(name, "ndarray" if array else encoding, expected, word, shape)
+
+
+class _ColumnValue(NamedTuple):
+    column: MdsColumn
+    at: int
+    nbytes: int
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the index of a place lists, or the indexes of its splits.
-
-    Raises: as `shards_in`; StoreError.
-    """
+    """Return the shards that the indexes of a place list."""
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -89,8 +186,8 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample; Changed; StoreError."""
-    shard, window = shards[info.key], Window(store, info)
+    """Yield the samples of a shard, in order."""
+    shard, window = shards[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, shard.nbytes)
         own = {KEY, METADATA} - exported.fields if exported else set[str]()
@@ -117,7 +214,6 @@ def samples(
 
 
 def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
-    """Return column -> its field, or its metadata column for numbers and shapes of arrays."""
     out, columns = dict[str, str](), dict[str, str]()
     for column in shard.columns:
         array = column.encoding == "ndarray"
@@ -136,8 +232,7 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
     return out | columns
 
 
-def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
-    """Return the first byte and the end of each sample."""
+def _places(shard: MdsShard, window: ObjectWindow) -> Iterator[tuple[int, int]]:
     offsets = offsets_in(window, shard.n_samples, "shard")
     if offsets[-1] != window.nbytes:
         raise corrupt(
@@ -148,8 +243,7 @@ def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
     return itertools.pairwise(offsets.tolist())
 
 
-def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_Value]:
-    """Yield a sample's values; sizes of varying columns are in front."""
+def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iterator[_ColumnValue]:
     varying = sum(not column.size for column in shard.columns)
     fixed = sum(column.size for column in shard.columns)
     at = begin + 4 * varying
@@ -165,12 +259,11 @@ def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_
     rest = iter(sizes)
     for column in shard.columns:
         nbytes = column.size or next(rest)
-        yield _Value(column, at, nbytes)
+        yield _ColumnValue(column, at, nbytes)
         at += nbytes
 
 
-def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
-    """Return word, shape and first byte of an array's values."""
+def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, ...], int]:
     column, at = value.column, value.at
     word, shape, end = column.word, column.shape, value.at + value.nbytes
     if not word:
@@ -189,8 +282,7 @@ def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
     return word, shape, at
 
 
-def _number(window: Window, value: _Value) -> int | float | str:
-    """Return a number; a decimal as text."""
+def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
     column, data = value.column, window.read(value.at, value.nbytes)
     if column.word:
         number: int | float = np.frombuffer(data, f"<{column.word}")[0].item()

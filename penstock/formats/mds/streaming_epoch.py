@@ -1,9 +1,8 @@
-"""Print the order of an epoch of MosaicML streaming; a script for a Python that has it, without penstock.
+"""Print the order of an epoch of MosaicML streaming: a script for a Python without penstock.
 
-Reads JSON from standard input: `folder` of an index.json, `target` to write, `dataset` with arguments of
-StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, and `state` of a StreamingDataset or
-null. Writes int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none, and prints the
-library's release.
+Standard input is JSON: `folder` of an index.json, `target`, `dataset` with StreamingDataset's arguments,
+`nodes`, `ranks` of a node, `workers` of a rank, `epoch`, `state` or null. The target becomes int64 [steps,
+nodes * ranks * batch size], sample numbers, -1 for none.
 """
 
 import importlib
@@ -24,27 +23,31 @@ _PICTURES = (
 def main() -> None:
     """Write the order."""
     sys.path.pop(0)  # this folder, whose modules must not be imported
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     if importlib.util.find_spec("torchvision") is None:
         _without_pictures()
     numpy, streaming = importlib.import_module("numpy"), importlib.import_module("streaming")
-    dataset = streaming.StreamingDataset(local=asked["folder"], **asked["dataset"])
-    workers = max(1, asked["workers"])
-    world = importlib.import_module("streaming.base.world").World(asked["nodes"], asked["ranks"], workers, 0)
-    epoch, first = asked["epoch"], 0
-    if state := asked["state"]:
+    dataset = streaming.StreamingDataset(local=request["folder"], **request["dataset"])
+    workers = max(1, request["workers"])
+    world = importlib.import_module("streaming.base.world").World(
+        request["nodes"], request["ranks"], workers, 0
+    )
+    epoch, first = request["epoch"], 0
+    if state := request["state"]:
         epoch, first = state["epoch"], state["sample_in_epoch"]
         dataset.num_canonical_nodes = state["num_canonical_nodes"]
         dataset.shuffle_seed = state["shuffle_seed"]
         dataset.initial_physical_nodes = state.get("initial_physical_nodes")
     elif not dataset.num_canonical_nodes:
-        dataset.num_canonical_nodes = asked["nodes"] * (64 if dataset.shuffle_algo in ("py1s", "py2s") else 1)
+        dataset.num_canonical_nodes = request["nodes"] * (
+            64 if dataset.shuffle_algo in ("py1s", "py2s") else 1
+        )
     dataset._set_shuffle_block_size(world)
     generate = importlib.import_module("streaming.base.batching").generate_work
     work = generate(dataset.batching_method, dataset, world, epoch, first)
     # A rank's workers take turns: step s is batch s // workers of worker s % workers.
     steps = work.transpose(3, 2, 0, 1, 4).reshape(work.shape[3] * workers, -1)
-    numpy.save(asked["target"], steps.astype("<i8"))
+    numpy.save(request["target"], steps.astype("<i8"))
     print(streaming.__version__)
 
 

@@ -1,9 +1,9 @@
-"""Continue an epoch of MosaicML streaming: the library computes its order, and sample numbers become ordinals."""
+"""Continue an epoch of MosaicML streaming: it computes the order, and its numbers become ordinals."""
 
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,33 +12,96 @@ import numpy as np
 from loader.dataset.names import escape_key
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.versions.version import Version
+from loader.dataset.versions.view import View
 from loader.errors import EmptyView, InvalidRuntime, MissingDependency
 from loader.order.random.keyed_permutation import I64
+from loader.order.random.lanes import frozen_shape, locate
 from loader.storage import open_store
 from loader.storage.disk.scratch import held_folder
 
-from .foreign_orders import ordinals_of
-
+KEY, SOURCE_KEY = "key", "source_key"
+"""Columns to look a key up in: the version's own, and the earlier one."""
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
 """Variables that would make the library wait for other processes."""
+
+
+def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
+    """Return int64 [len(keys)]: version ordinals of keys; -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
+
+    Raises: InvalidRuntime for a duplicate or unknown key, and for one of several live samples.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    key_array = pa.array(keys, pa.string())
+    if (n_distinct := pc.count_distinct(key_array).as_py()) != len(keys):
+        raise InvalidRuntime(
+            f"{len(keys) - n_distinct} of {len(keys)} keys come more than once; name each once"
+        )
+    ordinals_found = np.full(len(keys), -2, np.int64)
+    parts = version.parts
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    for table in get_tables(version.store, files, ["part", "row", by]):
+        at = pc.fill_null(pc.index_in(table[by], value_set=key_array), -1).to_numpy()
+        there = at >= 0
+        positions, rows = parts.positions(table["part"])[there], table["row"].to_numpy()[there]
+        at = at[there]
+        for position in np.unique(positions).tolist():
+            own = positions == position
+            live = parts.live_members(position)
+            ordinals = np.where(live, parts.first_ordinal[position] + np.cumsum(live) - 1, -1)[rows[own]]
+            _keep(ordinals_found, at[own], ordinals, keys, by, version.name)
+    unknown = np.flatnonzero(ordinals_found == -2)
+    if len(unknown):
+        other = SOURCE_KEY if by == KEY else KEY
+        raise InvalidRuntime(
+            f"{len(unknown)} of {len(keys)} keys are no sample's {by} in {version.name}, the first is "
+            f"{keys[int(unknown[0])]!r}; compare with the column {other!r} (--by {other}), or name keys of this version"
+        )
+    return ordinals_found
+
+
+def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: str, name: str) -> None:
+    live = ordinals >= 0
+    here, times = np.unique(at[live], return_counts=True)
+    again = here[(times > 1) | (ordinals_found[here] >= 0)]
+    if len(again):
+        raise InvalidRuntime(
+            f"{by} {keys[int(again[0])]!r} belongs to several samples of {name}: name samples by their key"
+        )
+    ordinals_found[at] = np.maximum(ordinals_found[at], -1)
+    ordinals_found[at[live]] = ordinals[live]
+
+
+def remaining_samples(view: View, seen: I64, seed: int) -> I64:
+    """Return the samples of a view except `seen`, int64 version ordinals in the shuffled order L1.
+
+    seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
+    """
+    members = view.members()
+    members[seen[seen >= 0]] = False
+    rest = np.flatnonzero(members).astype(np.int64)
+    if not len(rest):
+        raise EmptyView(f"every sample of {view!r} was seen: the epoch is over, plan the next one")
+    shape = frozen_shape(len(rest), view.mean_sample_bytes, None, None)
+    return rest[locate(shape, seed, view.version.dataset, 0, np.arange(len(rest), dtype=np.int64))]
 
 
 class StreamingEpoch(NamedTuple):
     """An epoch's order, computed by the library."""
 
     steps: I64
-    """int64 [steps, global batch]: numbers of samples in the dataset, -1 for none."""
+    """int64 [steps, global batch]: sample numbers in the dataset, -1 for none."""
     release: str
     """Release of the library."""
 
 
-def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> StreamingEpoch:
-    """Let the library compute an epoch of the dataset at a URL; only its index.json is read.
+def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> StreamingEpoch:
+    """Let the library compute an epoch of the dataset at a URL, from its index.json.
 
-    asked: `dataset`, `nodes`, `ranks`, `workers`, `epoch` and `state`, as `streaming_epoch.py` takes them.
-    python: interpreter with mosaicml-streaming.
+    request: as `streaming_epoch.py` reads it. python: interpreter with mosaicml-streaming.
 
-    Raises: MissingDependency without the library; InvalidRuntime with the library's message; StoreError.
+    Raises: MissingDependency; InvalidRuntime with the library's message.
     """
     store = open_store(url)
     with held_folder("order") as folder:
@@ -47,7 +110,7 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
         try:
             done = subprocess.run(
                 [python, str(Path(__file__).with_name("streaming_epoch.py"))],
-                input=json.dumps({**asked, "folder": str(folder), "target": str(target)}),
+                input=json.dumps({**request, "folder": str(folder), "target": str(target)}),
                 capture_output=True,
                 text=True,
                 env={name: value for name, value in os.environ.items() if name not in _OF_A_JOB},
@@ -66,9 +129,9 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
 
 
 def rest_of(epoch: I64, step: int) -> I64:
-    """Return the samples from a step on, int64, step by step. The last step may be short.
+    """Return the samples from a step on, int64; the last step may be short.
 
-    epoch: int64 [steps, global batch], -1 for none. step: first step that was not trained.
+    epoch: int64 [steps, global batch], -1 for none. step: first one not trained.
 
     Raises: EmptyView behind the last step; InvalidRuntime for a short step before it.
     """
@@ -90,9 +153,9 @@ def rest_of(epoch: I64, step: int) -> I64:
 
 
 def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
-    """Return version ordinals, int64 [n], of numbers of the MDS dataset at a URL: keys, or ends of keys.
+    """Return version ordinals, int64 [n], of sample numbers of the MDS dataset at a URL.
 
-    Raises: InvalidRuntime for a number without a live sample, and for a URL outside the version's folders.
+    Raises: InvalidRuntime for a number without a live sample, and for another dataset's URL.
     """
     distinct, inverse = np.unique(numbers, return_inverse=True)
     front = _front(version, url)
@@ -107,7 +170,7 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
 
 
 def _front(version: Version, url: str) -> str:
-    """Return the prefix of the numbers in keys: "", or the split's folder at the end of the URL."""
+    """Return the prefix of the numbers in keys: "", or the split's folder."""
     import pyarrow.compute as pc
 
     fronts = set[str]()

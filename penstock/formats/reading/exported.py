@@ -1,8 +1,4 @@
-"""Read an export of penstock back: metadata as columns, keys and names as they were before.
-
-`.penstock/export.json` names fields and columns with their types. It is written last, so an unfinished export
-has none.
-"""
+"""Read a finished export of penstock back, with its original keys, names and columns."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -14,19 +10,18 @@ from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Span, Store
 
 from .sample import NO_METADATA, ForeignSample
-from .window import Window
+from .window import ObjectWindow
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
-"""Extensions of an archive's metadata member; the first that no field uses."""
+"""Extensions of an archive's metadata member; the first free one is used."""
 KEY, METADATA = "key", "metadata"
 """Columns of MDS and LitData that are not fields."""
 COLUMN_BYTES = 2**20
-"""Limit on the bytes of such a column."""
+"""Limit on the bytes of key or metadata."""
 SampleColumns = tuple[dict[str, Any], dict[str, str]]
 """Metadata and provenance of a sample."""
 _OF_THE_PLACE = ("raw_key", "raw_etag")
-"""Provenance that names the object from which a sample is read now."""
 
 
 def metadata_member(fields: Collection[str]) -> str | None:
@@ -46,10 +41,7 @@ class Exported(NamedTuple):
     """Names of fields and columns that the format could not hold."""
 
     def read(self, data: bytes, name: str, key: str) -> SampleColumns:
-        """Return metadata and provenance of a sample. data: the JSON that the export wrote. name: of its object.
-
-        Raises: Corrupt for other JSON.
-        """
+        """Return metadata and provenance of a sample. data: JSON of the export. name: of its object."""
         try:
             columns = parse_json_object(data, lenient=True)
             if strange := sorted(set(columns) - set(self.columns)):
@@ -68,8 +60,10 @@ class Exported(NamedTuple):
                 "export elsewhere"
             ) from error
 
-    def restored(self, sample: ForeignSample, spans: Mapping[str, Span], window: Window) -> ForeignSample:
-        """Return a sample with its key and columns. spans: spans of `KEY` and `METADATA`. Raises: Corrupt."""
+    def restored(
+        self, sample: ForeignSample, spans: Mapping[str, Span], window: ObjectWindow
+    ) -> ForeignSample:
+        """Return a sample with its key and columns. spans: of `KEY` and `METADATA`."""
         key, metadata, source = sample.key, NO_METADATA, NO_METADATA
         for at in spans.values():
             if at.nbytes > COLUMN_BYTES:
@@ -93,12 +87,7 @@ class Exported(NamedTuple):
 def exported_at(
     store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
 ) -> Exported | None:
-    """Return the finished export at a place; None if there is none, or it has another format.
-
-    folder: prefix of a folder of the place.
-
-    Raises: Corrupt for a damaged `export.json`; StoreError.
-    """
+    """Return the finished export at a place; None without one of these formats. folder: key prefix."""
     key = f"{folder}{NOTE}"
     if all(info.key != key for info in objects):
         return None
@@ -115,7 +104,7 @@ def exported_at(
 
 
 def is_export(store: Store, folder: str, format: str) -> bool:
-    """Return whether a folder, named by its key prefix, is a finished export. Raises: StoreError."""
+    """Return whether a folder, given by its key prefix, is a finished export."""
     try:
         return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
     except (ObjectNotFound, DamagedJson):
@@ -123,7 +112,6 @@ def is_export(store: Store, folder: str, format: str) -> bool:
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """Return a JSON value as its column's type."""
     if value is None:
         return None
     if kind.startswith("list<"):

@@ -1,4 +1,4 @@
-"""Index rules that MDS and LitData share: one `index.json` per split, offset tables, names of fields and columns."""
+"""Indexes of MDS and LitData: one `index.json` per split, and tables of offsets."""
 
 import posixpath
 import re
@@ -11,7 +11,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
-from .window import Window
+from .window import ObjectWindow
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
@@ -34,7 +34,7 @@ class IndexedFolder(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The folder's name, which is the split of its samples; "" for the place itself."""
+        """Name of the folder, which is the samples' split; "" for the place itself."""
         return posixpath.basename(self.prefix.rstrip("/"))
 
 
@@ -50,10 +50,7 @@ def folders_in(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
 
 
 def check_indexed(store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str) -> None:
-    """Raise InvalidStore for a place with shards but no index.
-
-    shards: pattern of shard names. how: how to create an index.
-    """
+    """Raise InvalidStore for a place with shards but no index. how: to create one."""
     if any(posixpath.basename(info.key) == INDEX for info in infos):
         return
     if shard_keys := [info.key for info in infos if shards.search(info.key)]:
@@ -64,7 +61,6 @@ def check_indexed(store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[
 
 
 def _above(key: str) -> Iterator[str]:
-    """Yield the prefixes of the folders that contain an object, from the place itself on."""
     yield ""
     for slash in re.finditer("/", key):
         yield key[: slash.end()]
@@ -73,9 +69,9 @@ def _above(key: str) -> Iterator[str]:
 def split_reader(
     folder: IndexedFolder, read: Callable[[Of], Iterator[Any]], *, named: bool
 ) -> Callable[[Of], Iterator[Any]]:
-    """Return a reader that adds the split to each sample, and the folder to its key.
+    """Return a reader that adds the split to samples and the folder to keys.
 
-    named: True if keys are the samples' own, not numbers; they stay.
+    named: True if keys are the samples' own; they stay.
     """
     if not folder.prefix:
         return read
@@ -95,13 +91,13 @@ def split_reader(
 def listed_objects(
     infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], lacking: Sequence[str]
 ) -> FoundObjects:
-    """Return the objects that indexes list. readers: key -> its reader. lacking: as `FoundObjects`."""
+    """Return the objects that indexes list. readers: by key. lacking: as `FoundObjects`."""
     described = [info for info in infos if info.key in readers]
     return FoundObjects(described, lambda info: readers[info.key](info), lacking=lacking)
 
 
 def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:
-    """Return a message for each listed object that does not exist. name: of the index. listed: key -> bytes."""
+    """Return a message per listed object that is missing. name: of the index. listed: key -> bytes."""
     return [
         f"{name} lists {key} of {nbytes:,} bytes, and it is not there"
         for key, nbytes in listed.items()
@@ -115,11 +111,8 @@ def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
         raise Corrupt(f"{store.url}/{info.key} has {info.nbytes:,} bytes, and its index gives {nbytes:,}")
 
 
-def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:
-    """Return the first byte of each sample, and the end of the last, int64 [n_samples + 1]. Raises: Corrupt.
-
-    noun: "shard" or "chunk", for errors.
-    """
+def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
+    """Return int64 [n_samples + 1]: first byte of each sample, and the end of the last. noun: for errors."""
     head = 4 * (n_samples + 2)
     if head > window.nbytes:
         raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
@@ -139,7 +132,7 @@ def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:
 
 
 def check_apart(columns: Mapping[str, str], where: str) -> None:
-    """Raise InvalidSample if two values would become one metadata column. columns: name of a value -> its column."""
+    """Raise InvalidSample if two values would be one column. columns: name of a value -> its column."""
     names = dict[str, str]()
     for name, column in columns.items():
         if column in names:
@@ -150,6 +143,6 @@ def check_apart(columns: Mapping[str, str], where: str) -> None:
         names[column] = name
 
 
-def corrupt(window: Window, at: int, what: str) -> Corrupt:
+def corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
     """Return the error of a damaged byte."""
     return Corrupt(f"{window.name}, byte {at}: {what}")

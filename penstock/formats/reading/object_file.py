@@ -1,22 +1,31 @@
-"""An object of a store as a read-only file: pinned to its listing, read in large requests."""
+"""Objects as read-only files and streams: pinned to their listing, read in large requests."""
 
 import io
+import lzma
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+import pyarrow as pa
+
+from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.errors import Corrupt
 from loader.storage import Blob, ObjectInfo, Store
 
-from .window import Window
+from .window import ObjectWindow
+
+BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+"""Limit on an object's decompressed bytes: the first, or so many times its own."""
+_READ_BYTES = 2**20
+_XZ_MEMORY_BYTES = 2**28
 
 
 class ObjectFile(io.RawIOBase):
     """Reads an object; not thread-safe. Close it after use."""
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: True if the reader jumps to and fro. Raises: ObjectNotFound; Changed."""
-        self._window, self._at = Window(store, info, scattered), 0
+        """Open the object. scattered: True if the reader jumps."""
+        self._window, self._at = ObjectWindow(store, info, scattered), 0
         self.path = self._window.name
 
     def readable(self) -> bool:
@@ -34,7 +43,7 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def read(self, nbytes: int | None = -1) -> bytes:
-        """Return `nbytes` bytes, fewer only at the end. Raises: Changed; StoreError."""
+        """Return `nbytes` bytes, fewer only at the end."""
         n_left = max(0, self._window.nbytes - self._at)
         if not n_left:
             return b""  # a damaged file may seek anywhere
@@ -58,7 +67,7 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
-    """Open an object. Raises: Corrupt; NotSupported; Changed; StoreError; as `arrow_errors` with its name."""
+    """Open an object. Raises: NotSupported."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file
 
@@ -72,3 +81,66 @@ class Unpacked:
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return bytes from an offset on, fewer at the end."""
         return Blob(self._data[offset : offset + nbytes], "")
+
+
+class ByteStream:
+    """Decompressed bytes, read forward up to a limit; not thread-safe. Arrow's errors pass through `opened`."""
+
+    def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
+        """Begin. codec: Arrow's name of the compression, or xz. nbytes: of the object."""
+        source: Any = file
+        if codec == "xz":
+            source = _Xz(file)
+        elif codec:
+            source = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+        self._source, self._nbytes = source, nbytes
+        self.most = max(BOMB_BYTES, BOMB_TIMES * nbytes) if codec else nbytes
+        self.name, self.at = file.path, 0
+
+    def read(self, nbytes: int) -> bytes:
+        """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a bomb; OSError."""
+        pieces, n_left = [], nbytes
+        while n_left and (piece := self._source.read(min(n_left, _READ_BYTES))):
+            pieces.append(piece)
+            n_left -= len(piece)
+            self._count(len(piece))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def skip(self, nbytes: int) -> None:
+        """Skip `nbytes` bytes, fewer only at the end."""
+        while nbytes and (piece := self._source.read(min(nbytes, _READ_BYTES))):
+            nbytes -= len(piece)
+            self._count(len(piece))
+
+    def _count(self, nbytes: int) -> None:
+        self.at += nbytes
+        if self.at > self.most:
+            raise Corrupt(
+                f"{self.name}: {self._nbytes:,} bytes became more than {self.most:,}; an object that is compressed "
+                "so much is probably a mistake or an attack: write it uncompressed"
+            )
+
+
+class _Xz:
+    """Bytes of an .xz file, which may have several streams."""
+
+    def __init__(self, file: ObjectFile) -> None:
+        self._file = file
+        self._stream: lzma.LZMADecompressor | None = None
+
+    def read(self, nbytes: int) -> bytes:
+        while True:
+            data = b""
+            if self._stream is None or self._stream.eof:
+                data = (self._stream.unused_data if self._stream else b"") or self._file.read(_READ_BYTES)
+                if not data:
+                    return b""
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_BYTES)
+            elif self._stream.needs_input and not (data := self._file.read(_READ_BYTES)):
+                raise EOFError("its compressed bytes end too soon")
+            try:
+                piece = self._stream.decompress(data, nbytes)
+            except lzma.LZMAError as error:
+                raise OSError(f"it is damaged xz: {error}") from error
+            if piece:
+                return piece

@@ -1,4 +1,4 @@
-"""Samples of a registered format: the spans of their fields in an object, one by one or as arrays."""
+"""Samples of a registered format, as spans of an object."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,27 +7,27 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.parquet_chunks import Chunks
-from loader.dataset.columnar.partitions import Partitions
 from loader.storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
-"""Limit on the samples of a `ForeignRun`: an index of so many costs a reader a few MB."""
+"""Limit on a run's samples: such an index costs a reader a few MB."""
 
 
 class ForeignSample(NamedTuple):
     """A sample, named as in its format."""
 
     key: str
-    """Key, any text; registration escapes what penstock forbids."""
+    """Any text; registration escapes what penstock forbids."""
     fields: Mapping[str, Span]
     """Field -> its bytes in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> value, beyond the object's own."""
+    """Provenance column -> value, beyond the object's."""
     crcs: Mapping[str, int] = NO_METADATA
     """Field -> CRC-32C of its bytes, if they were read."""
 
@@ -72,19 +72,19 @@ class FoundObjects(NamedTuple):
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
     """Reads the samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA
-    """Key of an object of tables -> its chunks, after all its samples were read."""
+    """Key of a table -> its chunks, known after its samples were read."""
     labels: Sequence[str] | None = None
     """Names of the classes that `cls` numbers; None if the format has none."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None
-    """Fields and metadata of table columns, agreed among the objects read so far; None for other formats."""
+    """Agreement of table columns among the objects read so far; None for other formats."""
     members: JsonMembers | None = None
     """Reader of JSON members that become columns; None for other formats."""
     declared_widths: bool = False
-    """True if lists of lists of numbers become arrays with the width of their declared type."""
+    """True if nested lists of numbers become arrays of their declared width."""
     seals: bool = False
-    """True if checksums go to seals, because a walk computes them only for bytes that it reads anyway."""
+    """True if checksums go to seals: a walk sums only the bytes it read."""
 
     def reading(
         self,
@@ -92,7 +92,7 @@ class FoundObjects(NamedTuple):
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
     ) -> "FoundObjects":
-        """Return these objects, without some members of JSON documents. As `JsonMembers.leave_out`."""
+        """Return these objects without some members of JSON documents, as `JsonMembers.leave_out`."""
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self

@@ -1,4 +1,4 @@
-"""Read one object in few requests: the request size grows while reads stay close together."""
+"""Read one object in few requests, whose size grows while reads stay close together."""
 
 import os
 from array import array
@@ -13,7 +13,7 @@ from loader.storage.store import disk_of
 LOCAL_BYTES = 4 * 2**10
 """First read of a file, and after a jump: a header or two."""
 LOCAL_MOST_BYTES = 256 * 2**10
-"""Read size for a file with small members: a system call each would wait for the interpreter's lock."""
+"""Read size for small members: a system call each would wait for the GIL."""
 LOCAL_JUMP_BYTES = 16 * 2**10
 """Smallest gap in a file that is skipped."""
 FIRST_BYTES = 256 * 2**10
@@ -21,25 +21,25 @@ FIRST_BYTES = 256 * 2**10
 MOST_BYTES = 8 * 2**20
 """Largest read of a bucket's object."""
 JUMP_BYTES = 2**20
-"""Smallest gap that is skipped: at 20 ms and 50 MB/s a request takes as long as so many bytes."""
+"""Smallest gap that is skipped: a request's time at 20 ms and 50 MB/s."""
 
 SCATTERED_BYTES = 2**20
-"""Largest read for a reader that jumps to and fro, and seldom needs the bytes behind."""
+"""Largest read for a reader that jumps, and seldom needs the bytes behind."""
 SCATTERED_PIECES = 32
-"""Earlier reads kept for such a reader, which returns to them."""
+"""Earlier reads kept for such a reader."""
 
 SMALL_MEMBERS = 4
-"""Reads served by one request from which members count as small; the object is then read whole."""
+"""Reads per request from which members count as small."""
 
 
 class Neighbours:
     """State shared by the walks over one bucket's archives; thread-safe."""
 
     are_small = False
-    """True if the last response had small members: the next walk begins with a request of the largest size."""
+    """True if the last members were small: the next walk begins with the largest request."""
 
 
-class Window:
+class ObjectWindow:
     """Reads an object pinned to its listing; not thread-safe. Close it after use."""
 
     def __init__(
@@ -49,12 +49,7 @@ class Window:
         scattered: bool = False,
         neighbours: Neighbours | None = None,
     ) -> None:
-        """Open the object.
-
-        scattered: True if the reader jumps to and fro. neighbours: state of the walks, for an archive.
-
-        Raises: ObjectNotFound; Changed.
-        """
+        """Open the object. scattered: True if the reader jumps. neighbours: for an archive."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
@@ -69,7 +64,7 @@ class Window:
             self._neighbours = None
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return `nbytes` bytes from `offset`, fewer only at the end of the object. Raises: Changed."""
+        """Return `nbytes` bytes from `offset`, fewer only at the end of the object."""
         low = offset - self._start
         if low >= 0 and low + nbytes <= len(self._data):
             self._served += 1
@@ -84,10 +79,7 @@ class Window:
         return self._data[low : low + nbytes]
 
     def aside(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes outside the walk, without changing its request sizes. Raises: as the store.
-
-        Costs nothing for buffered bytes, else a request.
-        """
+        """Return bytes without changing the request sizes of the walk."""
         if self._file is not None:
             return os.pread(self._file, nbytes, offset)
         low = offset - self._start
@@ -96,7 +88,7 @@ class Window:
         return bytes(self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data)
 
     def at_hand(self) -> tuple[OpenFile, int]:
-        """Return the open file or the buffered bytes, and the offset of their first byte in the object."""
+        """Return the open file or the buffered bytes, and the offset of their first byte."""
         return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)
 
     def served(self, reads: int) -> None:
@@ -105,7 +97,7 @@ class Window:
 
     @property
     def sums(self) -> bool:
-        """True while contents of the archive are summed, because none was skipped."""
+        """True while contents are summed, because none was skipped."""
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
@@ -114,11 +106,10 @@ class Window:
             self._checksums.take(places, crcs, self._start, self._data)
 
     def crcs(self) -> Sequence[int]:
-        """Return the CRC-32C of each content of the archive; empty if one was skipped."""
+        """Return the CRC-32C of each content; empty if one was skipped."""
         return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
-        """Close the file."""
         if self._neighbours is not None and len(self._data) >= JUMP_BYTES:
             self._neighbours.are_small = self._served_many()
         if self._file is not None:
@@ -126,7 +117,6 @@ class Window:
             self._file = None
 
     def _served_many(self) -> bool:
-        """Return whether members are small, judged by the reads that the last request served."""
         return self._served >= max(SMALL_MEMBERS, len(self._data) // JUMP_BYTES)
 
     def _fetch(self, offset: int, nbytes: int) -> None:
@@ -170,7 +160,7 @@ class Checksums:
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
         self._at, self._n_left = 0, 0
-        """First byte of the last content that is not summed yet, and the number of bytes from there on."""
+        """First byte of the last content that is not summed yet, and bytes from there."""
 
     @property
     def go_on(self) -> bool:
@@ -189,8 +179,7 @@ class Checksums:
     def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
         """Add the next contents.
 
-        places: first byte and length of each. crcs: of each, or `UNKNOWN_CRC`. data: bytes of the archive from
-        `start` on, with what was read of the last content.
+        places: first byte and length of each. crcs: `UNKNOWN_CRC` if not read. data: from `start` on.
         """
         if self._crcs is None:
             return
@@ -204,7 +193,7 @@ class Checksums:
             self.read(start, data)
 
     def read(self, start: int, data: bytes) -> None:
-        """Sum the bytes of the last content. data: bytes of the archive from `start` on."""
+        """Sum bytes of the last content. data: bytes from `start` on."""
         begin = self._at - start
         if self._crcs and self._n_left and begin >= 0:
             content = memoryview(data)[begin : begin + self._n_left]

@@ -1,11 +1,10 @@
 """Copy registered objects into the root, so that a version no longer needs the owner's store.
 
-    foreign/<place>/<key>       the objects, as they were registered
-    places/<place>/<n>.json     url null: the place is in the root
+    foreign/<place>/<key>       the objects
+    places/<place>/<n>.json     url null: the place is in the root; put last
 
-A unit is a shard: an object, or a run of files. Each object is checked against its seals before it is put, and
-replaces none. An existing copy is compared, so a killed adoption is finished by running it again. The place's
-record is written last.
+Each object is checked against its seals before it is put. An existing copy is compared and not replaced, so a
+killed adoption can be repeated.
 """
 
 import hashlib
@@ -32,9 +31,8 @@ from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
 from loader.storage.mirror.store import primary_of
 
-from ...denied.denied_bytes import DeniedBytes
+from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.denied_bytes import denied as denied_error
-from ...denied.registered_objects import by_shard
 from ...progress import progress
 from ...units import size
 from ..unit_threads import in_threads
@@ -65,11 +63,9 @@ class AdoptionReport:
     """Errors of the shards that could not be copied."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.objects} objects are in the root, {self.skipped} of them from before; {size(self.nbytes)} copied",
@@ -86,9 +82,7 @@ _Field = tuple[int, int, int]
 """Offset in the object, nbytes and CRC-32C of a field."""
 
 
-class _Unit(NamedTuple):
-    """A shard, in the versions that have it."""
-
+class _ShardUnit(NamedTuple):
     path: str
     rows: Sequence[tuple[Version, dict[str, Any]]]
     nbytes: int
@@ -97,15 +91,12 @@ class _Unit(NamedTuple):
 def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     """Copy the registered objects of a version into the root, and read them there from then on.
 
-    A place is copied for all versions of the root that use it; all must be sealed. Objects of which every
-    sample is excluded are copied if they are unchanged. If an object cannot be copied, or holds samples that
-    a takedown removed, the report names it. The other objects are copied, and the places stay where they are.
-    Memory: the indexes of a shard per thread. Scratch: an object per thread.
+    A place is copied for all versions of the root that use it; all must be sealed. If objects cannot be copied,
+    or hold samples that a takedown removed, the report names them, and the places stay. Memory: the indexes of
+    a shard per thread. Scratch: an object per thread.
 
-    workers: threads.
-
-    Raises: InvalidRuntime for a version without registered bytes, and for one that is not sealed; Forbidden for
-    a place that the caller does not vouch for; as `Root.open`; Corrupt; StoreError.
+    Raises: InvalidRuntime for a version that is not registered or not sealed; Forbidden for a place that the
+    caller does not vouch for; as `Root.open`; Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -119,7 +110,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
         _check_readable(new, places)
         denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
         units = _units(new, places)
-        finished = in_threads(_Work(denied), units, workers, report.failures)
+        finished = in_threads(_AdoptionWork(denied), units, workers, report.failures)
         for unit, n, skipped, nbytes in progress(
             finished, "adopt", lambda copied: copied[0].nbytes, sum(u.nbytes for u in units)
         ):
@@ -153,7 +144,6 @@ def _places_of(version: Version) -> set[str]:
 
 
 def _versions(root: Root, version: Version, places: Collection[str]) -> list[Version]:
-    """Return the version, and the other live versions that use one of these places."""
     state, out = root.log.refresh(), [version]
     for records in state.datasets.values():
         for record in records:
@@ -178,23 +168,20 @@ def _check_readable(versions: Sequence[Version], places: Collection[str]) -> Non
                     )
 
 
-def _units(versions: Sequence[Version], places: Collection[str]) -> list[_Unit]:
+def _units(versions: Sequence[Version], places: Collection[str]) -> list[_ShardUnit]:
     shards: dict[str, list[tuple[Version, dict[str, Any]]]] = {}
     for version in versions:
         for row in version.parts.shard_rows().to_pylist():
             if is_foreign(row["path"]) and place_of(row["path"]) in places:
                 shards.setdefault(row["path"], []).append((version, row))
-    return [_Unit(path, rows, rows[0][1]["nbytes"]) for path, rows in shards.items()]
+    return [_ShardUnit(path, rows, rows[0][1]["nbytes"]) for path, rows in shards.items()]
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """Copies the objects of a shard that the root lacks."""
-
+class _AdoptionWork:
     denied: DeniedBytes
 
-    def __call__(self, unit: _Unit) -> tuple[_Unit, int, int, int]:
-        """Return the unit, its objects in the root now and before, and bytes copied."""
+    def __call__(self, unit: _ShardUnit) -> tuple[_ShardUnit, int, int, int]:
         version = unit.rows[0][0]
         placed, store = version.placed, primary_of(version.store)
         assert placed is not None
@@ -224,7 +211,7 @@ def _adopt(
     fields: Sequence[_Field],
     sha256: str,
 ) -> bool:
-    """Copy an object into the root; return False if a copy exists, after comparing it. sha256: "" if not known."""
+    """Copy an object; return False if a copy exists, after comparing it. sha256: "" if not known."""
     here = placed_object._replace(store=store, key=key, etag="", modified_us=None)
     if placed_object.modified_us is None or is_there(store, key):
         with _scratch_copy(placed, here) as path:
@@ -242,7 +229,7 @@ def _adopt(
 
 
 def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name: str) -> None:
-    """Raise Corrupt for a copy with other bytes. Its fields were checked, so the object itself may be gone."""
+    """Raise Corrupt for a copy with other bytes; a missing object is accepted."""
     try:
         with path.open("rb") as copy:
             for start in range(0, placed_object.nbytes, READ_BYTES):
@@ -262,8 +249,7 @@ def _others(name: str, placed_object: PlacedObject) -> Corrupt:
     )
 
 
-def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
-    """Return the fields of each object, and whether one of its samples is live."""
+def _fields(unit: _ShardUnit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
     checked: list[set[_Field]] = [set() for _ in objects]
     live = [False] * len(objects)
     starts = [one.offset for one in objects]
@@ -294,7 +280,6 @@ def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
 
 @contextmanager
 def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[Path]:
-    """Yield a scratch copy of an object, as it was registered."""
     meanwhile = "while registered objects were copied; the version is still read from its old place"
     with (
         on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
@@ -310,7 +295,6 @@ def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[
 
 
 def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sha256: str) -> None:
-    """Raise Corrupt if the copy's checksums differ. sha256: of the object, "" if not known."""
     name = f"{placed_object.store.url}/{placed_object.key}"
     if sha256:
         with path.open("rb") as copy:

@@ -1,4 +1,4 @@
-"""Compare the objects of a place with the objects that a dataset was registered or imported from."""
+"""Compare the objects of a place with the objects of a dataset."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
-Rows = Mapping[str, Mapping[int, tuple[str, str]]]
+SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 """Part id -> row -> (its key, its object's key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class PlaceDifference:
     """Objects of a place, compared with the newest version."""
 
     fresh: Sequence[ObjectInfo]
@@ -27,12 +27,12 @@ class Difference:
     replaced: frozenset[str] = frozenset()
     """Keys of changed objects."""
     missing: frozenset[str] = frozenset()
-    """Keys of objects that no longer exist and have live samples. Adopted objects need not exist."""
+    """Keys of missing objects with live samples; adopted objects may be missing."""
     same: int = 0
     """Number of unchanged objects."""
     places: frozenset[str] = frozenset()
     """Ids of the version's places outside the root."""
-    live: Rows | None = None
+    live: SampleRows | None = None
     """Live samples of the version; empty if all objects are unchanged."""
 
     @property
@@ -56,16 +56,13 @@ class Difference:
 
 def difference(
     version: Version | None, chosen: Mapping[str, Any], store: Store, infos: Sequence[ObjectInfo]
-) -> Difference:
+) -> PlaceDifference:
     """Return how the objects differ from the newest version's. chosen: format and options.
-
-    Costs a read of the tables of objects and shards. If an object is new, changed or gone, also of the table of
-    keys.
 
     Raises: Conflict if the version was written, imported, or registered from elsewhere or with other options.
     """
     if version is None:
-        return Difference(fresh=infos)
+        return PlaceDifference(fresh=infos)
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if not objects:
         raise Conflict(f"the samples of {version.name} were written, not registered; choose another name")
@@ -96,7 +93,7 @@ def difference(
         if is_live and part in registered:
             live.setdefault(part, {})[row] = key, of
     with_samples = {of for rows in live.values() for _, of in rows.values()}
-    return Difference(
+    return PlaceDifference(
         fresh=fresh,
         replaced=frozenset(changed),
         missing=frozenset(vanished & with_samples),
@@ -106,13 +103,15 @@ def difference(
     )
 
 
-def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
-    """Return how the objects differ from earlier imports. None counts as missing: a version has its own bytes.
+def imported_difference(
+    version: Version | None, store: Store, infos: Sequence[ObjectInfo]
+) -> PlaceDifference:
+    """Return how the objects differ from earlier imports; none counts as missing.
 
-    Costs a read of the tables of keys. Raises: Conflict if nothing of the version was imported from there.
+    Raises: Conflict if nothing of the version was imported from there.
     """
     if version is None:
-        return Difference(fresh=infos)
+        return PlaceDifference(fresh=infos)
     if version.manifest.get("foreign"):
         raise Conflict(f"the samples of {version.name} were registered, not imported; choose another name")
     live: dict[str, dict[int, tuple[str, str]]] = {}
@@ -131,7 +130,7 @@ def imported_difference(version: Version | None, store: Store, infos: Sequence[O
     changed = {
         info.key for info in infos if info.key in known and token_of(store, info) not in known[info.key]
     }
-    return Difference(
+    return PlaceDifference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
         replaced=frozenset(changed),
         same=len(known) - len(changed),
@@ -140,7 +139,7 @@ def imported_difference(version: Version | None, store: Store, infos: Sequence[O
 
 
 def token_of(store: Store, info: ObjectInfo) -> str:
-    """Return an object's change token as samples store it; in a folder, size and time of the last write."""
+    """Return an object's change token in samples; for a folder, size and time of the write."""
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
@@ -158,14 +157,13 @@ class LiveSample(NamedTuple):
 
 
 def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
-    """Yield the live samples with a provenance column. Costs a read of the tables of keys."""
+    """Yield the live samples with a provenance column. Reads the tables of keys."""
     for row in _rows(version, (column,)):
         if row["live"]:
             yield LiveSample(row["part"], row["row"], row["key"], row.get(column) or "")
 
 
 def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
-    """Yield (part, row, key, object, change token, is live) of each sample."""
     for row in _rows(version, ("raw_key", "raw_etag")):
         of, token = row.get("raw_key") or "", row.get("raw_etag") or ""
         yield row["part"], row["row"], row["key"], of, token, row["live"]

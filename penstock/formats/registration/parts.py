@@ -1,4 +1,4 @@
-"""Write the parts of a registered version: an index per group and run of rows, and rows of the samples table."""
+"""Write registered parts: an index per group and run of rows, and rows of the samples table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +20,7 @@ from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 
 from ..reading.sample import NO_METADATA
-from .numbered_keys import NumberedKeys, Repeated, text_array
-from .shard_rows import Int64s, Rows, Shard
+from .shard_rows import ForeignShard, Int64s, NumberedKeys, Repeated, Rows, text_array
 
 AT_ONCE = 16
 """Indexes written at the same time."""
@@ -32,7 +31,7 @@ def put_parts(
     txn: str,
     prefix: str,
     place: str,
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     keys: Sequence[Sequence[str]],
     group_of: Mapping[str, str],
     *,
@@ -40,10 +39,8 @@ def put_parts(
 ) -> list[Part]:
     """Put the indexes under `prefix`, and return the parts.
 
-    walked: rows of each part, with their shard; their places, checksums and indexes are freed. keys: of each
-    part's rows. seals: True writes checksums to seals instead of indexes.
-
-    Raises: StoreError.
+    walked: shard and rows of each part; frees the rows' places, checksums and indexes. seals: True writes
+    checksums to seals.
     """
 
     def put(number: int) -> Part:
@@ -104,9 +101,9 @@ def _id(txn: str, number: int) -> str:
 
 
 def objects_of(
-    store: Store, place: str, shards: Sequence[Shard], chunks: Mapping[str, Chunks] = NO_METADATA
+    store: Store, place: str, shards: Sequence[ForeignShard], chunks: Mapping[str, Chunks] = NO_METADATA
 ) -> list[ForeignObject]:
-    """Return the rows of these shards' objects for the table of objects. chunks: as `FoundObjects.chunks`."""
+    """Return the shards' rows of the table of objects. chunks: as `FoundObjects.chunks`."""
     return [
         ForeignObject(
             shard=path_of(place, shard),
@@ -122,7 +119,7 @@ def objects_of(
     ]
 
 
-def path_of(place: str, shard: Shard) -> str:
+def path_of(place: str, shard: ForeignShard) -> str:
     """Return the path of a shard in a place."""
     return f"{FOREIGN}{place}/{shard.name}"
 
@@ -151,8 +148,8 @@ class IndexFiles:
     def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
         """Return the files of a group.
 
-        path: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True
-        writes checksums to a seal instead of the index.
+        fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True writes checksums to
+        a seal.
         """
         crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
         for name in crcs:
@@ -165,9 +162,9 @@ class IndexFiles:
     def put(
         self, store: Store, stem: str, *, part: str, group: str, path: str, nbytes: int, n_rows: int
     ) -> ShardFile:
-        """Put the files, and return the shard's row of the shards table.
+        """Put the files; return the shard's row of the shards table.
 
-        stem: path of the index, relative to the root, without ".index.parquet". path, nbytes: of the shard.
+        stem: path of the index without ".index.parquet". path, nbytes: of the shard.
         """
         at = IndexPlace.measure(f"{stem}.index.parquet", self.index)
         store.put_if_absent(at.path, self.index)
@@ -186,14 +183,13 @@ class IndexFiles:
 
 
 def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
-    """Return the index of a group of a part. names: fields of the group. As `IndexFiles.of`."""
+    """Return the index of a group of a part. names: its fields. As `IndexFiles.of`."""
     return IndexFiles.of(
         path, keys, {name: _places(rows, name) for name in names}, seals and len(rows.crcs) > 0
     )
 
 
 def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
-    """Return keys, provenance and metadata of a part's rows. own: their keys, also in `keys` as an array."""
     n, sources = len(keys), rows.sources
     if isinstance(sources, Repeated):
         known = {name: pa.repeat(value, n) for name, value in sources.value.items()}
@@ -219,7 +215,6 @@ def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Ta
 
 
 def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
-    """Return the format's own keys, for samples that penstock renamed."""
     theirs = rows.source_keys
     if isinstance(theirs, NumberedKeys) and isinstance(own, NumberedKeys):  # their prefixes differ
         return text_array(NumberedKeys(text_of(theirs.prefix), theirs.first, theirs.n))

@@ -1,8 +1,7 @@
-"""Register a version over objects that stay where they are: walk them, publish an index of them.
+"""Register a version over objects that stay where they are: walk them, publish an index.
 
 The version's id follows from the dataset's name, the format, its options and the objects' keys, sizes and
-change tokens. So everyone who registers the same bucket gets the same version. A killed registration is
-finished by running it again.
+change tokens, so everyone gets the same version. A killed registration can be repeated.
 """
 
 import hashlib
@@ -11,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, NamedTuple
 
 from loader.dataset.columnar.choices import WIDTHS, Options
-from loader.dataset.columnar.partitions import text_columns
+from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.root import Root
@@ -22,20 +21,32 @@ from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, pla
 from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
+from loader.order.random.lanes import frozen_shape
 from loader.storage import Store, open_store
-from loader.storage.refusals import Refusals
+from loader.storage.store import Refusals
 
+from ...units import size
 from .. import TABLES, find_registered
 from ..reading.sample import NO_METADATA, FoundObjects
-from .earlier import Difference, difference
-from .groups import groups_of
-from .numbered_keys import text_array
+from .earlier import PlaceDifference, difference
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .shard_rows import Rows, Shard, agree, keys_of, own_keys, rows_of, shards_of
+from .shard_rows import (
+    ForeignShard,
+    Rows,
+    agree,
+    groups_of,
+    keys_of,
+    own_keys,
+    rows_of,
+    shards_of,
+    text_array,
+)
 
 AT_ONCE = 16
 """Shards that are walked at the same time."""
+LARGE_CHUNK_BYTES = 8 * 2**20
+"""With larger chunks a shuffle mixes few samples, so the text recommends an import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +72,7 @@ class RegistrationReport:
     notes: Sequence[str] = ()
     """Warnings about values of JSON documents that became no column."""
     sealed: int = 0
-    """New shards that are sealed, because all their bytes were read; see `penstock seal`."""
+    """New shards that are sealed already, because all their bytes were read."""
 
 
 def register(
@@ -76,18 +87,18 @@ def register(
     fields: Mapping[str, str] = NO_METADATA,
     selection: Selection = EVERYTHING,
 ) -> RegistrationReport:
-    """Publish a version of the samples at a URL, or the next version of a dataset registered from there.
+    """Publish a version of the samples at a URL, or the next version of its dataset.
 
-    Nothing is written at the URL. Readers open it with the credentials of their environment.
+    Readers open the URL with the credentials of their environment.
 
     options: of the URL's store; they are not stored. without: fields to leave out; for tables, columns too.
-    key: column of a table that holds the keys. fields: column of a table that becomes a field -> its extension,
-    "" for the format's choice.
+    key: column of a table with the keys.
+    fields: column of a table that becomes a field -> its extension, "" for the default.
     selection: objects to register.
 
     Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables;
     Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Corrupt, InvalidSample for
-    objects that are not of the format, by name and byte; StoreError.
+    objects that are not of the format.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
@@ -129,7 +140,6 @@ def register(
 def _find(
     store: Store, format: str, columns: Options, selection: Selection, parent: Version | None
 ) -> tuple[FoundObjects, int, ListedObjects]:
-    """Return the objects of a format, how many share a shard, and the listing of the place."""
     listed = list_selected(store, format, selection)
     texts = text_columns(parent.manifest["columns"]) if parent else ()
     objects, each = find_registered(format, store, listed.infos, columns, texts)
@@ -149,11 +159,10 @@ def _publish(
     each: int,
     store: Store,
     parent: Version | None,
-    since: Difference,
+    since: PlaceDifference,
     place: str,
     chosen: Mapping[str, Any],
 ) -> tuple[Version, int]:
-    """Publish the samples of fresh objects; return the version, and how many of its new shards are sealed."""
     shards = shards_of(since.fresh, each)
     walked = _walk(objects, shards, chosen["without"], place)
     if objects.chunks:
@@ -204,20 +213,16 @@ def _publish(
 
 
 def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
-    """Return the mean rows of a table's row group, at least 1; 0 for other formats."""
     groups = sum(chunks.row_groups for chunks in objects.chunks.values())
     return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if objects.chunks else 0
 
 
 def _walk(
-    objects: FoundObjects, shards: Sequence[Shard], without: Sequence[str], place: str
-) -> list[tuple[Shard, Rows]]:
-    """Return the rows of the shards, in order, each with its shard.
+    objects: FoundObjects, shards: Sequence[ForeignShard], without: Sequence[str], place: str
+) -> list[tuple[ForeignShard, Rows]]:
+    """Return the rows of the shards. Builds indexes of unchanged keys while requests are pending."""
 
-    Indexes of rows that keep their keys are built too, while requests to a bucket are pending.
-    """
-
-    def walk(shard: Shard) -> list[Rows]:
+    def walk(shard: ForeignShard) -> list[Rows]:
         runs = rows_of(shard, [objects.samples(info) for info in shard.infos], without)
         for rows in runs:
             if isinstance(rows.source_keys, list) and own_keys(rows) is rows.source_keys:
@@ -234,7 +239,7 @@ def _walk(
 def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
-    """Begin, or continue, the transaction whose id follows from these arguments. Raises: as `Root.begin`."""
+    """Begin or continue the transaction of these arguments."""
     inputs = [dataset, place, dict(chosen), parent.id if parent else ""]
     name, n = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32], 0
     txn = name
@@ -245,9 +250,52 @@ def transaction(
 
 
 def check_apart(root: str, place: str) -> None:
-    """Raise InvalidStore if the place is in the root, or the root in the place."""
+    """Raise InvalidStore if one of place and root lies in the other."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):
         raise InvalidStore(
             f"{place} and the root {root} lie in one another; register bytes that lie beside the root"
         )
+
+
+class ShuffleChunks(NamedTuple):
+    """Effect of a version's chunks on its shuffles."""
+
+    samples: int
+    """Live samples of the version."""
+    chunk_rows: int
+    """Mean samples per chunk."""
+    chunk_nbytes: int
+    """Mean bytes that the chunks of a row group decode to."""
+    shuffled_samples: int
+    """Samples that a shuffle mixes at any time."""
+    nbytes: int
+    """Bytes that an import would copy."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object, without the number of samples."""
+        return {name: value for name, value in self._asdict().items() if name != "samples"}
+
+    def to_text(self) -> str:
+        """Return a line of text."""
+        text = (
+            f"row groups of {self.chunk_rows:,} samples, {size(self.chunk_nbytes)} decoded: a shuffle mixes "
+            f"{self.shuffled_samples:,} of {self.samples:,} samples at a time"
+        )
+        if self.chunk_nbytes <= LARGE_CHUNK_BYTES or self.shuffled_samples == self.samples:
+            return text
+        return f"{text}; penstock import copies {size(self.nbytes)}, and its shuffles mix all"
+
+
+def chunks_of(version: Version) -> ShuffleChunks | None:
+    """Return the effect of registered tables' chunks; None without registered tables."""
+    tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
+    if not tables:
+        return None
+    fields = {name for one in tables for name in one["chunk_fields"]}
+    groups = version.manifest["groups"].values()
+    nbytes = sum(n for group in groups for name, n in group["field_nbytes"].items() if name in fields)
+    rows, mean = max(one["chunk_rows"] for one in tables), -(-nbytes // version.manifest["n_rows"])
+    shape = frozen_shape(len(version), mean, decoded=(rows, max(1, rows * mean)))
+    mixed = len(version) if shape.chunk == 1 else min(len(version), shape.live_samples)
+    return ShuffleChunks(len(version), rows, rows * mean, mixed, nbytes)

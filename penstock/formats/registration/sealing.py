@@ -1,7 +1,6 @@
-"""Seal registered bytes: read them once and store their checksums, against which readers check from then on.
+"""Seal registered bytes: read them once and store their checksums for all readers.
 
-A unit is a shard: an object, or a run of files. All its fields are read together, in the order of the bytes.
-Existing seals are skipped, so a killed sealing is finished by running it again.
+Existing seals are skipped, so a killed sealing can be repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,11 +46,9 @@ class SealReport:
     """Errors of the shards that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.shards} shards are sealed, {self.skipped} of them from before; {size(self.nbytes)} read",
@@ -65,7 +62,7 @@ class SealReport:
 
 
 class SealUnit(NamedTuple):
-    """A shard, with its parts and groups that have no seal."""
+    """A shard, with parts and groups to seal."""
 
     path: str
     """Path of the shard."""
@@ -78,14 +75,11 @@ class SealUnit(NamedTuple):
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     """Read the registered bytes of a version once, and put the seals of its indexes.
 
-    Objects must have the sizes and change tokens that were registered. If an object changed or is gone, the
-    report names its shard, which gets no seal; the others are sealed. Objects of which every sample is excluded
-    are not needed. Costs a listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread.
-
-    workers: threads.
+    The report names shards with changed or missing objects, which get no seal. Memory: an index, and 16 MiB or
+    one larger field, per thread.
 
     Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does
-    not vouch for; Corrupt; StoreError.
+    not vouch for; Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -95,7 +89,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     report = SealReport(version=version.name, id=version.id)
     units = units_of(version)
     placed.check_vouched({place_of(unit.path) for unit in units if unit.rows})
-    finished = in_threads(_Work(version, placed), units, workers, report.failures)
+    finished = in_threads(_SealWork(version, placed), units, workers, report.failures)
     for _, nbytes in progress(
         finished, "seal", lambda sealed: sealed[0].nbytes, sum(unit.nbytes for unit in units)
     ):
@@ -106,7 +100,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
 
 
 def units_of(version: Version) -> list[SealUnit]:
-    """Return the registered shards of a version that have live samples, with the parts and groups to seal."""
+    """Return the registered shards with live samples, each with its parts and groups to seal."""
     there = {info.key for info in version.store.list(SEALS)}
     shards: dict[str, list[dict[str, Any]]] = {}
     for row in version.parts.shard_rows().to_pylist():
@@ -119,48 +113,49 @@ def units_of(version: Version) -> list[SealUnit]:
     return out
 
 
-class _Work:
-    """Reads the fields of one shard, and puts its seals."""
-
+class _SealWork:
     def __init__(self, version: Version, placed: PlacedStore) -> None:
         self._version, self._placed = version, placed
 
     def __call__(self, unit: SealUnit) -> tuple[SealUnit, int]:
-        """Return the unit and the bytes read."""
-        indexes = [_Index(self._version, row) for row in unit.rows]
+        indexes = [_SealIndex(self._version, row) for row in unit.rows]
         incomplete = [index for index in indexes if index.unknown.any()]
         nbytes = self._read(unit.path, incomplete)
         for index in incomplete:
             put_seal(self._version.store, index.place.seal, seal_bytes(index.place.seal, index.crcs))
         return unit, nbytes
 
-    def _read(self, path: str, indexes: Sequence["_Index"]) -> int:
-        fields = [want for number, index in enumerate(indexes) for want in index.unsealed(number)]
-        fields.sort(key=lambda want: want.span.offset)
+    def _read(self, path: str, indexes: Sequence["_SealIndex"]) -> int:
+        fields = [item for number, index in enumerate(indexes) for item in index.unsealed(number)]
+        fields.sort(key=lambda item: item.span.offset)
         missing = set[str]()
         for window in _windows(fields):
             try:
                 contents = self._bytes(path, window)
             except (Changed, ObjectNotFound):
                 contents = self._each(path, window, indexes, missing)
-            for want, data in zip(window, contents, strict=True):
+            for item, data in zip(window, contents, strict=True):
                 if data is not None:
-                    indexes[want.number].crcs[want.field][want.row] = crc32c(data)
-        return sum(want.span.nbytes for want in fields)
+                    indexes[item.number].crcs[item.field][item.row] = crc32c(data)
+        return sum(item.span.nbytes for item in fields)
 
-    def _bytes(self, path: str, fields: Sequence["_Field"]) -> Sequence[bytes | None]:
-        return [blob.data for blob in self._placed.get_ranges(path, [want.span for want in fields])]
+    def _bytes(self, path: str, fields: Sequence["_UnsealedField"]) -> Sequence[bytes | None]:
+        return [blob.data for blob in self._placed.get_ranges(path, [item.span for item in fields])]
 
     def _each(
-        self, path: str, fields: Sequence["_Field"], indexes: Sequence["_Index"], missing: set[str]
+        self,
+        path: str,
+        fields: Sequence["_UnsealedField"],
+        indexes: Sequence["_SealIndex"],
+        missing: set[str],
     ) -> Sequence[bytes | None]:
-        """Return the bytes object by object; None for a changed or missing object without live samples."""
+        """Return the bytes object by object; None if neither the object nor a live sample is left."""
         out: list[bytes | None] = []
-        for want in fields:
-            of, _ = self._placed.place(path, want.span.offset)
-            is_live = bool(indexes[want.number].live[want.row])
+        for item in fields:
+            of, _ = self._placed.place(path, item.span.offset)
+            is_live = bool(indexes[item.number].live[item.row])
             try:
-                out += [None] if of in missing and not is_live else self._bytes(path, [want])
+                out += [None] if of in missing and not is_live else self._bytes(path, [item])
             except (Changed, ObjectNotFound):
                 if is_live:
                     raise
@@ -169,16 +164,14 @@ class _Work:
         return out
 
 
-class _Field(NamedTuple):
+class _UnsealedField(NamedTuple):
     number: int
     field: str
     row: int
     span: Span
 
 
-class _Index:
-    """An index, and the checksums of its rows that are known so far."""
-
+class _SealIndex:
     def __init__(self, version: Version, row: dict[str, Any]) -> None:
         self.place = IndexPlace.of(row)
         self.live = version.parts.live_members(version.parts.position(row["part"]))
@@ -192,20 +185,19 @@ class _Index:
         self.unknown = self._places[:, :, 2] == UNKNOWN_CRC
         self.crcs: Crcs = {name: self._places[:, n, 2].copy() for n, name in enumerate(names)}
 
-    def unsealed(self, number: int) -> Iterator[_Field]:
-        """Yield the fields without a checksum. number: of this index in the unit."""
+    def unsealed(self, number: int) -> Iterator[_UnsealedField]:
         for row, n in np.argwhere(self.unknown).tolist():
             offset, nbytes, _ = self._places[row, n].tolist()
-            yield _Field(number, self._names[n], row, Span(offset, nbytes))
+            yield _UnsealedField(number, self._names[n], row, Span(offset, nbytes))
 
 
-def _windows(fields: Sequence[_Field]) -> Iterator[Sequence[_Field]]:
-    """Yield runs of neighbours of `READ_BYTES` together, or of one larger field."""
+def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
+    """Yield neighbours of `READ_BYTES` together, or one larger field."""
     start = held = 0
-    for at, want in enumerate(fields):
-        if at > start and held + want.span.nbytes > READ_BYTES:
+    for at, item in enumerate(fields):
+        if at > start and held + item.span.nbytes > READ_BYTES:
             yield fields[start:at]
             start, held = at, 0
-        held += want.span.nbytes
+        held += item.span.nbytes
     if fields:
         yield fields[start:]

@@ -1,17 +1,234 @@
-"""Select the objects of a place for a registration or an import.
+"""Select the objects of a place, and the files of its tables with live rows.
 
-Patterns have the syntax of .gitignore (through pathspec), against keys. Files without live rows of a table are left
-out (`live_files`). Objects that a listing cannot return are counted and named.
+- Patterns have the syntax of .gitignore (through pathspec), against keys.
+- Delta: the newest checkpoint (Parquet) and later commits (JSON lines) list the live files.
+- Hugging Face: `state.json` of `save_to_disk` lists them; `cache-<fingerprint>.arrow` are derived.
+- Iceberg and Hudi tables are refused: their metadata is not read.
+- Hadoop and Spark: names with "_" or "." in front are ignored, except partitions such as `_day=1/`.
 """
 
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loader.errors import Corrupt, InvalidStore
+from loader.json_text import DamagedJson, parse_json_object
+from loader.limits import MAX_LOG_LINE_BYTES, MAX_STATE_BYTES, beyond
 from loader.storage import ObjectInfo, Store
-from loader.storage.patterns import key_filter
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, key_filter, list_place
 
-from .live_files import live_files
+from ..reading.object_file import opened
+
+LOG = "_delta_log/"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_COLUMNS = ("add", "protocol", "metaData")
+File = tuple[str, str]
+"""(path in the log, id of the deletion vector or "")."""
+TABULAR = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet"})
+"""Formats whose objects are files of tables."""
+_HIDDEN = re.compile(r"(?:^|/)[_.](?![^/]*=)")
+_DERIVED = re.compile(r"(?:^|/)(?:cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$|[^/]*\.incomplete/)")
+_HUDI = re.compile(r"(?P<folder>(?:.*/)?)\.hoodie/")
+_ICEBERG = re.compile(r"(?P<folder>(?:.*/)?)metadata/[^/]*\.metadata\.json(?:\.gz)?$")
+_DELTA = re.compile(rf"(?P<folder>(?:.*/)?){LOG}")
+_LOGS = ((_DELTA, "Delta"), (_HUDI, "Hudi"), (_ICEBERG, "Iceberg"))
+_EXPORT = (
+    "export its live rows as Parquet with its own engine (Spark: spark.read.format('{format}').load(...)"
+    ".write.parquet(...)), and give that folder; or leave the table out (--exclude '/{folder}**')"
+)
+
+
+def live_keys(
+    store: Store, folder: str, log: Sequence[ObjectInfo], there: Collection[str], way_out: str
+) -> set[str]:
+    """Return the keys of a table's live files.
+
+    folder: "" or ending in "/". log: its objects. there: keys of Parquet files. way_out: advice for errors.
+
+    Raises: InvalidStore if files do not tell live rows apart; Corrupt for an incomplete log.
+    """
+    name = f"{store.url}/{folder}{LOG}"
+    reader = _DeltaLog(store, name, way_out)
+    commits, checkpoint, newest = _newest(log)
+    for info in checkpoint:
+        reader.read_checkpoint(info)
+    numbers = range(newest + 1, max(commits, default=newest) + 1)
+    if missing := [one for one in numbers if one not in commits]:
+        raise Corrupt(
+            f"{name} has no commit {missing[0]} behind its checkpoint {max(newest, 0)}, so its live files are not "
+            f"known: fetch the whole log; {way_out}"
+        )
+    for number in numbers:
+        reader.read_commit(commits[number])
+    keys = {f"{folder}{reader.path_of(one)}" for one in reader.live}
+    if lost := sorted(keys - set(there)):
+        raise Corrupt(
+            f"{name} lists {lost[0]} ({len(lost)} such), and it is not there; fetch the table whole"
+        )
+    return keys
+
+
+def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[ObjectInfo], int]:
+    commits = dict[int, ObjectInfo]()
+    parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
+    for info in log:
+        file = info.key.rpartition("/")[2]
+        if match := _COMMIT.fullmatch(file):
+            commits[int(match[1])] = info
+        elif match := _CHECKPOINT.fullmatch(file):
+            number, part, of = int(match[1]), int(match[2] or 1), int(match[3] or 1)
+            parts.setdefault((number, of), {})[part] = info
+    whole = [(number, of) for (number, of), files in parts.items() if len(files) == of]
+    if not whole:
+        return commits, [], -1
+    newest = max(whole)
+    return commits, [parts[newest][part] for part in sorted(parts[newest])], newest[0]
+
+
+class _DeltaLog:
+    def __init__(self, store: Store, name: str, way_out: str) -> None:
+        self._store, self._name, self._way_out = store, name, way_out
+        self._live: dict[File, None] = {}
+
+    @property
+    def live(self) -> list[str]:
+        for path, vector in self._live:
+            if vector:
+                raise self._refused(f"rows of {path} are deleted in place (deletion vectors)")
+        return [path for path, _ in self._live]
+
+    def path_of(self, path: str) -> str:
+        plain = unquote(path)
+        if "://" in plain or plain.startswith(("/", "../")) or "/../" in plain:
+            raise self._refused(f"its file {path} lies elsewhere")
+        return plain
+
+    def read_checkpoint(self, info: ObjectInfo) -> None:
+        with opened(self._store, info) as file:
+            reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
+            columns = [name for name in reader.schema_arrow.names if name in _COLUMNS]
+            for batch in reader.iter_batches(batch_size=1024, columns=columns, use_threads=False):
+                for row in batch.to_pylist():
+                    self._take(row)
+
+    def read_commit(self, info: ObjectInfo) -> None:
+        for number, line in enumerate(self._lines(info)):
+            if line.strip():
+                try:
+                    self._take(parse_json_object(line))
+                except (DamagedJson, KeyError, TypeError, AttributeError) as error:
+                    raise Corrupt(
+                        f"{self._store.url}/{info.key}, line {number + 1} is no action of a Delta log: {error!r}"
+                    ) from error
+
+    def _lines(self, info: ObjectInfo) -> Iterator[bytes]:
+        rest = b""
+        with opened(self._store, info) as file:
+            while data := file.read(2**20):
+                *lines, rest = (rest + data).split(b"\n")
+                yield from lines
+                if len(rest) > MAX_LOG_LINE_BYTES:
+                    raise Corrupt(beyond(f"{file.path}: a line", len(rest), "bytes", MAX_LOG_LINE_BYTES))
+        yield rest
+
+    def _take(self, action: Mapping[str, Any]) -> None:
+        if removed := action.get("remove"):
+            self._live.pop(_file_of(removed), None)
+        if added := action.get("add"):
+            self._live[_file_of(added)] = None
+        if protocol := action.get("protocol"):
+            if int(protocol["minReaderVersion"]) > 3:
+                raise self._refused(f"it asks for readers of version {protocol['minReaderVersion']}")
+            if "v2Checkpoint" in (protocol.get("readerFeatures") or ()):
+                raise self._refused("its checkpoints are of the second kind (v2Checkpoint)")
+        if metadata := action.get("metaData"):
+            mode = dict(metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+            if mode != "none":
+                raise self._refused(f"its files have other names of columns (columnMapping.mode={mode})")
+
+    def _refused(self, why: str) -> InvalidStore:
+        return InvalidStore(f"{self._name} is the log of a Delta table, and {why}: {self._way_out}")
+
+
+def _file_of(action: Mapping[str, Any]) -> File:
+    vector = action.get("deletionVector") or {}
+    vector_id = [
+        str(vector[name])
+        for name in ("storageType", "pathOrInlineDv", "offset")
+        if vector.get(name) is not None
+    ]
+    return str(action["path"]), " ".join(vector_id)
+
+
+def is_no_table_file(format: str, key: str) -> bool:
+    """Return whether a key is another tool's own file beside a table."""
+    return format in TABULAR and bool(_HIDDEN.search(key) or _DERIVED.search(key))
+
+
+def table_log(format: str, key: str) -> str:
+    """Return the table format whose log has the object, or ""."""
+    if format not in TABULAR:
+        return ""
+    return next((name for pattern, name in _LOGS if pattern.match(key)), "")
+
+
+def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
+    """Return the objects except table files without live rows.
+
+    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log.
+    """
+    if format not in TABULAR:
+        return infos
+    for pattern, name in ((_HUDI, "Hudi"), (_ICEBERG, "Iceberg")):
+        for info in infos:
+            if match := pattern.match(info.key):
+                folder = match["folder"]
+                raise InvalidStore(
+                    f"{store.url}/{folder} is a table of {name} ({info.key}), whose files also hold rows that were "
+                    f"deleted or replaced: {_EXPORT.format(format=name.lower(), folder=folder)}"
+                )
+    dead = _removed(store, infos) | _not_of_state(store, format, infos)
+    return [info for info in infos if info.key not in dead and not is_no_table_file(format, info.key)]
+
+
+def _removed(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
+    logs = dict[str, list[ObjectInfo]]()
+    for info in infos:
+        if match := _DELTA.match(info.key):
+            logs.setdefault(match["folder"], []).append(info)
+    dead = set[str]()
+    for folder, log in logs.items():
+        way_out = _EXPORT.format(format="delta", folder=folder)
+        there = {info.key for info in infos if info.key.startswith(folder) and info.key.endswith(".parquet")}
+        dead |= there - live_keys(store, folder, log, there, way_out)
+    return dead
+
+
+def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set[str]:
+    if format != "arrow":  # `hf` reads these files itself
+        return set()
+    dead = set[str]()
+    for info in infos:
+        folder, _, name = info.key.rpartition("/")
+        if name != "state.json" or info.nbytes > MAX_STATE_BYTES:
+            continue
+        try:
+            state = parse_json_object(store.get(info.key).data)
+            live = {f"{folder}/{one['filename']}".lstrip("/") for one in state["_data_files"]}
+        except (DamagedJson, KeyError, TypeError):
+            continue  # another tool's file
+        dead |= {
+            one.key
+            for one in infos
+            if one.key.endswith(".arrow") and one.key.rpartition("/")[0] == folder and one.key not in live
+        }
+    return dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +260,7 @@ class ListedObjects(NamedTuple):
     """Objects that the listing could not return."""
 
     def why_none(self, url: str, format: str) -> str:
-        """Return the beginning of a message: the place has no object of a format."""
+        """Return a message's beginning: the place has no object of a format."""
         text = f"{url} has no {format} object among {self.n}"
         if self.n > len(self.infos):
             text += f", of which {self.n - len(self.infos)} were left out by patterns, or hold no live rows"
@@ -54,7 +271,7 @@ class ListedObjects(NamedTuple):
 
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
-    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`; StoreError."""
+    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
 

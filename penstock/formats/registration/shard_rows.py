@@ -1,28 +1,121 @@
-"""Samples of foreign objects as rows, by shard and by their fields; keys and names that our format takes."""
+"""Rows of registered samples: by shard and fields, with the keys, names and groups of our format."""
 
 import hashlib
 import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
-from loader.dataset.tables.agreed_columns import table_of_any
-from loader.errors import InvalidField, InvalidKey, InvalidSample
+from loader.dataset.tables.columns import table_of_any
+from loader.errors import FieldMismatch, InvalidField, InvalidKey, InvalidSample
 from loader.storage import ObjectInfo
 
 from ..reading.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
-from .numbered_keys import NumberedKeys, Repeated, TableRows, overlap, text_array
 
+_AT_ONCE = 1024
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
-"""Keys, each with an end of line behind it, that need no other name."""
+"""Keys, each with a line feed behind it, that stay as they are."""
+COMMON = "media"
+"""Group of the fields that all samples have."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedKeys(Sequence[str]):
+    """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
+
+    prefix: str
+    """Text in front of each number."""
+    first: int
+    """First number."""
+    n: int
+    """Number of keys."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        numbers = range(self.first, self.first + self.n)
+        if isinstance(at, slice):
+            return [f"{self.prefix}{number}" for number in numbers[at]]
+        return f"{self.prefix}{numbers[at]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated(Sequence[Any]):
+    """One value, repeated in each row."""
+
+    value: Any
+    """The value."""
+    n: int
+    """Number of rows."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, at: int | slice) -> Any:
+        selected = range(self.n)[at]
+        return self.value if isinstance(selected, int) else [self.value] * len(selected)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRows(Sequence[Mapping[str, Any]]):
+    """The rows of a table as mappings."""
+
+    table: pa.Table
+    """The table."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self.table.slice(start, _AT_ONCE).to_pylist()
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> "MetadataRows": ...
+    def __getitem__(self, at: int | slice) -> "Mapping[str, Any] | MetadataRows":
+        rows = range(len(self))[at]
+        if isinstance(rows, int):
+            row: dict[str, Any] = self.table.slice(rows, 1).to_pylist()[0]
+            return row
+        return MetadataRows(
+            self.table.slice(rows.start, len(rows)) if rows.step == 1 else self.table.take([*rows])
+        )
+
+
+def text_array(texts: Sequence[str]) -> pa.Array:
+    """Return strings as an Arrow array."""
+    if isinstance(texts, Repeated):
+        return pa.repeat(texts.value, len(texts))
+    if not isinstance(texts, NumberedKeys):
+        return pa.array(texts, pa.string())
+    numbers = pc.cast(pa.array(np.arange(texts.first, texts.first + texts.n)), pa.string())
+    return pc.binary_join_element_wise(texts.prefix, numbers, "") if texts.prefix else numbers
+
+
+def overlap(ranges: Sequence[NumberedKeys]) -> bool:
+    """Return whether two ranges share a key. Prefixes are "" or end with "/"."""
+    ends: dict[str, int] = {}
+    for keys in sorted(ranges, key=lambda keys: (keys.prefix, keys.first)):
+        if keys.first < ends.get(keys.prefix, 0):
+            return True
+        ends[keys.prefix] = keys.first + keys.n
+    return False
 
 
 @dataclass(slots=True)
@@ -40,18 +133,18 @@ class Rows:
     sources: Any = field(default_factory=list)
     """Provenance of each row: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list while `rows_of` runs. For one field
-    whose values are contiguous, int64 [rows + 1]: the first byte of each, and the end of the last.
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs. For contiguous values of one
+    field, int64 [rows + 1]: their edges.
     """
     crcs: Any = field(default_factory=list)
-    """int64 [rows, fields]: CRC-32C; a flat list while `rows_of` runs, empty if none is known."""
+    """int64 [rows, fields]: CRC-32C; flat while `rows_of` runs, empty if unknown."""
     index: Any = None
-    """`IndexFiles` of all fields under the source keys, if they were built during the walk; else None."""
+    """`IndexFiles` of all fields, if built during the walk; else None."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         """Return the metadata of each row as mappings."""
         rows: Sequence[Mapping[str, Any]] = self.metadata
-        return TableRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
+        return MetadataRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
 
     def metadata_table(self) -> pa.Table | None:
         """Return the metadata as a table with types that hold all values; None without metadata."""
@@ -82,7 +175,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class ForeignShard:
     """Objects that one index describes."""
 
     name: str
@@ -95,29 +188,25 @@ class Shard:
     """Bytes of all objects."""
 
 
-def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[Shard]:
+def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
     """Return shards of at most `each` objects."""
     out = []
     for start in range(0, len(infos), each):
         objects = tuple(infos[start : start + each])
         ends = np.cumsum([info.nbytes for info in objects]).tolist()
-        out.append(Shard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
+        out.append(ForeignShard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
     return out
 
 
 def rows_of(
-    shard: Shard,
+    shard: ForeignShard,
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:
-    """Return the rows of a shard by their fields, in the order of their first samples; each run apart.
-
-    samples: of each object. without: fields to leave out. Raises: as the format; InvalidField for a name that
-    penstock refuses.
-    """
+    """Return the rows of a shard by their fields, by their first samples; each run apart. samples: of each object."""
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
-    """Fields by the format's names -> their rows, and these names in the order of ours."""
+    """Fields by the format's names -> their rows, and these names in our order."""
     runs: list[Rows] = []
 
     def rows_with(names_there: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
@@ -164,7 +253,6 @@ def rows_of(
 def _add_table(
     table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, in_order: tuple[str, ...]
 ) -> None:
-    """Append the samples of a table. in_order: its names of the rows' fields, empty if all are left out."""
     if not in_order:
         return
     if table.metadata is not None and not rows.source_keys:
@@ -184,7 +272,6 @@ def _add_table(
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
-    """Return the rows of a run; none if its field is left out."""
     n = len(run.edges) - 1
     if not n or run.field in without:
         return []
@@ -215,7 +302,7 @@ def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str
 
 
 def key_of(source_key: str, longest: int) -> str:
-    """Return our key of a sample: its own, escaped, or a hash if that is too long. Raises: InvalidKey.
+    """Return our key of a sample: its own, escaped, or a hash if that is too long.
 
     longest: bytes of the longest field name.
     """
@@ -231,10 +318,7 @@ def key_of(source_key: str, longest: int) -> str:
 def agree(
     parts: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Convert the columns of all rows to types that hold the values of all; return column -> type.
-
-    known: as for `JsonMembers.agreed`.
-    """
+    """Convert the columns of all rows to common types; return column -> type. known: as `JsonMembers.agreed`."""
     tables = [rows.metadata_table() for rows in parts]
     types = members.agreed([table for table in tables if table is not None], known)
     for rows, table in zip(parts, tables, strict=True):
@@ -245,10 +329,7 @@ def agree(
 
 
 def own_keys(rows: Rows) -> Sequence[str]:
-    """Return the keys that `key_of` gives; the list of source keys itself if none changes.
-
-    Keys of letters and digits, as nearly all are, are checked in one regular expression.
-    """
+    """Return the keys that `key_of` gives; the source keys themselves if none changes."""
     source_keys: Sequence[str] = rows.source_keys
     longest = max(map(len, rows.fields))
     most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
@@ -258,10 +339,7 @@ def own_keys(rows: Rows) -> Sequence[str]:
 
 
 def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
-    """Return the keys of each part's rows. Keys that repeat, or are in use, get the object's name in front.
-
-    in_use: keys of the dataset that stay. Raises: InvalidKey.
-    """
+    """Return the keys of each part's rows. Repeated keys and keys in use get the object's name in front."""
     numbered = _numbered_keys(parts)
     if numbered is not None and not _may_be_in_use(numbered, in_use):
         return numbered
@@ -285,7 +363,6 @@ def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence
 
 
 def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) -> bool:
-    """Return whether a key may be in use, judged by its hash."""
     if not in_use:
         return False
     hashes = hashes_of(in_use)
@@ -293,7 +370,6 @@ def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) ->
 
 
 def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
-    """Return the keys of rows if all are numbered and unique, and none becomes a hash; else None."""
     out = []
     for rows in parts:
         theirs = rows.source_keys
@@ -305,3 +381,50 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
             return None
         out.append(NumberedKeys(prefix, theirs.first, theirs.n))
     return None if overlap(out) else out
+
+
+def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return field -> group: one for fields that all samples have, one for each other field.
+
+    known: groups of the dataset. Raises: FieldMismatch for a part with only some fields of a group.
+    """
+    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
+    every = sorted({name for rows in parts for name in rows.fields})
+    common = set.intersection(*(set(rows.fields) for rows in parts)) if not known else set()
+    for name in every:
+        if name in common:
+            group_of[name] = COMMON
+        elif name not in group_of:
+            group_of[name] = group_name(name, {COMMON, *group_of.values()})
+    members: dict[str, set[str]] = {}
+    for name, group in group_of.items():
+        members.setdefault(group, set()).add(name)
+    for rows in parts:
+        for group in {group_of[name] for name in rows.fields}:
+            if missing := sorted(members[group] - set(rows.fields)):
+                raise FieldMismatch(
+                    f"{rows.objects[0]}, sample {rows.source_keys[0]!r} has no field {missing[0]!r}, which all had "
+                    f"that were registered before with {sorted(members[group] & set(rows.fields))}: register the "
+                    "place under another name"
+                )
+    return group_of
+
+
+def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
+    """Return a function field -> probable group, for use before all samples are known.
+
+    A known field keeps its group. A new field gets its own; in a new dataset it is common.
+    """
+    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
+    in_use = {COMMON, *known}
+    return lambda name: group_of.get(name) or (group_name(name, in_use) if known else COMMON)
+
+
+def group_name(field: str, in_use: set[str]) -> str:
+    """Return a free name for the group of one field."""
+    name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
+    free, n = name, 1
+    while free in in_use:
+        n += 1
+        free = f"{name}_{n}"
+    return free

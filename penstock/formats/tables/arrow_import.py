@@ -1,4 +1,4 @@
-"""Import Arrow IPC, files and streams (`*.arrow`): each row is a sample, read by record batches."""
+"""Import Arrow IPC, files and streams: each row is a sample, read by record batches."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,8 +6,8 @@ from functools import partial
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import check_labels, features_of
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.storage import ObjectInfo, Store
 
@@ -18,12 +18,12 @@ OPTIONS = frozenset({"key", "fields"})
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.arrow`, with the class names of the first readable one. Raises: StoreError."""
+    """Return the objects `*.arrow`, with the class names of the first readable one."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
 def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects, one run each. Raises: StoreError."""
+    """Return the reader of these objects, one run each."""
     labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
         infos,
@@ -55,7 +55,6 @@ def _samples(
 
 
 def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and record batches of a file or a stream."""
     begin = file.read(len(MAGIC))
     file.seek(0)
     return record_batches(pa.PythonFile(file, "r"), begin, file.path)

@@ -1,7 +1,7 @@
-"""Register Arrow IPC, files and streams: a value is a run of bytes in a buffer of its record batch.
+"""Register Arrow IPC: a value is a run of bytes in a buffer of its record batch.
 
-Arrow reads and validates the object. Its buffers are views of the bytes that it was given, so a value's address
-gives its offset. Each value is compared with the bytes there: a field equals an import's, or it is an error.
+Arrow's buffers are views of the bytes that it read, so a value's address gives its offset. Each value is
+compared with the bytes there.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import Row, RowValue, TableRows
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import Options, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
-from loader.dataset.columnar.features import check_labels, features_of
 from loader.dataset.columnar.plain_values import is_bytes, is_list, is_media, is_text, plain_type
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.dataset.shards.shard import crc32c
@@ -26,7 +25,7 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.arrow`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    """Return the objects `*.arrow`, with the class names of the first one."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
         with opened(store, info) as file:
@@ -41,8 +40,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Fou
 
 
 class _Reads:
-    """An object that Arrow reads, and the bytes read since the last batch."""
-
     def __init__(self, file: ObjectFile) -> None:
         self._file = file
         self._kept: list[tuple[int, int, bytes]] = []  # address, offset in the object, bytes
@@ -51,30 +48,24 @@ class _Reads:
         return getattr(self._file, name)
 
     def read(self, nbytes: int = -1) -> bytes:
-        """Return `nbytes` bytes, and keep them."""
         at, data = self._file.tell(), self._file.read(nbytes)
         self._kept.append((pa.py_buffer(data).address, at, data))
         return data
 
     def find(self, low: int, high: int) -> tuple[int, memoryview] | None:
-        """Return offset in the object and bytes between two addresses; None if nothing that was read covers them."""
+        """Return offset and bytes between two addresses; None if nothing read covers them."""
         for start, at, data in self._kept:
             if start <= low <= high <= start + len(data):
                 return at + low - start, memoryview(data)[low - start : high - start]
         return None
 
     def forget(self) -> None:
-        """Drop the bytes: the buffers that view them have been looked up."""
         self._kept.clear()
 
 
 class _Values(NamedTuple):
-    """The values of a column, contiguous."""
-
     offset: int
-    """First byte in the object."""
     data: memoryview
-    """Bytes of the values."""
     edges: list[int]
     """First byte of each value in `data`, and the end of the last."""
 
@@ -92,7 +83,6 @@ def _samples(
     labels: list[str] | None,
     agreed: ColumnAgreement,
 ) -> Iterator[ForeignSample]:
-    """Yield the samples, in order."""
     schema, batches = _batches(reads)
     features = features_of(schema)
     check_labels(info.key, features.labels, labels)
@@ -125,7 +115,6 @@ def _sample(
 
 
 def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Span:
-    """Return the span of a field's bytes."""
     if not value.value:
         return Span(0, 0)
     if values is not None:
@@ -140,7 +129,6 @@ def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Span
 
 
 def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
-    """Return the values of a column; None for a type without bytes of its own."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if is_media(array.type):
@@ -159,7 +147,7 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
 
 
 def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
-    """Return the buffer of an array's values, and int64 [rows + 1]: first byte of each, and the end of the last."""
+    """Return the buffer of values, and int64 [rows + 1]: their edges."""
     kind, width, inner = array.type, 1, array
     if plain_type(kind) != kind:  # views have no edges
         return None

@@ -1,4 +1,4 @@
-"""Import CSV, plain or compressed (.gz, .zst): the first line names the columns, and every value is text."""
+"""Import CSV, plain or compressed: the first line names the columns, and values are text."""
 
 import csv
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import opened
-from .text_rows import COMPRESSED, lines, sample_of
+from .jsonl_import import COMPRESSED, lines, sample_of
 
 OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".csv{more}" for more in ("", *COMPRESSED))
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    """Return the objects with these endings, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
@@ -24,7 +24,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the samples; an empty value is null."""
     name = run.info.key
     with opened(store, run.info) as file:
         rows = csv.reader((line.decode("utf-8-sig") + "\n" for line in lines(file)), strict=True)

@@ -1,9 +1,9 @@
-"""Import Hugging Face datasets: folders of `save_to_disk`, and Parquet in the hub's layout; splits are kept."""
+"""Import Hugging Face datasets: folders of `save_to_disk`, and Parquet in the hub's layout."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from loader.dataset.columnar.features import split_of
+from loader.dataset.columnar.choices import split_of
 from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
@@ -17,7 +17,7 @@ _SPLITS = "dataset_dict.json"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the data files of a dataset. Raises: InvalidStore for a place with both layouts; Corrupt; StoreError."""
+    """Return the data files of a dataset. Raises: InvalidStore for a place with both layouts."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}
     for key in sorted(keys):
@@ -43,7 +43,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _data_files(store: Store, key: str) -> list[str]:
-    """Return the names of a split's data files."""
     try:
         state = parse_json_object(store.get(key).data)
         files = [one["filename"] for one in state["_data_files"]]

@@ -1,7 +1,6 @@
-"""Register Parquet in the layout of Hugging Face's hub: the split is in the names of the files."""
+"""Register Parquet in the hub's layout: files are named by their splits."""
 
-from loader.dataset.columnar.choices import Options
-from loader.dataset.columnar.features import split_of
+from loader.dataset.columnar.choices import Options, split_of
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 
@@ -10,7 +9,7 @@ from .parquet_registered import objects_with_splits
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk; Corrupt; StoreError."""
+    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk."""
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:
         raise InvalidStore(

@@ -1,7 +1,7 @@
-"""Import JSON, plain or compressed (.gz, .zst): an array of objects, or concatenated objects; each is a sample.
+"""Import JSON, plain or compressed: an array of objects, or concatenated objects; each is a sample.
 
-The file is read forward. Memory: one object and a piece of the file. LLaVA and Alpaca files are such arrays,
-and Spark writes JSON lines into files `*.json`.
+The file is read forward; memory holds one object and a piece of it. Spark writes JSON lines into files
+`*.json`.
 """
 
 import codecs
@@ -16,18 +16,17 @@ from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
-from .jsonl_import import DECODER
-from .text_rows import COMPRESSED, chunks, sample_of
+from .jsonl_import import COMPRESSED, DECODER, chunks, sample_of
 
 OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""An error so close to the end of the piece may come from the cut: a literal or an escape continues behind it."""
+"""An error so close to the end of a piece may come from the cut."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    """Return the objects with these endings, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
@@ -52,14 +51,11 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def _list_of_objects(values: dict[str, Any]) -> str:
-    """Return the name of the first list of objects in an object, "" for none."""
     lists = {name: one for name, one in values.items() if isinstance(one, list) and one}
     return next((name for name, one in lists.items() if isinstance(one[0], dict)), "")
 
 
 class _Text:
-    """The text of a file, of which only a piece is in memory."""
-
     def __init__(self, file: ObjectFile) -> None:
         self._name, self._chunks = file.path, chunks(file)
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
@@ -90,11 +86,9 @@ class _Text:
             raise Corrupt(f"{self._name} is cut: its array has {row} values, and does not end")
 
     def is_at_end(self) -> bool:
-        """Return whether only space follows."""
         return not self._next()
 
     def _end(self) -> None:
-        """Step over the end of the array."""
         self._at += 1
         if character := self._next():
             raise InvalidSample(
@@ -137,7 +131,6 @@ class _Text:
             self._read()
 
     def _read(self) -> None:
-        """Append one more piece, and drop consumed text."""
         if self._ended:
             return
         data = next(self._chunks, b"")

@@ -1,6 +1,6 @@
-"""Import the newest version of a Lance dataset: each row that is not deleted is a sample, read by fragments.
+"""Import the newest version of a Lance dataset, by fragments: each live row is a sample.
 
-The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
+Lance opens the folder above `_versions` by its URL, with the credentials of the environment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import Features
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import Features
 from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
@@ -35,21 +35,18 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     """Return the files of the newest version's fragments.
 
     Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
-    elsewhere; Corrupt; StoreError.
+    elsewhere.
     """
     return _readable(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the fragments that lack a file. Raises: as `find_objects`."""
+    """Return as `find_objects`, without incomplete fragments."""
     return _readable(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return key of a fragment's first file -> keys of its files; other data files, such as older versions', have none.
-
-    Costs opening the dataset if it has another version. Raises: as `find_objects`.
-    """
+    """Return key of a fragment's first file -> keys of its files; none for other data files."""
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
         store.url,
@@ -61,7 +58,6 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return the fragments. whole: True refuses a dataset that lacks a file."""
     here = {info.key: info for info in infos}
     if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -75,12 +71,11 @@ def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole:
             f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there"
         )
     fragments = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
-    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
+    reader = _FragmentReader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
     return Readable([one.info for one in fragments], reader.runs, reader.samples, columns=reader.agreed)
 
 
 def _opened(store: Store) -> Any:
-    """Return the newest version of the dataset at a place."""
     if not store.url.startswith(_URLS):
         raise InvalidStore(
             f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
@@ -90,21 +85,18 @@ def _opened(store: Store) -> Any:
 
 
 class _Fragment(NamedTuple):
-    """A fragment: data files, several if columns were added, and a file of deleted rows."""
+    """A fragment: data files, several if columns were added, and deleted rows."""
 
     number: int
-    """Number in the dataset."""
     files: list[ObjectInfo]
-    """Its files."""
 
     @property
     def info(self) -> ObjectInfo:
-        """The fragment as one object."""
         return joined(self.files)
 
 
 def _server(url: str) -> dict[str, str]:
-    """Return Lance's options for an S3 server, as penstock's own stores find it."""
+    """Return Lance's options for an S3 server, found like penstock's own."""
     if not url.startswith("s3://"):
         return {}
     config, _ = s3_config(url, {})
@@ -114,18 +106,14 @@ def _server(url: str) -> dict[str, str]:
 
 
 def _files(fragment: Any) -> list[str]:
-    """Return the keys of a fragment's files."""
     deleted = fragment.deletion_file()
     return [f"{_DATA}{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
 
 
-class _Reader:
-    """Reads the fragments of one version of a dataset; thread-safe."""
-
+class _FragmentReader:
     def __init__(
         self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
     ) -> None:
-        """fragments: by the key of their first file."""
         self._store, self._dataset, self._schema = store, dataset, schema
         self._fragments, self._options = fragments, options
         self.agreed = ColumnAgreement()
@@ -139,7 +127,6 @@ class _Reader:
             yield ImportRun(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the samples of a run."""
         fragment = self._fragments[run.info.key]
         for part in fragment.files:
             with opened(self._store, part) as file:
@@ -169,7 +156,7 @@ class _Reader:
 
 
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
-    """Yield runs of rows without deleted ones between them, with the first row's number in its fragment."""
+    """Yield runs of consecutive rows, with the first row's number in its fragment."""
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
     plain, start = batch.drop_columns([_ADDRESS]), 0
     for at in range(1, len(numbers) + 1):

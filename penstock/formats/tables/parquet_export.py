@@ -1,7 +1,6 @@
 """Export Parquet with the features of Hugging Face datasets: a file per part, a row per sample.
 
-Images and audio are structs of bytes and path, flat fields lists of numbers, `txt` and `json` text, `cls` a
-class number, other fields bytes. The schema's metadata `penstock` maps columns to fields, for a later import.
+The schema's metadata `penstock` maps columns to fields, for imports.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +15,12 @@ from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
 from ...class_names import class_names_of
-from ..exporting.exporter import Loss
-from ..exporting.outbox import HashedFile, Outbox
-from ..exporting.selection import ExportSample, ExportSelection, WorkUnit
+from ..export_selection import ExportSample, ExportSelection, WorkUnit
+from ..exporter import HashedFile, Loss, Outbox
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
-"""Limits of a row group; one larger sample is a row group by itself."""
+"""Limits of a row group; a larger sample is one by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),
@@ -41,13 +39,12 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt; StoreError."""
-    columns = _Columns(selection)
+    """Put the file of a part. Raises: InvalidSample for a field that does not match its name."""
+    columns = _ExportColumns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
         with pq.ParquetWriter(sink, columns.schema, compression="zstd", use_dictionary=False) as writer:
@@ -60,7 +57,7 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
     """Put nothing: each file is complete."""
 
 
-class _Columns:
+class _ExportColumns:
     """The columns of all files of an export."""
 
     def __init__(self, selection: ExportSelection) -> None:
@@ -93,7 +90,6 @@ class _Columns:
         )
 
     def table(self, samples: Sequence[ExportSample]) -> pa.Table:
-        """Return the rows of samples."""
         arrays = [pa.array([sample.key for sample in samples], pa.string())]
         arrays += [
             pa.array([_value(sample, name) for sample in samples], self._type(name)) for name in self._fields
@@ -113,7 +109,6 @@ class _Columns:
 
 
 def _value(sample: ExportSample, name: str) -> Any:
-    """Return a field as its column stores it; None without the field."""
     data, word = sample.fields.get(name), _word(name)
     if data is None:
         return None
@@ -140,7 +135,6 @@ def _value(sample: ExportSample, name: str) -> Any:
 
 
 def _groups(samples: Iterable[ExportSample]) -> Iterable[list[ExportSample]]:
-    """Yield the samples of each row group."""
     held, nbytes = list[ExportSample](), 0
     for sample in samples:
         held.append(sample)
@@ -153,7 +147,6 @@ def _groups(samples: Iterable[ExportSample]) -> Iterable[list[ExportSample]]:
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:
-    """Return a column's feature as `datasets` writes it."""
     if pa.types.is_list(kind):
         return {"_type": "List", "feature": _feature(kind.value_type)}
     return {"_type": "Value", "dtype": _NAMES.get(str(kind), str(kind))}
@@ -164,7 +157,7 @@ def _word(name: str) -> str:
 
 
 def _free(name: str, in_use: set[str]) -> str:
-    """Return the name, followed by "_" as long as it is in use; add it to `in_use`."""
+    """Return the name with "_" behind it while it is in use; add it to `in_use`."""
     while name in in_use:
         name += "_"
     in_use.add(name)

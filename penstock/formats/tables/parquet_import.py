@@ -1,4 +1,4 @@
-"""Import Parquet, also as Hugging Face datasets write it: each row is a sample, read by row groups."""
+"""Import Parquet: each row is a sample, read by row groups."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import Features, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import Features, check_labels, features_of
-from loader.dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
+from loader.dataset.columnar.parquet_chunks import check_row_group, row_group_reader, rows_at_once
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample, of_first_readable
@@ -23,12 +23,12 @@ RUN_BYTES = 64 * 2**20
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.parquet`, with the class names of the first readable one. Raises: StoreError."""
+    """Return the objects `*.parquet`, with the class names of the first readable one."""
     return tables(store, [info for info in infos if info.key.lower().endswith(".parquet")], options)
 
 
 def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects. Raises: StoreError."""
+    """Return the reader of these objects."""
     labels = of_first_readable(infos, partial(_labels, store))
     agreed = ColumnAgreement()
     return Readable(
@@ -48,7 +48,6 @@ def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
 def _runs(
     store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, info: ObjectInfo
 ) -> list[ImportRun]:
-    """Return runs of row groups."""
     with _file(store, info) as (metadata, schema, features):
         check_labels(info.key, features.labels, labels)
         agreed.check(info.key, TableRows(schema, features, options, info.key).columns)
@@ -63,7 +62,6 @@ def _runs(
 
 
 def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the samples of row groups."""
     with opened(store, run.info) as file:
         footer = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = footer.schema.to_arrow_schema()
@@ -82,7 +80,6 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 @contextmanager
 def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, Features]]:
-    """Open the footer of an object: metadata, schema, features."""
     with opened(store, info) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = metadata.schema.to_arrow_schema()

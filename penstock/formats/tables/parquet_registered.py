@@ -1,7 +1,6 @@
-"""Register Parquet: read all rows of each object once, for names, sizes and checksums of their fields.
+"""Register Parquet: read all rows once, for names, sizes and checksums of their fields.
 
-The fields of a row follow from its values: nulls are absent, and first bytes give extensions. So footers do not
-suffice. Columns become what an import makes of them: `columnar.arrow_columns`.
+Footers do not suffice: nulls are absent fields, and first bytes give extensions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,13 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import Row, TableRows
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import Options, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
-from loader.dataset.columnar.features import check_labels, features_of
-from loader.dataset.columnar.parquet_chunks import Chunks
+from loader.dataset.columnar.parquet_chunks import Chunks, check_row_group, row_group_reader, rows_at_once
 from loader.dataset.columnar.plain_values import inner_dtype, plain_type
-from loader.dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.parquet import footer_nbytes
 from loader.errors import InvalidSample
@@ -27,21 +24,21 @@ from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
 MOST_CHUNK_BYTES = 256 * 2**20
-"""Limit on the decoded bytes of a chunk: reading any of its samples costs so much memory."""
+"""Limit on a chunk's decoded bytes, which each read of a sample needs in memory."""
 
 SplitOf = Callable[[str], str]
 """Object key -> its split, or ""."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    """Return the objects `*.parquet`, with the class names of the first one."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 
 def objects_with_splits(
     store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf
 ) -> FoundObjects:
-    """Return the objects `*.parquet` with their splits. Raises: as `find_objects`."""
+    """Return the objects `*.parquet` with their splits."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
     declared = False
     for info in tables[:1]:
@@ -57,7 +54,7 @@ def objects_with_splits(
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
         with opened(store, info) as file:
-            walk = _Walk(info, file, options, labels, split_of(info.key))
+            walk = _TableWalk(info, file, options, labels, split_of(info.key))
             agreed.check(info.key, walk.table.columns)
             yield from walk.samples()
             chunks[info.key] = walk.chunks()
@@ -65,16 +62,14 @@ def objects_with_splits(
     return FoundObjects(tables, samples, chunks, labels, columns=agreed, declared_widths=declared)
 
 
-class _Value(NamedTuple):
+class _FieldPlace(NamedTuple):
     column: int
     offset: int
     nbytes: int
     crc: int
 
 
-class _Walk:
-    """Reads one object from its first row to its last."""
-
+class _TableWalk:
     def __init__(
         self, info: ObjectInfo, file: ObjectFile, options: Options, labels: list[str] | None, split: str
     ) -> None:
@@ -91,11 +86,10 @@ class _Walk:
         self._reader = row_group_reader(pa.PythonFile(file, "r"), self._footer, schema, info.key)
 
     def samples(self) -> Iterator[ForeignSample]:
-        """Yield the samples, in order."""
         row = 0
         for at in range(self._footer.num_row_groups):
             group = check_row_group(self._footer, at, self._info)
-            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
+            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _FieldPlace]]]()
             for batch in self._reader.iter_batches(
                 rows_at_once(group), row_groups=[at], columns=self.table.columns_read, use_threads=False
             ):
@@ -106,20 +100,19 @@ class _Walk:
             yield from (self._sample(one, values, first) for one, values in rows_there)
 
     def chunks(self) -> Chunks:
-        """Return the chunks, after all samples were read."""
         size = self._info.nbytes
         self._file.seek(size - 8)
         nbytes = footer_nbytes(self._file.read(8))
         self._file.seek(size - nbytes)
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
-    def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
-        """Return the spans of a row's fields in their chunks, and add up their bytes."""
-        fields, sample = dict[str, _Value](), row.sample
+    def _values(self, row: Row, nbytes: list[int]) -> dict[str, _FieldPlace]:
+        """Return the spans of a row's fields in their chunks; add their bytes to `nbytes`."""
+        fields, sample = dict[str, _FieldPlace](), row.sample
         for value in row.values:
             if value.column.kind == "field":
                 at = self._columns.index(value.column.column)
-                fields[value.name] = _Value(at, nbytes[at], len(value.value), crc32c(value.value))
+                fields[value.name] = _FieldPlace(at, nbytes[at], len(value.value), crc32c(value.value))
                 nbytes[at] += len(value.value)
         if not any(name not in self._options.without for name in fields):
             raise without_field(self._info.key, row.key, sample.metadata)
@@ -130,11 +123,9 @@ class _Walk:
         return fields
 
     def _bare(self, row: Row) -> Row:
-        """Return the row without the bytes of its fields."""
         return row._replace(values=[one for one in row.values if one.column.kind != "field"])
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
-        """Return the first byte of each column's chunk."""
         first = []
         for column, size in zip(self._columns, nbytes, strict=True):
             if size > MOST_CHUNK_BYTES:
@@ -147,7 +138,7 @@ class _Walk:
             self._starts.append(self._starts[-1] + size)
         return first
 
-    def _sample(self, row: Row, values: Mapping[str, _Value], first: list[int]) -> ForeignSample:
+    def _sample(self, row: Row, values: Mapping[str, _FieldPlace], first: list[int]) -> ForeignSample:
         sample = row.sample
         fields = {name: Span(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
         crcs: dict[str, Any] = {name: one.crc for name, one in values.items()}

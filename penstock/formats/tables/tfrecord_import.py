@@ -1,14 +1,20 @@
-"""Import TFRecord files of `tf.train.Example`, plain or with gzip, without TensorFlow: each record is a sample.
+"""Import TFRecord files of `tf.train.Example`, plain or with gzip, without TensorFlow.
 
-A feature of one number is metadata. Several numbers are a field of flat values, `<name>.i8` or `<name>.f4`.
-Bytes are a field whose extension follows from its first bytes, or metadata if they are text. `--field NAME=EXT`
-overrides this.
+A feature of one number is metadata; several numbers are a field of flat values. Bytes are a field whose
+extension follows from its first bytes, or metadata if they are text. `--field NAME=EXT` overrides this.
+
+An Example has Features in field 1; these have entries in field 1: name in 1, Feature in 2. A Feature has a list
+of bytes in field 1, of floats in 2, or of integers in 3. The protobuf package does not name the damaged byte,
+and is slower for floats.
 """
 
 import re
+from array import array
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from loader.dataset.columnar.column_names import (
     check_text,
@@ -18,16 +24,19 @@ from loader.dataset.columnar.column_names import (
     row_key,
     word_of,
 )
-from loader.dataset.columnar.field_values import encoded
+from loader.dataset.columnar.plain_values import encoded
 from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.byte_stream import ByteStream
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
-from ..reading.object_file import ObjectFile, opened
-from .example_wire import ExampleFeature, Wire, features_of
+from ..reading.object_file import ByteStream, ObjectFile, opened
 
+MOST_FEATURES = 2**14
+MOST_VALUES = 2**24
+"""Limit on the values of a feature: a byte can become eight in memory."""
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NUMBERS_END = 2**29
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28
 """Limit on the bytes of a record in memory."""
@@ -38,8 +47,171 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _FLAT = {"int64": "i8", "float": "f4"}
 
 
+class ExampleFeature(NamedTuple):
+    """The values of a feature."""
+
+    kind: str
+    """"bytes", "float" or "int64"; "" for a feature without any list."""
+    values: list[bytes] | np.ndarray[Any, Any]
+    """Values, in order: bytes, float32 or int64."""
+
+
+class Wire(ValueError):
+    """Bytes that are no Example, with the damaged byte."""
+
+
+class _WireField(NamedTuple):
+    number: int
+    kind: int
+    value: int
+    """Value of a varint; 0 for any other."""
+    start: int
+    """First byte of the content; for a varint, the byte behind it."""
+    stop: int
+    at: int
+
+
+def features_of(data: bytes) -> dict[str, ExampleFeature]:
+    """Return the features of an Example by name, in its order. Raises: Wire."""
+    features = dict[str, ExampleFeature]()
+    for outer in _fields(data, 0, len(data)):
+        if outer.number == 2:
+            raise Wire(f"byte {outer.at}: it is a SequenceExample, whose steps are not read")
+        if outer.number != 1:
+            continue
+        for entry in _fields(data, *_content(outer)):
+            if entry.number != 1:
+                continue
+            name, feature = _entry(data, entry)
+            if name in features or len(features) == MOST_FEATURES:
+                raise Wire(
+                    f"byte {entry.at}: feature {name!r} comes twice, or behind {MOST_FEATURES:,} others"
+                )
+            features[name] = feature
+    return features
+
+
+def _entry(data: bytes, entry: _WireField) -> tuple[str, ExampleFeature]:
+    name, feature = "", ExampleFeature("", list[bytes]())
+    for field in _fields(data, *_content(entry)):
+        if field.number == 1:
+            try:
+                name = data[slice(*_content(field))].decode()
+            except UnicodeDecodeError as error:
+                raise Wire(f"byte {field.at}: the name of a feature is no UTF-8") from error
+        elif field.number == 2:
+            feature = _feature(data, field)
+    return name, feature
+
+
+def _feature(data: bytes, message: _WireField) -> ExampleFeature:
+    feature = ExampleFeature("", list[bytes]())
+    for field in _fields(data, *_content(message)):
+        if field.number > 3:
+            continue
+        if feature.kind:
+            raise Wire(f"byte {field.at}: a feature has two lists")
+        start, stop = _content(field)
+        if field.number == 1:
+            feature = ExampleFeature("bytes", _blobs(data, start, stop))
+        elif field.number == 2:
+            feature = ExampleFeature("float", _floats(data, start, stop))
+        else:
+            feature = ExampleFeature("int64", _ints(data, start, stop))
+    return feature
+
+
+def _blobs(data: bytes, start: int, stop: int) -> list[bytes]:
+    out = list[bytes]()
+    for field in _values(data, start, stop):
+        out.append(data[slice(*_content(field))])
+        _check_count(len(out), field)
+    return out
+
+
+def _floats(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
+    out = bytearray()
+    for field in _values(data, start, stop):
+        if field.kind not in (_BYTES, _FIXED32) or (field.stop - field.start) % 4:
+            raise Wire(
+                f"byte {field.at}: {field.stop - field.start} bytes of type {field.kind} are no floats"
+            )
+        out += data[field.start : field.stop]
+        _check_count(len(out) // 4, field)
+    return np.frombuffer(bytes(out), "<f4")
+
+
+def _ints(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
+    out = array("Q")
+    for field in _values(data, start, stop):
+        if field.kind == _VARINT:
+            out.append(field.value)
+        else:
+            at, end = _content(field)
+            while at < end:
+                number, at = _varint(data, at, end)
+                out.append(number)
+                _check_count(len(out), field)
+        _check_count(len(out), field)
+    return np.frombuffer(out.tobytes(), "=i8")
+
+
+def _values(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
+    return (field for field in _fields(data, start, stop) if field.number == 1)
+
+
+def _check_count(n: int, field: _WireField) -> None:
+    if n > MOST_VALUES:
+        raise Wire(f"byte {field.at}: a feature has more than {MOST_VALUES:,} values")
+
+
+def _content(field: _WireField) -> tuple[int, int]:
+    if field.kind != _BYTES:
+        raise Wire(f"byte {field.at}: field {field.number} has the type {field.kind}, and should have bytes")
+    return field.start, field.stop
+
+
+def _fields(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
+    at = start
+    while at < stop:
+        begin = at
+        tag, at = _varint(data, at, stop)
+        number, kind = tag >> 3, tag & 7
+        value = nbytes = 0
+        if kind == _VARINT:
+            value, at = _varint(data, at, stop)
+        elif kind == _BYTES:
+            nbytes, at = _varint(data, at, stop)
+        elif kind in (_FIXED32, _FIXED64):
+            nbytes = 4 if kind == _FIXED32 else 8
+        else:
+            raise Wire(f"byte {begin}: a field has the type {kind}")
+        if at + nbytes > stop or not 0 < number < _NUMBERS_END:
+            raise Wire(
+                f"byte {begin}: field {number} of {nbytes:,} bytes goes on behind its message, or is none"
+            )
+        yield _WireField(number, kind, value, at, at + nbytes, begin)
+        at += nbytes
+
+
+def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    if at < stop and data[at] < 128:  # nearly all tags
+        return data[at], at + 1
+    value = 0
+    for n in range(10):
+        if at + n >= stop:
+            raise Wire(f"byte {at}: a number goes on behind its message")
+        byte = data[at + n]
+        value |= (byte & 127) << 7 * n
+        if byte < 128:
+            if value >= 2**64:
+                break
+            return value, at + n + 1
+    raise Wire(f"byte {at}: a number of more than 64 bits")
+
+
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    """Return the objects with these endings, one run each."""
     files = [info for info in infos if _NAME.search(info.key.lower())]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
@@ -52,10 +224,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
-    """Yield number, place for messages, and features of each record of an object.
-
-    Raises: Corrupt with the byte; Changed; StoreError.
-    """
+    """Yield number, place for messages, and features of each record."""
     with opened(store, info) as file:
         for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
             where = f"{file.path}, record {row}"
@@ -67,14 +236,14 @@ def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[st
 
 
 def _codec_of(file: ObjectFile) -> str | None:
-    """Return the compression of an object, from its first bytes: names seldom tell."""
+    """Return the compression, by the first bytes: names seldom tell."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
     return "gzip" if head[:2] == b"\x1f\x8b" and masked_crc32c(head[:8]) != head[8:] else None
 
 
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
-    """Yield the first byte and the data of each record. Raises: Corrupt; errors of Arrow."""
+    """Yield the first byte and the data of each record."""
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
         if len(head) < _HEAD_BYTES or masked_crc32c(head[:8]) != head[8:]:
@@ -95,7 +264,7 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
 
 
 def sample_of(features: dict[str, ExampleFeature], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a record. Raises: InvalidSample, with object, record and feature."""
+    """Return the sample of a record."""
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:
@@ -116,10 +285,7 @@ def sample_of(features: dict[str, ExampleFeature], options: Options, object_key:
 def _field_or_value(
     name: str, feature: ExampleFeature, word: str | None, where: str
 ) -> tuple[str, bytes] | int | float | str:
-    """Return name and bytes of a feature's field, or its value as metadata.
-
-    word: chosen extension, "" for the default, None if the feature was not named.
-    """
+    """Return name and bytes of a feature's field, or its value as metadata. word: chosen extension, or None."""
     single = _single(feature)
     if isinstance(feature.values, list):
         if single is None:
@@ -139,7 +305,7 @@ def _field_or_value(
 
 
 def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
-    """Return the value of a feature with a single value; bytes as text if they are text of no known format."""
+    """Return a feature's single value; bytes of no known format as text if they are."""
     if feature is None or len(feature.values) != 1:
         return None
     if not isinstance(feature.values, list):

@@ -1,8 +1,7 @@
-"""Copies of objects that have no digest (log entries, small objects), compared with the source before and after.
+"""Copy objects without a digest (log entries, small objects), compared with the source before and after.
 
-A bit that flips on the way, or in a store, makes an object that is never replaced. So it is read twice at the source,
-or proved by the entry behind it, and read back from the target. An object that arrived otherwise is deleted there
-again.
+A bit may flip on the way, and these objects are never replaced. So an object is read twice at the source, or proved
+by the next entry, and read back; a damaged copy is deleted.
 """
 
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 
-from loader.dataset.log.entries import DAMAGED, entry_key, parse
-from loader.dataset.log.repair_records import linked
+from loader.dataset.log.entries import DAMAGED, entry_key, linked, parse
 from loader.errors import Corrupt
 from loader.json_text import parse_json_object
 from loader.storage import Store
@@ -29,14 +27,14 @@ class Compared:
     def __init__(self, source: Store, target: Store, transfer: Transfer) -> None:
         self._source, self._target, self._transfer = source, target, transfer
 
-    def __call__(self, item: Item, *, look: bool = False) -> Copied:
-        """Copy an item. Raises: Corrupt where one end gives other bytes at each read; as `Transfer`."""
+    def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
+        """Copy an item. Raises: Corrupt if one end returns other bytes at each read; as `Transfer`."""
         if item.digest:
-            return self._transfer(item, look=look)
+            return self._transfer(item, may_exist=may_exist)
         for _ in range(TRIES):
             digest = self._transfer.digest(self._source, item.path)
             try:
-                copied = self._transfer(replace(item, digest=digest), look=look)
+                copied = self._transfer(replace(item, digest=digest), may_exist=may_exist)
             except Corrupt:  # one of the two reads was wrong, or the size that was listed
                 continue
             if not copied.written or self._arrived(item.path, digest):
@@ -49,21 +47,20 @@ class Compared:
 
 
 def copy_entries(source: Store, target: Store, after: int, upto: int, last: str) -> None:
-    """Copy log entries in their order, so that a reader of the mirror never sees one without those before it.
+    """Copy log entries in order, so that no reader of the mirror sees one without its predecessors.
 
-    Costs two requests to the target for each, and one to the source. last: SHA-256 of entry `upto`, "" where it is not
-    known.
+    Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, or "".
 
-    Raises: Corrupt where either end gives other bytes at each read, or an entry is damaged at the source: those before
-    it are copied; AlreadyExists where the target has another entry; FormatTooNew; StoreError.
+    Raises: Corrupt for unstable reads, or a damaged entry, after its predecessors are copied; AlreadyExists if the
+    target has another entry.
     """
     coming = _entries(source, range(after + 1, upto + 1))
     data = next(coming, None)
     for n in range(after + 1, upto + 1):
         assert data is not None
         follower = next(coming, None)
-        said = last if follower is None else _before(follower)
-        if sha256(data).hexdigest() != said:  # it was read wrong, or the entry behind it, or neither
+        stated = last if follower is None else _before(follower)
+        if sha256(data).hexdigest() != stated:  # it was read wrong, or the entry behind it, or neither
             data = read_twice(source, entry_key(n))
             follower = None if follower is None else read_twice(source, entry_key(n + 1))
         _check_entry(source, n, data, follower)
@@ -72,7 +69,6 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
 
 
 def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> None:
-    """Raise Corrupt where entry n is damaged at the source, or the entry behind it follows another one."""
     try:
         entry = parse(n, data)
         if follower is not None and _before(follower) != entry.sha256:
@@ -93,7 +89,6 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
 
 
 def _before(data: bytes) -> str:
-    """Return the hash of the entry before it, by this entry; "" if it is damaged."""
     try:
         return str(parse_json_object(data)["prev"])
     except DAMAGED:
@@ -101,10 +96,7 @@ def _before(data: bytes) -> str:
 
 
 def read_twice(store: Store, key: str) -> bytes:
-    """Return the bytes of a small object that two reads of three agree on.
-
-    Raises: Corrupt; ObjectNotFound; StoreError.
-    """
+    """Return the bytes of a small object that two of three reads agree on."""
     seen: list[bytes] = []
     for _ in range(TRIES):
         data = store.get(key).data
@@ -129,6 +121,6 @@ def put_compared(target: Store, key: str, data: bytes) -> None:
 def _uneven(source: Store | None, target: Store, path: str) -> Corrupt:
     of = f"{source.url}/{path} or {target.url}/{path}" if source is not None else f"{target.url}/{path}"
     return Corrupt(
-        f"{of} came to other bytes than those that were copied, {TRIES} times: look at the disk or network there; "
-        "nothing of it was left in the target, so run this again"
+        f"{of} differed from the copied bytes, {TRIES} times: look at the disk or network there; "
+        "nothing of it stays in the target, so run this again"
     )

@@ -1,4 +1,4 @@
-"""The table that a migration of a plain prefix leaves: a row per object that is there, as Parquet."""
+"""The Parquet table that a migration of a plain prefix leaves: a row per copied object."""
 
 import json
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
-from .digest import KINDS, as_columns, from_columns
+from .items import KINDS, as_columns, from_columns
 
 Row = tuple[str, int, str, str]
-"""key, bytes, digest, the source's ETag."""
+"""Key, bytes, digest, the source's ETag."""
 
 SCHEMA = pa.schema(
     [
@@ -24,9 +24,9 @@ SCHEMA = pa.schema(
 
 
 def to_parquet(rows: list[Row]) -> bytes:
-    """Return the rows as a Parquet file, made by way of JSON.
+    """Return the rows as a Parquet file.
 
-    For arrays of lists pyarrow imports pandas where it is installed, which takes half a second.
+    Built from JSON: for arrays of lists pyarrow imports pandas, which takes half a second.
     """
     lines = "".join(
         json.dumps(dict(zip(SCHEMA.names, as_columns(*row), strict=True))) + "\n" for row in rows
@@ -44,7 +44,7 @@ def to_parquet(rows: list[Row]) -> bytes:
 
 
 def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
-    """Yield the rows, also of a former release's, which had no column of CRC-32C.
+    """Yield the rows; earlier releases had no column of CRC-32C.
 
     Raises: ValueError, KeyError, OSError for bytes that are no such table.
     """

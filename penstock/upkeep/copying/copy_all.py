@@ -1,4 +1,4 @@
-"""All objects of a migration: copied by this process or a cluster's, noted and counted."""
+"""Copy all objects of a migration, by this process or a cluster; note and count them."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -22,13 +22,12 @@ def copy_all(
 ) -> None:
     """Copy items, note and count the copied ones, name the others.
 
-    total: returns the bytes of all; called if a progress bar is shown.
-    cluster: whose machines copy; None: this process.
+    total: returns the bytes of all, for a progress bar. cluster: copies; None: this process.
 
     Raises: with a cluster as `attach`.
     """
     coming = _copied(migration, items, journal, report, cluster)
-    for copied in progress(coming, "migrate", lambda one: one.nbytes, total):
+    for copied in progress(coming, "migrate", lambda copied: copied.nbytes, total):
         journal.add(copied)
         if copied.written:
             report.copied += 1
@@ -47,7 +46,7 @@ def _copied(
 ) -> Iterator[Copied]:
     if cluster is None:
         transfer, at_once = migration.transfer(), migration.at_once
-        return copied_here(items(), transfer, report.failed, at_once=at_once, look=migration.look)
+        return copied_here(items(), transfer, report.failed, at_once=at_once, may_exist=migration.may_exist)
     from .copy_job import copied_on
 
     return copied_on(cluster, migration, items, journal, report)

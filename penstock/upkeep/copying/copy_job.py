@@ -1,14 +1,16 @@
-"""Many objects at once by the machines of a cluster: a large object, or a run of small ones, is a unit.
+"""Copy many objects on a cluster: a large object, or a run of small ones, is a unit.
 
-The job's folder lies in the target, as a migration's notes do. Its outcomes say what was copied: a migration that is
-begun again learns it from there, if its notes have the SHA-256 of the job's description. The next job has the rest.
+The job's folder lies in the target. A migration that begins again reads its outcomes if its notes have the SHA-256 of
+the job's description. The next job copies the rest.
 """
 
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain, count
 
+from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import is_there, open_store
 
 from ...compute.attach import follow
@@ -17,19 +19,157 @@ from ...compute.cluster import Cluster
 from ...compute.job import Job, JobFolder
 from ...compute.pool import Failure
 from ...compute.submit import Submission, created, name_other, recorded
-from ...compute.work import StoredPlace
-from .copy_many import Copies, Migration
-from .copy_unit import COPY, CopiedUnit, CopyUnit, NotCopied, Way
-from .items import HELD_BYTES, Copied, Item
+from ...compute.work import Node, StoredPlace, Work
+from .compare import Compared
+from .copy_many import Copies, Migration, copied_here
+from .copy_one import Transfer, requests_of
+from .items import HELD_BYTES, Copied, Item, Pace
 from .journal import Journal
 
+COPY_BYTES_PER_S = 50e6
+"""Estimated bytes that a process copies per second."""
+OBJECT_S = 0.02
+"""Estimated overhead of an object, in s."""
+SLOWEST_BYTES_PER_S = 1e6
+"""A unit copied slower than this, after ten minutes of grace, fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySettings:
+    """The settings by which a process copies objects, for all units of a job."""
+
+    source: str
+    """URL of the source."""
+    target: str
+    """URL of the target."""
+    compared: bool
+    """True if items without a digest are read twice, as for a root."""
+    may_exist: bool
+    """True if any may exist already."""
+    hash: str
+    """One of `KINDS`, for objects without an expected digest."""
+    at_once: int
+    """Objects at once."""
+    requests_per_s: float | None
+    """Most requests per second, a process's share; None: no limit."""
+    bytes_per_s: float | None
+    """Most bytes per second, a process's share; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyUnit:
+    """Objects to copy."""
+
+    settings: CopySettings
+    """Settings of all units of the job."""
+    items: list[Item]
+    """The objects."""
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes, as far as known."""
+        return sum(item.nbytes or 0 for item in self.items)
+
+    @property
+    def waits_s(self) -> float:
+        """Seconds that the limits take by themselves."""
+        requests = sum(sum(requests_of(item.nbytes)) for item in self.items)
+        return max(
+            requests / self.settings.requests_per_s if self.settings.requests_per_s else 0.0,
+            self.nbytes / self.settings.bytes_per_s if self.settings.bytes_per_s else 0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCopied:
+    """An object that was not copied."""
+
+    path: str
+    """Its key."""
+    nbytes: int | None
+    """Size in bytes; None if unknown."""
+    is_missing: bool
+    """True if it is no object, or the source lost it."""
+    why: str
+    """The reason."""
+
+    @property
+    def error(self) -> PenstockError:
+        """The reason as an error."""
+        return ObjectNotFound(self.why) if self.is_missing else PenstockError(self.why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedUnit:
+    """Result of a unit."""
+
+    copied: list[Copied]
+    """Objects in the target, by key."""
+    failed: list[NotCopied]
+    """The others, by key."""
+
+
+def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
+    """Copy the objects of a unit; name failures, and go on."""
+    failed: list[NotCopied] = []
+
+    def name(path: str, error: PenstockError, nbytes: int | None) -> None:
+        is_missing = isinstance(error, ObjectNotFound)
+        failed.append(NotCopied(path=path, nbytes=nbytes, is_missing=is_missing, why=str(error)))
+
+    settings = unit.settings
+    arrivals = copied_here(
+        iter(unit.items),
+        _transfer(settings, node),
+        name,
+        at_once=settings.at_once,
+        may_exist=settings.may_exist,
+    )
+    copied = sorted(arrivals, key=lambda copied: copied.path)
+    return CopiedUnit(copied=copied, failed=sorted(failed, key=lambda missing: missing.path))
+
+
+def _cost_s(unit: CopyUnit) -> float:
+    return max(len(unit.items) * OBJECT_S + unit.nbytes / COPY_BYTES_PER_S, unit.waits_s)
+
+
+def _limit_s(unit: CopyUnit) -> float:
+    # (an object may be read twice, and back; all units of a process share its limits)
+    return 600.0 + 60.0 * len(unit.items) + unit.nbytes / SLOWEST_BYTES_PER_S + 10 * unit.waits_s
+
+
+COPY = Work(
+    name="migrate",
+    version="1",
+    function=copy_unit,
+    unit=CopyUnit,
+    result=CopiedUnit,
+    timeout_s=_limit_s,
+    cost_s=_cost_s,
+)
+
+_transfers: dict[CopySettings, Transfer | Compared] = {}
+"""A worker process copies for one job: all units share limits and threads."""
+
+
+def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:
+    if settings not in _transfers:
+        _transfers.clear()
+        source, target = node.open(settings.source), node.open(settings.target)
+        transfer = Transfer(
+            source, target, Pace(settings.requests_per_s, settings.bytes_per_s), hash=settings.hash
+        )
+        _transfers[settings] = Compared(source, target, transfer) if settings.compared else transfer
+    return _transfers[settings]
+
+
 ITEMS = 64
-"""Objects of a unit, at most."""
+"""Most objects of a unit."""
 _log = logging.getLogger(__name__)
 
 
 def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
-    """Return the job of a migration. Its limits are part of it: with others it is another job."""
+    """Return the job of a migration. Its limits are part of it."""
     pace = migration.pace
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
     words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
@@ -46,15 +186,15 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     )
 
 
-def way_of(migration: Migration, cluster: Cluster) -> Way:
-    """Return the way of each process, which has its share of the limits."""
+def settings_of(migration: Migration, cluster: Cluster) -> CopySettings:
+    """Return the settings of each process, with its share of the limits."""
     processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
     requests, nbytes = migration.pace.requests_per_s, migration.pace.bytes_per_s
-    return Way(
+    return CopySettings(
         source=StoredPlace.of(migration.source).url,
         target=StoredPlace.of(migration.target).url,
         compared=migration.compared,
-        look=migration.look,
+        may_exist=migration.may_exist,
         hash=migration.hash,
         at_once=migration.at_once,
         requests_per_s=requests / processes if requests else None,
@@ -69,15 +209,13 @@ def copied_on(
     journal: Journal,
     report: Copies,
 ) -> Iterator[Copied]:
-    """Copy items on a cluster, and yield each once it is there.
+    """Copy items on a cluster, and yield each once it exists.
 
-    A job of an earlier run is followed to its end, noted, and what it lacks is tried again.
+    A job of an earlier run is followed to its end and noted, then its rest is copied.
 
-    items: the items that no note of the journal names, read after the notes of earlier jobs.
-
-    Raises: as `attach`.
+    items: the items without a note, read after the notes of earlier jobs. Raises: as `attach`.
     """
-    engine, way, n_others = cluster.open(), way_of(migration, cluster), 0
+    engine, settings, n_others = cluster.open(), settings_of(migration, cluster), 0
     try:
         for attempt in count():
             job = job_of(migration, attempt)
@@ -94,7 +232,7 @@ def copied_on(
                 first = next(coming, None)
                 if first is None:
                     return
-                there = created(job, _Units(chain([first], coming), way))
+                there = created(job, _Units(chain([first], coming), settings))
             if there is None:
                 n_others += 1
                 name_other(folder, "no run of this migration has a note of it", _log.warning, n_others)
@@ -104,15 +242,14 @@ def copied_on(
             for value in _outcomes(there, follow(there, COPY, engine, cluster)):
                 yield from value.copied
                 failed += value.failed
-            for one in failed:
-                report.failed(one.path, one.error, one.nbytes)
+            for missing in failed:
+                report.failed(missing.path, missing.error, missing.nbytes)
             return
     finally:
         engine.close()
 
 
 def _outcomes(there: Submission, blocks: Iterable[BlockOutcomes[CopiedUnit]]) -> Iterator[CopiedUnit]:
-    """Yield what came of each unit; of one that no worker survived, that none of its objects was copied."""
     for block in blocks:
         for number, outcome in enumerate(block.outcomes):
             yield outcome.value or _lost(there, block.number, number, outcome.error)
@@ -127,20 +264,19 @@ def _lost(there: Submission, block: int, number: int, error: Failure | None) -> 
 
 
 class _Units:
-    """Runs of items: at most `ITEMS`, and no more bytes than a process holds."""
+    """Cuts items into runs: at most `ITEMS`, and no more bytes than a process holds."""
 
-    def __init__(self, items: Iterator[Item], way: Way) -> None:
-        self._items, self._way = items, way
+    def __init__(self, items: Iterator[Item], settings: CopySettings) -> None:
+        self._items, self._settings = items, settings
 
     def __call__(self) -> Iterator[CopyUnit]:
-        """Yield the units, once."""
         run: list[Item] = []
         nbytes = 0
         for item in self._items:
             if run and (len(run) == ITEMS or nbytes + (item.nbytes or 0) > HELD_BYTES):
-                yield CopyUnit(way=self._way, items=run)
+                yield CopyUnit(settings=self._settings, items=run)
                 run, nbytes = [], 0
             run.append(item)
             nbytes += item.nbytes or 0
         if run:
-            yield CopyUnit(way=self._way, items=run)
+            yield CopyUnit(settings=self._settings, items=run)

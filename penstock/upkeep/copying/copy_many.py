@@ -1,4 +1,4 @@
-"""Many objects at once: what every migration does, of a root or of a plain prefix."""
+"""Copy many objects at once, of a root or a plain prefix."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -13,13 +13,12 @@ from loader.storage.shared.threads import DaemonPool
 from ...units import size
 from .compare import Compared
 from .copy_one import Transfer
-from .items import Copied, Item
-from .rate_limit import Pace
+from .items import Copied, Item, Pace
 
 
 @dataclass(slots=True, kw_only=True)
 class Copies:
-    """The result of a copy."""
+    """The result of a migration."""
 
     target: str
     """URL of the target."""
@@ -28,20 +27,20 @@ class Copies:
     nbytes: int = 0
     """Their bytes."""
     skipped: int = 0
-    """Objects that were there."""
+    """Objects that were there already."""
     failures: dict[str, str] = field(default_factory=dict)
     """Path of an object that was not copied -> reason."""
 
     @property
     def is_whole(self) -> bool:
-        """True where the target has all that it was to have."""
+        """True if the target has all that it should have."""
         return not self.failures
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
-        """Name an object that could not be read or written; the rest goes on. nbytes: where its size is known."""
+        """Name an object that could not be copied; others go on. nbytes: its size, if known."""
         self.failures[path] = str(error)
 
     def lines(self) -> list[str]:
@@ -55,37 +54,37 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """The way in which all objects of a migration are copied."""
+    """The settings by which all objects of a migration are copied."""
 
     source: Store
     """The source."""
     target: Store
     """The target."""
     pace: Pace
-    """Limits: of all machines together."""
+    """Limits of all machines together."""
     at_once: int
-    """Objects at once, of each process."""
+    """Objects at once, per process."""
     scratch: str | None
-    """Folder of this machine for larger objects on their way."""
-    look: bool = False
-    """True where any may be in the target already."""
+    """Folder of this machine for large objects in transit."""
+    may_exist: bool = False
+    """True if any may be in the target already."""
     compared: bool = False
-    """True where items without a digest are read twice, as a root's are."""
+    """True if items without a digest are read twice, as for a root."""
     hash: str = "sha256"
-    """One of `digest.KINDS`, taken of objects without an expected digest."""
+    """One of `KINDS`, for objects without an expected digest."""
     notes: str = ""
-    """Folder of the target for the folder of a cluster's job."""
+    """Folder of the target for a cluster's job."""
     since: Sequence[str] = ()
-    """Texts that decide the objects of a job, beside places and limits: a later migration has others."""
+    """Texts that decide the objects of a job, besides places and limits."""
 
     def transfer(self) -> Transfer | Compared:
-        """Return what copies an object in this process."""
+        """Return the object that copies in this process."""
         transfer = Transfer(self.source, self.target, self.pace, self.scratch, self.hash)
         return Compared(self.source, self.target, transfer) if self.compared else transfer
 
 
 Failed = Callable[[str, PenstockError, int | None], None]
-"""Told of an object that was not copied: its path, why, and its size in bytes where it is known."""
+"""Receives an object that was not copied: path, reason, and size in bytes if known."""
 
 
 def copied_here(
@@ -94,18 +93,15 @@ def copied_here(
     failed: Failed,
     *,
     at_once: int,
-    look: bool = False,
+    may_exist: bool = False,
 ) -> Iterator[Copied]:
-    """Copy items, and yield each once it is there. At most four times `at_once` items are known.
-
-    look: whether any may be there already.
-    """
+    """Copy items, and yield each once it exists. At most four times `at_once` items wait."""
     pool = DaemonPool(at_once, "penstock-migrate")
     waiting: dict[Future[Copied], Item] = {}
     try:
         while True:
             for item in islice(items, 4 * at_once - len(waiting)):
-                waiting[pool.submit(transfer, item, look=look)] = item
+                waiting[pool.submit(transfer, item, may_exist=may_exist)] = item
             if not waiting:
                 return
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""One object from store to store: hashed on the way, and visible in the target only if it is what it must be."""
+"""Copy one object between stores: hashed on the way, and visible in the target only if correct."""
 
 from collections import deque
 from concurrent.futures import Future
@@ -11,7 +11,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.reads import ReadStore
 from loader.storage.cloud.s3_puts import S3PutStore, differ
 from loader.storage.cloud.store import RemoteStore
-from loader.storage.disk.new_file import write_all
+from loader.storage.disk.folder_files import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
 from loader.storage.sequential_read import SequentialRead
@@ -20,34 +20,31 @@ from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
 from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 
-from .digest import Digest, in_words, proves
-from .items import HELD_BYTES, Copied, Item, check
-from .rate_limit import Pace
+from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 from .s3_to_s3 import SendOn
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
-"""Larger objects are read in ranges of so many bytes: a server does more for smaller ones (Ceph 8 % at 4 MiB).
+"""Larger objects are read in ranges of this size; small ranges cost a server more (Ceph 8 % at 4 MiB).
 
-The smaller size is for stores that give each range in memory of its own.
+The smaller size is for stores that return each range in its own memory.
 """
 AHEAD = 2
-"""Ranges on their way while one is hashed."""
+"""Ranges in flight while one is hashed."""
 READERS = 8
-"""Threads that read them, for all objects."""
+"""Threads that read ranges, for all objects."""
 UPLOAD_BYTES = 80 * 2**20
-"""Memory that reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
+"""Most memory to read and upload one such file: four parts of 16 MiB in flight, and one being read."""
 PART_BYTES = 16 * 2**20
-"""Bytes of a part in which a large object is uploaded."""
+"""Bytes of a part of a large upload."""
 BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
-"""Memory that reading an object takes beside the bytes that it is read into."""
+"""Memory to read an object, besides its own bytes."""
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
 class Transfer:
     """Copies items from one store to another. Thread-safe.
 
-    scratch: a folder for larger objects on their way.
-    hash: one of `digest.KINDS`, taken of objects without an expected digest.
+    scratch: folder for large objects in transit. hash: one of `items.KINDS`, for objects without an expected digest.
     """
 
     def __init__(
@@ -62,13 +59,13 @@ class Transfer:
         fills = isinstance(source, ReadStore) or disk_of(source) is not None
         self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
 
-    def __call__(self, item: Item, *, look: bool = False) -> Copied:
-        """Copy an item. look: whether it may be in the target already, which is then asked for its size.
+    def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
+        """Copy an item. may_exist: check first whether the target has it.
 
-        Raises: Corrupt, Changed for bytes other than the source's root states, or than were listed; ObjectNotFound;
-        AlreadyExists where the target holds other bytes; what stores raise.
+        Raises: Corrupt, Changed for bytes other than the root states or the listing showed; ObjectNotFound;
+        AlreadyExists if the target holds other bytes; errors of stores.
         """
-        if look or item.look:
+        if may_exist or item.may_exist:
             there = self._there(item)
             if there is not None:
                 return Copied(path=item.path, nbytes=there, digest="", etag=item.etag)
@@ -82,7 +79,7 @@ class Transfer:
         return done if isinstance(done, Copied) else self._held(done, item.nbytes)
 
     def digest(self, store: Store, path: str) -> str:
-        """Return the SHA-256 of an object as the store has it. Reads it whole. Raises: ObjectNotFound; StoreError."""
+        """Return the SHA-256 of an object as stored. Reads it whole."""
         digest, asked = Digest("", "sha256"), 0
         with self._room.for_bytes(BESIDE_BYTES):
             pieces = Pieces(store, path)
@@ -96,48 +93,44 @@ class Transfer:
         return str(digest)
 
     def _there(self, item: Item) -> int | None:
-        """Return the size of the target's object in bytes, if it may be the same object; else None."""
         self._pace.take(requests=1)
         try:
             if item.nbytes is None:
                 return self._size_of_manifest(item)
-            found = self._target.head(item.path)
+            info = self._target.head(item.path)
         except ObjectNotFound:
             return None  # as it should be
-        if found.nbytes != item.nbytes:
+        if info.nbytes != item.nbytes:
             return None
         if isinstance(self._target, S3PutStore):
             # A run that was killed may have left there what broke on the way.
             self._pace.take(requests=1)
-            if differ(self._source.head(item.path).etag, found.etag):
+            if differ(self._source.head(item.path).etag, info.etag):
                 return None
-        return found.nbytes
+        return info.nbytes
 
     def _size_of_manifest(self, item: Item) -> int | None:
-        """Return the size of the target's manifest; None where it is another."""
         data, digest = self._target.get(item.path).data, self._digest(item)
         digest.update(data)
         return len(data) if str(digest) == item.digest else None
 
     def _unknown(self, item: Item) -> Copied:
-        """Copy a manifest, whose size is unknown."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         self._pace.take(nbytes=len(read.data))
         digest = self._digest(item)
         digest.update(read.data)
-        return self._given(item, read.data, read.etag, str(digest))
+        return self._put(item, read.data, read.etag, str(digest))
 
     def _held(self, item: Item, nbytes: int) -> Copied:
-        beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
-        with self._room.memory(nbytes, beside) as lent:
+        overhead = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
+        with self._room.memory(nbytes, overhead) as lent:
             etag, digest = self._read(item, lent.view)
-            copied = self._given(item, lent.view, etag, digest)
+            copied = self._put(item, lent.view, etag, digest)
             lent.is_free = True  # after an error a range may still be on its way into it
         return copied
 
-    def _given(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
-        """Put the bytes that were read into the target, if they are right, and needed. etag: of the source's object."""
+    def _put(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
         check(self._source, item, len(data), digest)
         is_needed = self._is_needed(item, digest)
         if is_needed:
@@ -168,13 +161,12 @@ class Transfer:
             elif there != nbytes or not self._has(item.path, file):
                 what = f"{there} bytes and the source's {nbytes}" if there != nbytes else "other bytes"
                 raise AlreadyExists(
-                    f"{self._target.url}/{item.path} has {what}: somebody else wrote there; move that object away, "
+                    f"{self._target.url}/{item.path} has {what}: another tool wrote there; move that object away, "
                     "then run this again"
                 )
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=there is None)
 
     def _has(self, path: str, file: IO[bytes]) -> bool:
-        """Return whether the target's object has the bytes of a file of the same size. Reads both."""
         pieces = Pieces(self._target, path)
         file.seek(0)
         try:
@@ -188,7 +180,6 @@ class Transfer:
         return True
 
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
-        """Return (ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
         digest, etag, at = self._digest(item), item.etag or None, 0
         sequential = SequentialRead(self._source, item.path, len(view))
         try:
@@ -206,7 +197,6 @@ class Transfer:
     def _read_ahead(
         self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
     ) -> str:
-        """Read from `begin` on in large pieces, some on their way while one is hashed. Returns the ETag."""
         pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
         etag, asked = self._fetch(item.path, begin, pieces[0], pinned), 1
         coming: deque[Future[str]] = deque()
@@ -222,8 +212,8 @@ class Transfer:
                     coming.popleft().result()
                 digest.update(piece)
         finally:
-            for one in coming:
-                one.cancel()
+            for future in coming:
+                future.cancel()
         return etag
 
     def _fetch(self, path: str, offset: int, view: memoryview, etag: str | None) -> str:
@@ -233,7 +223,6 @@ class Transfer:
         return fill_from(self._source, path, offset, view, etag)
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
-        """Write an object into a file. Returns its digest."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
         pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
         try:
@@ -258,10 +247,6 @@ class Transfer:
         return Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)
 
     def _is_needed(self, item: Item, digest: str) -> bool:
-        """Return whether the target lacks these bytes.
-
-        Raises: Changed for an object that became another one since it was copied, and may not be replaced.
-        """
         if not item.was:
             return True
         if digest == item.was and proves(digest):
@@ -276,10 +261,7 @@ class Transfer:
 
 
 def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
-    """Return (reads, writes) that copying an object of that size takes, where nothing of it is there.
-
-    sent: whether it is sent on while it comes.
-    """
+    """Return (reads, writes) for copying an object of that size. sent: it is sent on while it arrives."""
     if (nbytes or 0) <= HELD_BYTES:
         return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # As `Pieces` reads; a look, and an upload in parts.

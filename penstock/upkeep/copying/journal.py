@@ -1,11 +1,11 @@
 """The notes of migrations, in the target: JSON lines in objects that are created once.
 
-    <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per object that is there
-    <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
+    <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per copied object
+    <folder>manifest-<n>.parquet       the same, of finished runs (plain prefixes)
+    <folder>job-<id>.json              SHA-256 of the description of a cluster's job
 
-sha256, crc32c: the hash of its bytes; the other, or both, "". etag: of the source's object, where that
-counts. `<folder>job-<id>.json` has the SHA-256 of the description of a cluster's job. A run that is killed leaves its
-lines, and the next one skips what they name. A mirror's go once the log has been copied.
+sha256, crc32c: one or both are "". etag: of the source's object, if it matters. A killed run leaves its lines, and
+the next run skips what they name. A mirror's lines go once the log is copied.
 """
 
 import json
@@ -25,30 +25,27 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 from loader.storage.disk.scratch import HeldFolder, on_scratch
 
-from .digest import KINDS, as_columns, from_columns
-from .items import Copied
+from .items import KINDS, Copied, as_columns, from_columns
 
 FOLDER = "migrations/"
 LINES = 64
-"""Lines of one object. Copies of a killed run that are in no line are found by their size."""
+"""Lines per object."""
 PIECE_ROWS = 100_000
-"""Rows of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
+"""Rows of one piece of the manifest; about 5 MiB in the store."""
 
 
 _NAMES = ("path", "nbytes", *KINDS, "etag")
 
 
 class Journal:
-    """A set of notes, used by one thread, as a context manager.
+    """A set of notes, used by one thread, as a context manager. They lie in a file in `scratch`.
 
-    They lie in a file in `scratch`: memory does not grow with them.
-
-    Raises: Corrupt for an object in its folder that is neither lines nor a manifest; StoreError where scratch is full.
+    Raises: Corrupt for an object in its folder that is neither lines nor a manifest.
     """
 
     def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
         self._target, self._folder = target, folder
-        # (the time is only for order: of two lines of one key the later run's counts)
+        # (the time only orders runs: the later run's line of a key counts)
         self._run, self._count = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}", 0
         self._lines: list[str] = []
         keys = sorted(info.key for info in target.list(folder))
@@ -85,27 +82,26 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Forget it here; the target keeps it."""
+        """Remove the local file; the target keeps the notes."""
         self._noted.close()
         self._file.close()
 
     @property
     def newest_manifest(self) -> str:
-        """Key of the last piece of the manifest; "" before there is one."""
+        """Key of the manifest's last piece, or ""."""
         return self._manifests[-1] if self._manifests else ""
 
     def begin(self) -> None:
-        """Put an empty piece: from now on a killed run is seen to be one."""
+        """Write an empty piece, by which a killed run is recognized."""
         self._put(b"")
 
     def find(self, path: str) -> Copied | None:
-        """Return the last note on an object; None without any."""
+        """Return the last note on an object, or None."""
         with self._on_scratch():  # to read a page another one may have to be written
             row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
         return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
 
     def __len__(self) -> int:
-        """Return the number of objects that it names."""
         with self._on_scratch():
             return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
 
@@ -119,12 +115,12 @@ class Journal:
             self.flush()
 
     def add_job(self, id: str, sha256: str) -> None:
-        """Record a job that a run submits, by the SHA-256 of its description. Costs a request."""
+        """Record a submitted job by the SHA-256 of its description. Costs a request."""
         self._target.put(self._job(id), json.dumps({"sha256": sha256}).encode())
         self._jobs.append(self._job(id))
 
     def job(self, id: str) -> str:
-        """Return the SHA-256 of the description of a job that a run submitted; "" for another one. Costs a request."""
+        """Return the SHA-256 of a submitted job's description, or "". Costs a request."""
         key = self._job(id)
         try:
             data = self._target.get(key).data
@@ -141,18 +137,18 @@ class Journal:
             self._lines = []
 
     def finish(self) -> None:
-        """Delete the lines: the target has all that was asked for, and they say nothing that is not said elsewhere."""
+        """Delete the lines, which are no longer needed."""
         self._target.delete_many([*self._pieces, *self._jobs])
         self._pieces, self._jobs = [], []
 
     def will_keep(self) -> None:
-        """Import meanwhile, beside the copying, what `keep` needs (0.2 s)."""
+        """Import in the background, during the copy, what `keep` needs (0.2 s)."""
         Thread(target=import_module, args=(".copied_table", __package__)).start()
 
     def keep(self) -> None:
-        """Make all lines a manifest: one table in the order of its keys, in pieces.
+        """Merge all lines into a manifest, sorted by key, in pieces.
 
-        Lines that another run wrote meanwhile stay beside it. Nothing new is no change.
+        Lines that another run wrote meanwhile stay. Without new notes nothing changes.
         """
         self.flush()
         if not self._has_news:
@@ -164,7 +160,7 @@ class Journal:
         before, number = [*self._manifests, *self._pieces, *self._jobs], len(self._manifests)
         if self._manifests:
             number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
-        made = []
+        new_keys = []
         for batch in self._in_order():
             data, number = to_parquet(batch), number + 1
             while True:
@@ -174,12 +170,11 @@ class Journal:
                     break
                 except AlreadyExists:
                     number += 1
-            made.append(key)
-        self._target.delete_many([key for key in before if key not in made])
-        self._manifests, self._pieces, self._jobs, self._has_news = made, [], [], False
+            new_keys.append(key)
+        self._target.delete_many([key for key in before if key not in new_keys])
+        self._manifests, self._pieces, self._jobs, self._has_news = new_keys, [], [], False
 
     def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
-        """Yield all notes, by key, in pieces."""
         with self._on_scratch():
             rows = self._noted.execute("SELECT * FROM noted ORDER BY key")
         while True:
@@ -206,8 +201,8 @@ class Journal:
 
     def _damaged(self, key: str, error: Exception) -> Corrupt:
         return Corrupt(
-            f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
-            "object, and what it named is told by its size"
+            f"{self._target.url}/{key} is not what a migration wrote ({error}): it was edited; delete that "
+            "object: the next run recognizes its copies by size"
         )
 
     def _job(self, id: str) -> str:

@@ -1,6 +1,6 @@
-"""From S3 to S3: an object is sent on while it comes, and hashed in between.
+"""Copy from S3 to S3: stream an object to the target while it arrives, and hash it in between.
 
-The last piece is sent once all are known to be right: until then the target has no object.
+The last piece is sent once all are known to be correct: before that the target has no object.
 """
 
 from dataclasses import replace
@@ -13,22 +13,20 @@ from loader.storage.sequential_read import LOOK_BYTES, SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.stream import AHEAD, MAX_BYTES
 
-from .digest import Digest
-from .items import HELD_BYTES, Copied, Item, check
-from .rate_limit import Pace
+from .items import HELD_BYTES, Copied, Digest, Item, Pace, check
 
 
 class SendOn:
-    """Copies items by sending them on, where that goes. Thread-safe."""
+    """Copies items by streaming them, where possible. Thread-safe."""
 
     def __init__(self, source: Store, target: Store, pace: Pace, room: MemoryBudget, hash: str) -> None:
         self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
         self._tries_unknown = True  # items without an ETag, until one of these was no MD5
 
     def __call__(self, item: Item) -> Copied | Item:
-        """Return the copy, or the item if it has to be held in memory and put otherwise.
+        """Return the copy, or the item if it must be copied through memory instead.
 
-        Such an item is as it was, or one that replaces what is there. Raises: as `Transfer`.
+        Such an item is unchanged, or replaces what is there. Raises: as `Transfer`.
         """
         target, nbytes, known = self._target, item.nbytes, item.etag or self._tries_unknown
         if item.was or not known or not isinstance(target, S3PutStore) or not nbytes:
@@ -46,16 +44,14 @@ class SendOn:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
 
     def _sent(self, target: S3PutStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
-        """Return the digest of what came, and the result of `finish_twin`. Memory: a piece."""
         with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
-            found = self._sent_by(lent.view, target, item, nbytes)
+            result = self._sent_by(lent.view, target, item, nbytes)
             lent.is_free = True
-        return found
+        return result
 
     def _sent_by(
         self, memory: memoryview, target: S3PutStore, item: Item, nbytes: int
     ) -> tuple[str, bool | None]:
-        """Do as `_sent`, by way of a piece of memory."""
         digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
         sequential = SequentialRead(self._source, item.path, nbytes, whole=True)
         try:
@@ -79,19 +75,18 @@ class SendOn:
         return str(digest), is_there
 
     def _is_what_came(self, path: str, digest: str) -> bool:
-        """Return whether the target has those bytes, where its ETag does not say so."""
-        found = Digest(digest, self._hash)
+        target_digest = Digest(digest, self._hash)
         try:
             with self._room.for_bytes((AHEAD + 1) * MAX_BYTES), self._target.open_stream(path) as stream:
                 while piece := stream.read(LOOK_BYTES):
-                    found.update(piece)
+                    target_digest.update(piece)
         except (ObjectNotFound, Forbidden):  # who may write there may not read
             return False
-        return str(found) == digest
+        return str(target_digest) == digest
 
 
 def sends(source: Store, target: Store, item: Item) -> bool:
-    """Return whether an object may be sent on while it comes."""
+    """Return whether an object may be streamed on."""
     if not (isinstance(target, S3PutStore) and isinstance(source, ReadStore)):
         return False
     return target.sends(item.etag) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES

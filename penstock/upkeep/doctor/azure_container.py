@@ -1,4 +1,4 @@
-"""The settings of an Azure container, asked through azure-storage-blob."""
+"""Check the settings of an Azure container through azure-storage-blob."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from loader.storage.options import bucket_and_prefix
 from .finding import Finding, fail, note, ok, warn
 
 BLOBS = 10_000
-"""Blobs that are looked through for archived ones."""
+"""Blobs to search for archived ones."""
 
 
 def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Return the server's URL; "" where neither the URL nor the options tell. Raises: InvalidStore."""
+    """Return the server's URL, "" if neither URL nor options name it. Raises: InvalidStore."""
     place, _ = bucket_and_prefix(url)
     config, _ = azure_config(url, options, place.partition("@")[2])
     account = config.get("account_name")
@@ -28,8 +28,7 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield findings about a container's settings. Four requests, and one per 5,000 blobs up to 10,000.
 
-    A blob is written, as nothing else shows whether blobs are versioned, and deleted again. Raises: InvalidStore;
-    MissingDependency.
+    Writes and deletes a blob, since only that shows versioning. Raises: InvalidStore; MissingDependency.
     """
     try:
         from azure.core.exceptions import AzureError, HttpResponseError
@@ -43,7 +42,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     container, _, host = place.partition("@")
     config, provider = azure_config(url, options, host)
     if provider is not None:
-        yield note("settings", "not asked: credentials that a credential_provider gives are obstore's alone")
+        yield note("settings", "not asked: only obstore can use the credentials of a credential_provider")
         return
     if not (endpoint := azure_endpoint(url, options)):
         yield note("settings", "not asked: neither the URL nor the options name the account")
@@ -77,14 +76,14 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """Return the credential of the options, the first that obstore would take; else the environment's.
+    """Return the first credential of the options in obstore's order, else the environment's.
 
-    Raises: ImportError; ValueError for options that are no credential of azure-identity's.
+    Raises: ImportError; ValueError for options that azure-identity does not support.
     """
     if config.get("skip_signature"):
         return None
     if config.get("token"):
-        raise ValueError("a bearer token of the options is obstore's alone")
+        raise ValueError("only obstore can use a bearer token of the options")
     if config.get("account_key"):
         return {"account_name": config.get("account_name", ""), "account_key": config["account_key"]}
     if config.get("sas_key"):
@@ -105,14 +104,14 @@ def azure_credential(config: Mapping[str, Any]) -> Any:
 
 
 def _locks(service: Any, container: str, _: str) -> Iterator[Finding]:
-    found = service.get_container_client(container).get_container_properties()
-    if found.has_legal_hold or found.has_immutability_policy:
-        why = "a legal hold" if found.has_legal_hold else "an immutability policy"
+    properties = service.get_container_client(container).get_container_properties()
+    if properties.has_legal_hold or properties.has_immutability_policy:
+        why = "a legal hold" if properties.has_legal_hold else "an immutability policy"
         do = "use a container without one: neither a collector nor a takedown can delete here"
         yield fail("object lock", f"the container has {why}", do)
     else:
         yield ok("object lock", "no legal hold, no immutability policy")
-    scope = getattr(found, "encryption_scope", None)
+    scope = getattr(properties, "encryption_scope", None)
     if scope and scope.default_encryption_scope not in (None, "$account-encryption-key"):
         yield note("encryption", f"objects are encrypted in the scope {scope.default_encryption_scope}")
 
@@ -127,7 +126,7 @@ def _deletes(service: Any, container: str, _: str) -> Iterator[Finding]:
 
 
 def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
-    """Check versioning: the answer to a write in an account with versioning has `x-ms-version-id`."""
+    """Check versioning: with it, a write returns `x-ms-version-id`."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     blob = service.get_blob_client(container, f"{base}{PROBES}{secrets.token_hex(8)}/versioned")
@@ -180,4 +179,4 @@ QUESTIONS: Sequence[tuple[str, Callable[[Any, str, str], Iterator[Finding]]]] = 
     ("versioning", _versions),
     ("tiers", _blobs),
 )
-"""(check, question); a question takes the service, the container and the prefix of its blobs."""
+"""(check, question); a question receives the service, the container and the prefix of its blobs."""

@@ -1,6 +1,6 @@
-"""The clock of a server against this machine's.
+"""Compare a server's clock with this machine's.
 
-penstock's history needs no clock, but signatures of requests, leases' hosts and people do.
+penstock's history needs no clock, but signed requests, leases' hosts and people do.
 """
 
 import time
@@ -13,48 +13,45 @@ from http.client import HTTPException
 from .finding import Finding, fail, note, ok, warn
 
 REFUSED_S = 15 * 60
-"""Seconds; S3 refuses requests that are signed further off."""
+"""Seconds; S3 rejects requests signed further off."""
 NOTICED_S = 60
 TIMEOUT_S = 5.0
 
 
 def server_clock(endpoint: str) -> Iterator[Finding]:
-    """Compare this machine's clock with the Date header of the server at `endpoint`; one request, not signed."""
+    """Compare this machine's clock with the Date header of the server at `endpoint`. One unsigned request."""
     request = urllib.request.Request(endpoint, method="HEAD")
     try:
         try:
             with urllib.request.urlopen(
                 request, timeout=TIMEOUT_S
             ) as answer:  # an http(s) endpoint of the options
-                told = answer.headers.get("Date")
-        except urllib.error.HTTPError as error:  # 400, 403, 404: it said when
-            told = error.headers.get("Date")
+                date = answer.headers.get("Date")
+        except urllib.error.HTTPError as error:  # 400, 403 and 404 have a date too
+            date = error.headers.get("Date")
             error.close()
     except (OSError, ValueError, HTTPException) as error:  # the last: it speaks no HTTP
         yield note("clock", f"{endpoint} was not asked for its time: {' '.join(str(error).split())}")
         return
     try:
-        there = parsedate_to_datetime(told).timestamp()
+        there = parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):
-        yield note("clock", f"{endpoint} does not tell its time" + (f" ({told!r})" if told else ""))
+        yield note("clock", f"{endpoint} does not tell its time" + (f" ({date!r})" if date else ""))
         return
     yield compared(there - time.time(), endpoint)
 
 
 def compared(ahead_s: float, where: str) -> Finding:
-    """Return a finding. ahead_s: seconds by which the other clock is ahead of this machine's.
-
-    Date headers have whole seconds.
-    """
+    """Return a finding. ahead_s: seconds by which the other clock is ahead. Date headers have whole seconds."""
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
-    told = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
+    what = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
     set_it = "find out which of the two is wrong (`date -u`) and set it (chrony, systemd-timesyncd)"
     if abs(ahead_s) < REFUSED_S:
-        return warn("clock", told, f"{set_it}: beyond 15 minutes signed requests are refused")
+        return warn("clock", what, f"{set_it}: beyond 15 minutes signed requests are refused")
     return fail(
         "clock",
-        told,
+        what,
         f"{set_it}: requests signed more than 15 minutes off are refused, as if keys were wrong",
     )
 

@@ -1,4 +1,4 @@
-"""The order of an examination: questions first, then probes."""
+"""Run an examination: settings first, then probes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -19,24 +19,22 @@ from loader.storage import Store, is_local, open_store
 from loader.storage.memory import MemoryStore
 
 from ...progress import progress
-from . import read_back as contents
+from . import store_probes
 from . import target as place
-from .creates import creates
 from .finding import Finding, Report, fail, note, warn
-from .listing import listing
-from .scratch import Folder, Scratch
+from .store_probes import Folder, Scratch, creates, listing
 
 PATIENCE = {"retry_deadline_s": 10.0}
-"""Options of a store that soon gives up if it gets no answer."""
+"""Options of a store that soon gives up without an answer."""
 Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {
     "create-only": creates,
-    "read after write": contents.read_after_write,
-    "etags": contents.etags,
-    "ranges": contents.ranges,
-    "checksums": contents.checksums,
-    "copies": contents.copies,
+    "read after write": store_probes.read_after_write,
+    "etags": store_probes.etags,
+    "ranges": store_probes.ranges,
+    "checksums": store_probes.checksums,
+    "copies": store_probes.copies,
 }
 """Name -> probe; each writes only below the scratch prefix."""
 
@@ -47,20 +45,20 @@ FEW = 30
 def examine(
     url: str | PathLike[str] | None, options: Mapping[str, Any] | None = None, *, quick: bool = False
 ) -> Report:
-    """Examine a store: read its settings, and run probes below a prefix that is removed afterwards.
+    """Examine a store: read its settings, and run probes below a temporary prefix.
 
-    url, options: as `loader.Root` takes them. quick: list one page of keys at most. A probe that the store rejects is a
-    finding and raises nothing.
+    url, options: as for `loader.Root`. quick: list at most one page of keys. A probe that the store rejects is a
+    finding.
 
     Raises: InvalidStore for a URL or an option that is not accepted.
     """
-    given = dict(options or {})
-    store = loader.Root(url, options=given).store
+    store_options = dict(options or {})
+    store = loader.Root(url, options=store_options).store
     if _remote(store):
-        store = open_store(store.url, PATIENCE | given)
+        store = open_store(store.url, PATIENCE | store_options)
     examination = Examination(store)
     try:
-        examination.run(given, quick=quick)
+        examination.run(store_options, quick=quick)
     except Useless:
         pass  # the last finding has the reason
     finally:
@@ -77,7 +75,7 @@ def _remote(store: Store) -> bool:
 
 
 class Useless(Exception):
-    """Nothing else is worth trying after the last finding."""
+    """The last finding makes further probes useless."""
 
 
 class Examination:
@@ -89,31 +87,30 @@ class Examination:
         self._answers = True
 
     def run(self, options: Mapping[str, Any], *, quick: bool) -> None:
-        """Ask, then probe. Raises: Useless."""
-        self._met("clock", place.clock(self.store.url, options))
+        """Check settings, then probe. Raises: Useless."""
+        self._collect("clock", place.clock(self.store.url, options))
         try:
-            self._met("root", place.root(self.store), needed=True)
+            self._collect("root", place.root(self.store), needed=True)
         finally:  # settings may explain an unreadable root; without an answer there are none
             if self._answers:
-                self._met("settings", place.settings(self.store.url, options))
+                self._collect("settings", place.settings(self.store.url, options))
         folder = self._folder() if is_local(self.store) else None
         try:
             if folder is not None:
-                self._met("disk", place.disk(folder.disk))
-            self._met("writing", contents.writing(self.scratch), needed=True)
+                self._collect("disk", place.disk(folder.disk))
+            self._collect("writing", store_probes.writing(self.scratch), needed=True)
             listed = partial(listing, many=FEW if quick else MANY)
             probes: list[tuple[str, Probe]] = [*PROBES.items(), ("listing", listed)]
             for name, probe in progress(probes, "probes"):
-                self._met(name, probe(self.scratch))
+                self._collect(name, probe(self.scratch))
         finally:
             self._remove()
             if folder is not None:
                 folder.remove()
 
-    def _met(self, name: str, found: Iterator[Finding], *, needed: bool = False) -> None:
-        """Take the findings; an error on the way is one more. Raises: Useless where they were needed."""
+    def _collect(self, name: str, findings: Iterator[Finding], *, needed: bool = False) -> None:
         try:
-            for finding in found:
+            for finding in findings:
                 self.findings.append(finding)
             return
         except MissingDependency as error:
@@ -129,7 +126,6 @@ class Examination:
             raise Useless
 
     def _folder(self) -> Folder:
-        """Return a scratch folder. Raises: Useless."""
         try:
             return Folder(self.store.url, self.scratch.prefix)
         except OSError as error:
@@ -138,18 +134,18 @@ class Examination:
             raise Useless from None
 
     def _remove(self) -> None:
-        """Remove the scratch objects. Where nothing could be written there is nothing to complain of."""
         before = len(self.findings)
         written = any(one.check == "writing" and one.level == "ok" for one in self.findings)
-        self._met("scratch", _removed(self.scratch))
+        self._collect("scratch", _removed(self.scratch))
         if not written:
             del self.findings[before:]
 
 
 def _removed(scratch: Scratch) -> Iterator[Finding]:
-    """Remove the scratch objects; yield a finding where some are still listed. Raises: StoreError."""
     scratch.remove()
-    if left := [info.key for info in scratch.store.list(scratch.prefix)]:
+    if listed := [info.key for info in scratch.store.list(scratch.prefix)]:
         yield warn(
-            "scratch", f"{len(left)} objects of this examination are still listed", f"delete {scratch.prefix}"
+            "scratch",
+            f"{len(listed)} objects of this examination are still listed",
+            f"delete {scratch.prefix}",
         )

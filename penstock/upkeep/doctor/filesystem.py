@@ -1,4 +1,4 @@
-"""Abilities of a folder's file system: links, renames, durable writes, space, and its kind, by Linux."""
+"""Check a folder's file system on Linux: links, renames, durable writes, space, kind."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loader.storage.disk.new_file import fsync_directory
+from loader.storage.disk.folder_files import fsync_directory
 
 from ...units import number, share, size
 from .clock import compared
@@ -47,7 +47,7 @@ BUCKETS = {
     "fuse.blobfuse2",
     "fuse.geesefs",
 }
-"""Buckets mounted as if they were disks."""
+"""Buckets mounted as disks."""
 VOLATILE = {"tmpfs", "ramfs"}
 LAYERED = {"overlay", "aufs", "fuse.fuse-overlayfs"}
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "apfs", "hfs", "ufs"}
@@ -58,39 +58,38 @@ class Mount:
     """A mounted file system."""
 
     point: str
-    """The folder that it is mounted at."""
+    """Folder of the mount."""
     kind: str
     """Its type: 'ext4', 'nfs4', 'fuse.s3fs'."""
     device: str
-    """The device that is mounted there; some programs of FUSE give their name only here."""
+    """Mounted device; some FUSE programs give their name only here."""
 
 
 def mount_of(folder: str, table: str | None = None) -> Mount | None:
-    """Return the mount that holds `folder`.
-
-    None where the system does not tell. table: the text of /proc/self/mountinfo.
-    """
+    """Return the mount that holds `folder`, or None if unknown. table: the text of /proc/self/mountinfo."""
     if table is None:
         try:
             table = Path("/proc/self/mountinfo").read_text()
         except OSError:
             return None
-    path, found = os.path.realpath(folder), None
+    path, mount = os.path.realpath(folder), None
     for line in table.splitlines():
-        left, _, right = line.partition(" - ")
-        point = _unescaped(left.split()[4])
+        fields, _, right = line.partition(" - ")
+        point = _unescaped(fields.split()[4])
         below = path == point or path.startswith(point.rstrip("/") + "/")
-        if below and (found is None or len(point) >= len(found.point)):  # of equals the later one lies on top
+        if below and (
+            mount is None or len(point) >= len(mount.point)
+        ):  # the later of equal mounts lies on top
             kind, device = right.split()[:2]
             kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
-            found = Mount(point=point, kind=kind, device=_unescaped(device))
-    return found
+            mount = Mount(point=point, kind=kind, device=_unescaped(device))
+    return mount
 
 
 def _unescaped(text: str) -> str:
-    r"""Return a text of mountinfo, which writes blanks as \040."""
-    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, letter)
+    r"""Return a text of mountinfo, which escapes blanks as \040."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
     return text
 
 
@@ -103,59 +102,57 @@ SLOW_FSYNC_S = 0.1
 
 
 def file_system(folder: str) -> Iterator[Finding]:
-    """Yield the file system's kind, and the known faults of that kind."""
+    """Yield the file system's kind, and known faults of that kind."""
     check, mount = "file system", mount_of(folder)
     if mount is None:
         yield note(check, "this system does not tell what lies under a folder (no /proc/self/mountinfo)")
         return
-    told = f"{mount.kind} at {mount.point}"
+    where = f"{mount.kind} at {mount.point}"
     if mount.kind in BUCKETS:
-        what = f"{told}: a bucket that is mounted as a disk, whose creates and renames are not atomic"
+        what = f"{where}: a bucket that is mounted as a disk, whose creates and renames are not atomic"
         yield fail(check, what, "use the bucket by its URL: s3://, gs://, az://")
     elif mount.kind in NETWORK:
-        what = (
-            f"{told} from {mount.device}: a network file system; the findings below are of this client alone"
-        )
+        what = f"{where} from {mount.device}: a network file system; the findings below hold only for this client"
         do = "mount it with close-to-open consistency (no `nolock`, no long `actimeo`), or keep the root in a bucket"
         yield warn(check, what, do)
     elif mount.kind in VOLATILE:
         yield warn(
-            check, f"{told}: memory, gone with the next restart", "keep roots that shall last on a disk"
+            check, f"{where}: memory, gone with the next restart", "keep roots that shall last on a disk"
         )
     elif mount.kind in LAYERED:
         yield warn(
-            check, f"{told}: a container's own layer, gone with the container", "mount a volume for the root"
+            check, f"{where}: a container's own layer, gone with the container", "mount a volume for the root"
         )
     elif mount.kind in LOCAL:
-        yield ok(check, f"{told}, a local disk")
+        yield ok(check, f"{where}, a local disk")
     else:
-        what = f"{told} from {mount.device}: of a kind that is not known here: the findings below are of this client"
+        what = f"{where} from {mount.device}: of a kind that is not known here: the findings below are of this client"
         do = "find out whether other machines write there too, and what they see when; else keep the root in a bucket"
         yield warn(check, what, do)
 
 
 def space(folder: str) -> Iterator[Finding]:
-    """Yield the bytes, inodes and open files that are left."""
+    """Yield the remaining bytes, inodes and open files."""
     usage, table = shutil.disk_usage(folder), os.statvfs(folder)
-    told = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
+    what = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
     few_inodes = table.f_files and table.f_favail < FEW_INODES
     if few_inodes:
-        told += f", and {table.f_favail:,} inodes"
+        what += f", and {table.f_favail:,} inodes"
     if usage.free < FEW_BYTES or few_inodes:
         yield warn(
             "space",
-            told,
+            what,
             "free some or choose another disk: a writer that meets a full disk stops, and publishes nothing",
         )
     else:
-        yield ok("space", told)
+        yield ok("space", what)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files < FEW_FILES and files != resource.RLIM_INFINITY:
         yield warn("open files", f"a process may open {files} files", "raise it: `ulimit -n 65536`")
 
 
 def links(folder: str) -> Iterator[Finding]:
-    """Check hard links, which a create-only write is made of."""
+    """Check hard links, which create-only writes need."""
     source, target = os.path.join(folder, "link-from"), os.path.join(folder, "link-to")
     _write(source, b"linked")
     elsewhere = "keep the root on a POSIX file system (ext4, xfs, zfs, apfs) or in a bucket"
@@ -173,7 +170,7 @@ def links(folder: str) -> Iterator[Finding]:
 
 
 def durability(folder: str) -> Iterator[Finding]:
-    """Check that fsync works, of files and of folders; tell how long it takes (the median of five)."""
+    """Check fsync of files and folders; report its median time of five."""
     times = []
     for turn in range(FSYNCS):
         begun = time.perf_counter()
@@ -186,19 +183,19 @@ def durability(folder: str) -> Iterator[Finding]:
             return
         times.append(time.perf_counter() - begun)
     middle = sorted(times)[FSYNCS // 2]
-    told = f"a durable write of 4 KiB takes {number(1e3 * middle, 2)} ms"
+    what = f"a durable write of 4 KiB takes {number(1e3 * middle, 2)} ms"
     if middle > SLOW_FSYNC_S:
         yield warn(
             "fsync",
-            told,
+            what,
             "publishing makes some ten of them: larger parts, fewer versions, or a disk that is less busy",
         )
     else:
-        yield ok("fsync", told)
+        yield ok("fsync", what)
 
 
 def renames(folder: str) -> Iterator[Finding]:
-    """Check that a file that is replaced again and again is whole at every moment, with one of its two contents."""
+    """Check that a file that is replaced repeatedly is always whole."""
     target, data = os.path.join(folder, "renamed"), (b"a" * 65_536, b"b" * 65_536)
     _write(target, data[0])
     torn: list[str] = []
@@ -208,8 +205,8 @@ def renames(folder: str) -> Iterator[Finding]:
         while not done.is_set() and not torn:
             try:
                 with open(target, "rb") as file:
-                    if (found := file.read()) not in data:
-                        torn.append(f"a reader saw {len(found)} bytes of both")
+                    if (content := file.read()) not in data:
+                        torn.append(f"a reader saw {len(content)} bytes of both")
             except OSError as error:
                 torn.append(f"a reader met {error.strerror!r}")
 
@@ -236,11 +233,11 @@ def renames(folder: str) -> Iterator[Finding]:
 
 
 def names(folder: str) -> Iterator[Finding]:
-    """Check names: keys differ by case and by how a letter is composed; a file system may take two for one."""
+    """Check names: keys differ by case and composition, which a file system may ignore."""
     check = "names"
     _write(os.path.join(folder, "Case"), b"")
     if os.path.exists(os.path.join(folder, "cASE")):
-        do = "keep the root on a case-sensitive file system: fields or keys that differ by case alone are one file here"
+        do = "keep the root on a case-sensitive file system: fields or keys that differ only by case are one file here"
         yield warn(check, "upper and lower case are one", do)
         return
     _write(os.path.join(folder, "\u00fc"), b"")
@@ -255,7 +252,7 @@ def names(folder: str) -> Iterator[Finding]:
 
 
 def disk_clock(folder: str) -> Iterator[Finding]:
-    """Check the clock of the file system: a network disk stamps files with its server's clock."""
+    """Check the file system's clock: a network disk uses its server's."""
     path = os.path.join(folder, "clock")
     before = time.time()
     _write(path, b"")

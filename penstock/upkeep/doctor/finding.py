@@ -1,4 +1,4 @@
-"""The doctor's results: findings of four levels, and the report that holds them."""
+"""The doctor's findings, of four levels, and its report."""
 
 import textwrap
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ class Finding:
     check: str
     """The name of the check."""
     level: Level
-    """ok; note: a fact, or an unanswered question; warn: a future cost; fail: a root does not belong here as it is."""
+    """ok; note: a fact or an open question; warn: a future cost; fail: no place for a root as it is."""
     what: str
     """The result in words."""
     do: str = ""
     """Advice, or ""."""
 
     def to_text(self) -> str:
-        """Return 'fail  ranges   what ...', and below it the advice."""
+        """Return 'fail  ranges   what ...', with the advice below."""
         head = f"{self.level:<5} {self.check:<17} "
         lines = textwrap.wrap(self.what, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
         if self.do:
@@ -39,46 +39,46 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """Return a finding that all is as it should be."""
+    """Return a good finding."""
     return Finding(check=check, level="ok", what=what)
 
 
 def note(check: str, what: str, do: str = "") -> Finding:
-    """Return a finding that is neither good nor bad."""
+    """Return a neutral finding."""
     return Finding(check=check, level="note", what=what, do=do)
 
 
 def warn(check: str, what: str, do: str) -> Finding:
-    """Return a finding that will cost something one day."""
+    """Return a finding with a future cost."""
     return Finding(check=check, level="warn", what=what, do=do)
 
 
 def fail(check: str, what: str, do: str) -> Finding:
-    """Return a finding by which a root does not belong here as it is."""
+    """Return a finding that rules out a root here."""
     return Finding(check=check, level="fail", what=what, do=do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything about one store."""
+    """All findings about one store."""
 
     url: str
     """The store's URL."""
     findings: Sequence[Finding]
     """Findings, in the order of the examination."""
     native: str
-    """Means by which a loader here reads and checks samples of a disk."""
+    """The code by which a loader here reads and checks samples of a disk."""
 
     @property
     def failed(self) -> bool:
-        """True where anything is wrong enough to keep a root elsewhere."""
+        """True if a finding rules out a root here."""
         return any(finding.level == "fail" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "failed": self.failed}
 
     def to_text(self) -> str:
-        """Return a line per finding and the verdict."""
+        """Return a line per finding, and the verdict."""
         lines = [f"penstock doctor {self.url}", "", *(finding.to_text() for finding in self.findings)]
         return "\n".join([*lines, "", f"samples of a disk are read by: {self.native}", self._verdict()])
 

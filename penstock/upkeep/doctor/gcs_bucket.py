@@ -1,4 +1,4 @@
-"""The settings of a Google bucket, asked through google-cloud-storage."""
+"""Check the settings of a Google bucket through google-cloud-storage."""
 
 import json
 import re
@@ -57,7 +57,6 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _client(config: Mapping[str, Any], provider: Any) -> Any:
-    """Return a client with the options' credentials; else with Google's application default credentials."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage  # type: ignore[import-untyped]
     from google.oauth2.credentials import Credentials
@@ -89,7 +88,7 @@ def _settings(bucket: Any) -> Iterator[Finding]:
     if bucket.requester_pays:
         yield warn(
             "requester pays",
-            "yes: whoever reads is billed",
+            "yes: the reader is billed",
             "obstore names no project to bill, so that it is refused unless the credentials may bill the bucket's own "
             "(resourcemanager.projects.createBillingAssignment): read through gcsfs, with the option "
             'fsspec={"requester_pays": "PROJECT"}, or copy the root into a bucket without it',
@@ -113,7 +112,7 @@ def _settings(bucket: Any) -> Iterator[Finding]:
         yield fail("object lock", what, do)
     elif bucket.default_event_based_hold:
         yield fail(
-            "object lock", "every new object is held (default event-based hold)", "switch that default off"
+            "object lock", "a default event-based hold locks every new object", "switch that default off"
         )
     else:
         yield ok("object lock", "no retention policy, no default hold")
@@ -125,10 +124,7 @@ def _settings(bucket: Any) -> Iterator[Finding]:
 
 
 def _uploads(bucket: Any, endpoint: str, base: str) -> Finding:
-    """Return a finding about unfinished multipart uploads of the XML API, such as obstore's.
-
-    The library has no call that lists them. Raises: GoogleAuthError; OSError.
-    """
+    """Return a finding about unfinished multipart uploads of the XML API, which the library cannot list."""
     check, where = "uploads", f"{endpoint.rstrip('/')}/{quote(bucket.name)}?uploads"
     answer = bucket.client._http.get(where, params={"prefix": base}, timeout=10)
     if answer.status_code in (401, 403):
@@ -138,7 +134,7 @@ def _uploads(bucket: Any, endpoint: str, base: str) -> Finding:
     begun = [_fields(one) for one in _UPLOAD.findall(answer.text)]
     if not begun:
         return ok(check, "no unfinished multipart uploads")
-    oldest = min(begun, key=lambda one: one.get("Initiated", ""))
+    oldest = min(begun, key=lambda upload: upload.get("Initiated", ""))
     more = " and more" if "<IsTruncated>true<" in answer.text else ""
     what = f"{len(begun):,}{more} unfinished multipart uploads, the oldest of {oldest.get('Initiated', '')[:10]} of "
     do = (

@@ -1,4 +1,4 @@
-"""Lifecycle rules that would delete a root's files, or move them where they cannot be read. Pure functions."""
+"""Find lifecycle rules that would delete a root's files, or archive them unreadably. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,40 +10,40 @@ CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
 """Prefixes that a root loses without harm: their writers write them again."""
 ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
-"""Tiers that must be restored before they are read. (Google's ARCHIVE is slow to pay for, not to read.)"""
+"""Tiers that need a restore before a read. (Google's ARCHIVE can be read at once.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule that is switched on and asks for no tags, which no object of a root has."""
+    """An active rule without tags, which no object of a root has."""
 
     name: str
     """Its name, or ""."""
     prefix: str
-    """The prefix of keys in the bucket that it is for."""
+    """Prefix of the keys in the bucket that it affects."""
     deletes: str = ""
-    """The time of deletion, in words; "" for a rule that deletes nothing."""
+    """Time of deletion, in words; "" for none."""
     archives: str = ""
-    """The archive tier that it moves objects into, or ""."""
+    """Archive tier that it moves objects into, or ""."""
     aborts: bool = False
-    """True when it gives up unfinished uploads."""
+    """True if it aborts unfinished uploads."""
 
 
 def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """Yield the rules of a GetBucketLifecycleConfiguration answer that can meet a root's objects."""
-    for one in configured:
-        chosen = one.get("Filter", {})
+    """Yield the rules of a GetBucketLifecycleConfiguration answer that can affect a root."""
+    for rule in configured:
+        chosen = rule.get("Filter", {})
         chosen = {**chosen, **chosen.get("And", {})}
-        if one.get("Status") != "Enabled" or chosen.get("Tag") or chosen.get("Tags"):
+        if rule.get("Status") != "Enabled" or chosen.get("Tag") or chosen.get("Tags"):
             continue
-        expires = one.get("Expiration", {})
-        tiers = [move.get("StorageClass", "") for move in one.get("Transitions", ())]
+        expires = rule.get("Expiration", {})
+        tiers = [move.get("StorageClass", "") for move in rule.get("Transitions", ())]
         yield Rule(
-            name=one.get("ID", ""),
-            prefix=chosen.get("Prefix", one.get("Prefix", "")),
+            name=rule.get("ID", ""),
+            prefix=chosen.get("Prefix", rule.get("Prefix", "")),
             deletes=_when(expires.get("Days"), expires.get("Date")),
             archives=next((tier for tier in tiers if tier in ARCHIVES), ""),
-            aborts="AbortIncompleteMultipartUpload" in one,
+            aborts="AbortIncompleteMultipartUpload" in rule,
         )
 
 
@@ -53,23 +53,24 @@ NEVER_MET = {
 }
 """Conditions of Google's that no live object of a root meets."""
 ENDINGS = (".tar", ".parquet", ".json", ".jsonl", ".safetensors", ".html", ".md", ".jpg")
-"""Endings of the keys of a root."""
+"""Endings of a root's keys."""
 FURTHER = {
     "createdBefore": "written before",
     "matchesSuffix": "that end in",
     "matchesStorageClass": "of the storage class",
     "matchesPattern": "that match",
 }
-"""Condition that some of a root's objects may meet -> its words."""
+"""Condition that some objects of a root may meet -> its words."""
 
 
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """Yield the rules of a Google bucket that can meet a root's objects, which takes all conditions of a rule.
+    """Yield the rules of a Google bucket that can affect a root.
 
-    A rule may name several prefixes. Without an age it is carried out as soon as its other conditions hold.
+    All conditions of a rule must hold; without an age it acts as soon as the others do. A rule may name several
+    prefixes.
     """
-    for number, one in enumerate(configured):
-        condition, action = one.get("condition", {}), one.get("action", {}).get("type")
+    for number, rule in enumerate(configured):
+        condition, action = rule.get("condition", {}), rule.get("action", {}).get("type")
         old = condition.get("isLive") is False or int(condition.get("numNewerVersions") or 0) > 0
         if old or any(condition.get(name) is not None for name in NEVER_MET):
             continue
@@ -125,20 +126,18 @@ def _when(days: Any, date: Any) -> str:
 
 
 def _ends_a_key(ending: str) -> bool:
-    """Return whether a key of a root may end so."""
     return any(ending.endswith(one) or one.endswith(ending) for one in ENDINGS)
 
 
 def _when_of_gcs(condition: Mapping[str, Any]) -> str:
-    told = [_when(condition.get("age"), None) or "as soon as they are written"]
-    for name, words in FURTHER.items():
-        if given := condition.get(name):
-            told.append(f"those {words} {given if isinstance(given, str) else ' or '.join(given)}")
-    return ", ".join(told)
+    words = [_when(condition.get("age"), None) or "as soon as they are written"]
+    for name, phrase in FURTHER.items():
+        if value := condition.get(name):
+            words.append(f"those {phrase} {value if isinstance(value, str) else ' or '.join(value)}")
+    return ", ".join(words)
 
 
 def _reach(prefix: str, root: str) -> str | None:
-    """Return the part of the root that a prefix meets, in words; None for nothing that matters."""
     if root.startswith(prefix):
         return "the whole root (data/, log/ ...)"
     inside = prefix[len(root) :]

@@ -1,6 +1,6 @@
-"""The settings of an S3 bucket, asked through boto3, that a root would find out too late."""
+"""Check the settings and objects of an S3 bucket through boto3, a function per question."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -10,8 +10,167 @@ from loader.storage.cloud.s3 import s3_config
 from loader.storage.options import bucket_and_prefix
 from loader.storage.spec import redact, secret_values
 
-from .finding import Finding, note
-from .s3_questions import QUESTIONS, Bucket
+from .finding import Finding, fail, note, ok, warn
+from .lifecycle_rules import ARCHIVES, judged, rules_of_s3
+
+UNSET = {
+    *(
+        "NoSuchLifecycleConfiguration",
+        "ObjectLockConfigurationNotFoundError",
+        "ObjectLockConfigurationNotFound",
+    ),
+    "ServerSideEncryptionConfigurationNotFoundError",
+}
+AWS = ".amazonaws.com"
+"""Part of the addresses of Amazon's servers."""
+PAGES = 10
+"""Pages of 1,000 keys to search for archived objects."""
+
+
+class Bucket:
+    """A boto3 client with one bucket and the prefix of the root ('' or ends in '/')."""
+
+    def __init__(self, client: Any, name: str, prefix: str, config: Mapping[str, Any]) -> None:
+        self.client, self.name, self.prefix, self.config = client, name, prefix, config
+
+    def ask(self, verb: str, **more: Any) -> Any:
+        """Return the answer, {} if nothing is set. Raises: ClientError; BotoCoreError."""
+        from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+
+        payer = {"RequestPayer": "requester"} if self.config.get("request_payer") and "list" in verb else {}
+        try:
+            return getattr(self.client, verb)(Bucket=self.name, **payer, **more)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in UNSET:
+                return {}
+            raise
+
+
+def _encryption(bucket: Bucket) -> Iterator[Finding]:
+    check = "encryption"
+    rules = bucket.ask("get_bucket_encryption").get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
+    default = rules[0].get("ApplyServerSideEncryptionByDefault", {}) if rules else {}
+    if not str(default.get("SSEAlgorithm", "")).startswith("aws:kms"):
+        yield ok(check, f"{default.get('SSEAlgorithm') or 'none'} by default; no key of KMS is needed")
+        return
+    what = f"every object is encrypted with the KMS key {default.get('KMSMasterKeyID', 'aws/s3')}"
+    rights = "writers need kms:GenerateDataKey on it, readers kms:Decrypt"
+    if rules[0].get("BucketKeyEnabled"):
+        yield note(check, f"{what}, through a bucket key; {rights}")
+    else:
+        do = f"{rights}. Switch the bucket key on: without it each request is one of KMS too, paid and throttled"
+        yield warn(check, what, do)
+
+
+def _payer(bucket: Bucket) -> Iterator[Finding]:
+    if bucket.ask("get_bucket_request_payment").get("Payer") != "Requester":
+        yield ok("requester pays", "no: the bucket's owner pays for requests and transfer")
+    elif bucket.config.get("request_payer"):
+        yield note("requester pays", "yes, and the option requester_pays is given: the reader is billed")
+    else:
+        do = "give the option requester_pays=true; without it requests of other accounts are refused"
+        yield warn("requester pays", "yes: the reader is billed", do)
+
+
+def _versioning(bucket: Bucket) -> Iterator[Finding]:
+    status = bucket.ask("get_bucket_versioning").get("Status", "never switched on")
+    if status == "Enabled":
+        do = (
+            "add a lifecycle rule NoncurrentVersionExpiration (3 days, say): what a collector or a takedown deletes "
+            "stays as a noncurrent version until then, and is paid for"
+        )
+        yield warn("versioning", "Enabled: deleted and overwritten objects are kept", do)
+    else:
+        yield ok("versioning", str(status) if status == "Suspended" else "off")
+
+
+def _lock(bucket: Bucket) -> Iterator[Finding]:
+    check = "object lock"
+    configuration = bucket.ask("get_object_lock_configuration").get("ObjectLockConfiguration", {})
+    default = configuration.get("Rule", {}).get("DefaultRetention")
+    if configuration.get("ObjectLockEnabled") != "Enabled":
+        yield ok(check, "off")
+    elif default:
+        term = f"{default['Days']} days" if default.get("Days") else f"{default.get('Years')} years"
+        do = "use a bucket without default retention: neither a collector nor a takedown can delete here before that"
+        yield fail(check, f"every new object is locked for {term} ({default.get('Mode')})", do)
+    else:
+        do = "lock nothing below the root: a takedown stays 'incomplete' as long as a lock lasts"
+        yield warn(check, "on, without a default: single objects may be locked", do)
+
+
+def _lifecycle(bucket: Bucket) -> Iterator[Finding]:
+    rules = bucket.ask("get_bucket_lifecycle_configuration").get("Rules", [])
+    yield from judged(rules_of_s3(rules), bucket.prefix)
+
+
+def _uploads(bucket: Bucket) -> Iterator[Finding]:
+    check = "uploads"
+    answer = bucket.ask("list_multipart_uploads", Prefix=bucket.prefix)
+    uploads = answer.get("Uploads", [])
+    if not uploads:
+        yield ok(check, "no unfinished multipart uploads")
+        return
+    count = f"{len(uploads):,}{' and more' if answer.get('IsTruncated') else ''}"
+    dated = [upload for upload in uploads if "Initiated" in upload]  # some servers leave it out
+    oldest = min(dated, key=lambda upload: upload["Initiated"], default=uploads[0])
+    since = f"the oldest of {oldest['Initiated']:%Y-%m-%d} of" if dated else "one of"
+    what = f"{count} unfinished multipart uploads, {since} {oldest['Key']!r}"
+    do = (
+        "their parts are paid for and seen in no listing: a lifecycle rule AbortIncompleteMultipartUpload gives them "
+        f"up, or `aws s3api abort-multipart-upload --bucket {bucket.name} --key {oldest['Key']} --upload-id "
+        f"{oldest['UploadId']}`"
+    )
+    yield warn(check, what, do)
+
+
+def _tiers(bucket: Bucket) -> Iterator[Finding]:
+    check, looked, archived, more = "tiers", 0, list[str](), dict[str, str]()
+    for _ in range(PAGES):
+        answer = bucket.ask("list_objects_v2", Prefix=bucket.prefix, **more)
+        for entry in answer.get("Contents", []):
+            looked += 1
+            if entry.get("StorageClass") in ARCHIVES:
+                archived.append(entry["Key"])
+        if not answer.get("IsTruncated") or "NextContinuationToken" not in answer:
+            break
+        more = {"ContinuationToken": answer["NextContinuationToken"]}
+    if archived:
+        do = (
+            "restore them, then read: `aws s3api restore-object --bucket "
+            f"{bucket.name} --key {archived[0]} --restore-request Days=7`; it takes minutes to two days"
+        )
+        yield fail(
+            check, f"{len(archived):,} of {looked:,} objects lie in an archive tier ({archived[0]} ...)", do
+        )
+    else:
+        yield ok(check, f"of {looked:,} objects looked at none lies in an archive tier")
+
+
+def _region(bucket: Bucket) -> Iterator[Finding]:
+    there = bucket.ask("get_bucket_location").get("LocationConstraint") or "us-east-1"
+    there = "eu-west-1" if there == "EU" else there
+    here, endpoint = bucket.config["region"], str(bucket.config.get("endpoint") or AWS)
+    if there == here or AWS not in endpoint:  # other servers may name their regions freely
+        yield ok("region", f"the bucket lies in {there}")
+    else:
+        yield warn(
+            "region", f"the bucket lies in {there}, requests go to {here}", f"give the option region={there}"
+        )
+
+
+QUESTIONS: dict[str, Callable[[Bucket], Iterator[Finding]]] = {
+    "region": _region,
+    "encryption": _encryption,
+    "requester pays": _payer,
+    "versioning": _versioning,
+    "object lock": _lock,
+    "lifecycle": _lifecycle,
+    "uploads": _uploads,
+    "tiers": _tiers,
+}
+"""Check -> question. Raises: ClientError; BotoCoreError."""
+
 
 DENIED = {"AccessDenied", "403", "AllAccessDisabled", "AccessDeniedException", "UnauthorizedOperation"}
 STRANGERS = {
@@ -35,7 +194,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         import boto3
         from botocore.config import Config  # type: ignore[import-untyped]
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
     except ImportError:
         raise MissingDependency(
@@ -76,7 +235,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             code = str(error.response.get("Error", {}).get("Code", ""))
             yield _refused(check, code)
             if code in STRANGERS:
-                break  # it answers everything so
+                break  # it answers every question so
         except BotoCoreError as error:
             yield _not_asked(check, error, secrets)
         except (ResponseParserError, ParseError, LookupError, TypeError, ValueError) as error:
@@ -101,14 +260,13 @@ def _refused(check: str, code: str) -> Finding:
 
 
 def _keys(provider: Any) -> dict[str, Any]:
-    """Return a provider's keys by boto3's names; {} leaves it to find them as it does."""
     if provider is None:
         return {}
-    given = provider()
+    credentials = provider()
     return {
-        "aws_access_key_id": given["access_key_id"],
-        "aws_secret_access_key": given["secret_access_key"],
-        "aws_session_token": given.get("token"),
+        "aws_access_key_id": credentials["access_key_id"],
+        "aws_secret_access_key": credentials["secret_access_key"],
+        "aws_session_token": credentials.get("token"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The content and the kind of the store at a URL."""
+"""Check the content and the kind of the store at a URL."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,13 +23,13 @@ PROVIDERS = {
     "abfs": (azure_endpoint, azure_container),
     "abfss": (azure_endpoint, azure_container),
 }
-"""Scheme -> the functions that return its server's URL and yield its settings; both take a URL and options."""
+"""Scheme -> functions of (URL, options) that return its server's URL and yield its settings."""
 
 DISK = (space, links, durability, renames, names, disk_clock)
 
 
 def root(store: Store) -> Iterator[Finding]:
-    """Check whether a root is there, could be made, or not. 1 request, and 1 listing where there is none."""
+    """Check whether a root exists or could be made. 1 request, and 1 listing if there is none."""
     try:
         check_root(store)
     except FormatTooNew as error:
@@ -55,10 +55,7 @@ def clock(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield findings about a bucket's settings; nothing for a store without a bucket.
-
-    Raises: InvalidStore; MissingDependency.
-    """
+    """Yield findings about a bucket's settings. Raises: InvalidStore; MissingDependency."""
     provider = PROVIDERS.get(url.split("://", 1)[0])
     if "fsspec" in options:
         yield note("settings", "opened through fsspec: what a bucket's owner has set was not asked for")
@@ -67,7 +64,7 @@ def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def disk(folder: str) -> Iterator[Finding]:
-    """Yield a folder's file system, tried out in that folder. Raises: OSError."""
+    """Yield findings about a folder's file system, tested in that folder. Raises: OSError."""
     yield from file_system(folder)
-    for look in DISK:
-        yield from look(folder)
+    for probe in DISK:
+        yield from probe(folder)

@@ -1,6 +1,6 @@
-"""The collector: it finds unneeded stored bytes, counts for how long they were unneeded, and deletes them."""
+"""The collector: finds unneeded objects, counts for how long, and deletes them."""
 
-from .clock import Moment
+from .clients import Moment
 from .collector import Options, collect
 from .retention import Policy, retire_by_policy, retirements
 

@@ -1,4 +1,4 @@
-"""The owner of each object under `data/`, and the reason why it may go: pieces of a listing held against the log."""
+"""Classify the objects under `data/`: their dataset, and why they may go, from a listing and the log."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ OURS = (
     r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
     rf"(?:manifest-[0-9a-f]{{16}}\.json|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
 )
-"""Every name that a writer gives under `data/`, in a folder also to its unfinished files."""
+"""Every name that a writer gives under `data/`, also to unfinished files of a folder."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)
 WHY = ("foreign", "open transaction", "live", "retired version", "aborted transaction", "leftover")
-_NOBODYS = ("", FOREIGN)
+_FOREIGN = ("", FOREIGN)
 _NOTHING = (0, 0)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums of the objects that a look found."""
+    """Sums of the listed objects."""
 
     sums: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """(dataset or "", state in `WHY` or reason of a side object) -> (objects, bytes)."""
@@ -33,12 +33,11 @@ class Tally:
     """Keys of the first twenty foreign objects."""
 
     def add(self, dataset: str, what: str, objects: int, nbytes: int) -> None:
-        """Count so many more."""
         before = self.sums.get((dataset, what), _NOTHING)
         self.sums[dataset, what] = before[0] + objects, before[1] + nbytes
 
     def add_foreign(self, keys: list[str], nbytes: int = 0) -> None:
-        """Count foreign objects; the first twenty are named."""
+        """Count foreign objects, and name the first twenty."""
         self.add("", WHY[FOREIGN], len(keys), nbytes)
         self.foreign += keys[: 20 - len(self.foreign)]
 
@@ -48,42 +47,43 @@ def sorter(
 ) -> Callable[[pa.RecordBatch], pa.Table]:
     """Return a function that counts a piece of a listing and returns its condemned objects.
 
-    They are a table of key, nbytes, dataset, txn, why. A link is foreign. kept: ids of the versions that stay. Takes 1
-    s per million objects.
+    They are a table of key, nbytes, dataset, txn, why. A link is foreign. Takes 1 s per million objects. kept: ids of
+    the versions that stay.
     """
     fates: dict[str, tuple[str, int]] = {}
 
     def fate_of(txn: str) -> tuple[str, int]:
-        """Return (dataset, the state of the transaction's objects unless a version refers to them)."""
         if txn not in fates:
             known = state.txns.get(txn)
-            fates[txn] = _NOBODYS if known is None else (known.dataset, _fate(known, state, kept))
+            fates[txn] = _FOREIGN if known is None else (known.dataset, _fate(known, state, kept))
         return fates[txn]
 
     def sort_out(batch: pa.RecordBatch) -> pa.Table:
         keys, sizes = batch.column("key"), batch.column("nbytes")
         txns = pc.struct_field(pc.extract_regex(keys, OURS), "txn").dictionary_encode()
         names: list[str] = txns.dictionary.to_pylist()
-        found = [fate_of(name) for name in names]
+        fates_of_txns = [fate_of(name) for name in names]
         at = txns.indices.fill_null(len(names)).to_numpy()
-        fate = np.array([what for _, what in found] + [FOREIGN], np.int8)[at]
+        fate = np.array([what for _, what in fates_of_txns] + [FOREIGN], np.int8)[at]
         fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN
         fate[(fate != FOREIGN) & live.within(keys).to_numpy(zero_copy_only=False)] = LIVE
         numbers: dict[str, int] = {}
-        of = np.array([numbers.setdefault(dataset, len(numbers)) for dataset, _ in [*found, _NOBODYS]])[at]
+        of = np.array(
+            [numbers.setdefault(dataset, len(numbers)) for dataset, _ in [*fates_of_txns, _FOREIGN]]
+        )[at]
         datasets = list(numbers)
         _count(tally, datasets, of, fate, sizes.to_numpy())
         foreign = np.flatnonzero(fate == FOREIGN)
         if len(foreign):
             tally.add_foreign(keys.take(foreign).to_pylist(), pc.sum(sizes.take(foreign)).as_py())
-        gone = np.flatnonzero(fate > LIVE)
+        condemned = np.flatnonzero(fate > LIVE)
         return pa.table(
             {
-                "key": keys.take(gone),
-                "nbytes": sizes.take(gone),
-                "dataset": pa.array(datasets, pa.large_string()).take(pa.array(of[gone])),
-                "txn": txns.take(gone).cast(pa.large_string()),
-                "why": pa.array(np.array(WHY, object)[fate[gone]], pa.large_string()),
+                "key": keys.take(condemned),
+                "nbytes": sizes.take(condemned),
+                "dataset": pa.array(datasets, pa.large_string()).take(pa.array(of[condemned])),
+                "txn": txns.take(condemned).cast(pa.large_string()),
+                "why": pa.array(np.array(WHY, object)[fate[condemned]], pa.large_string()),
             }
         )
 
@@ -100,11 +100,10 @@ def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:
 
 
 def _count(tally: Tally, datasets: list[str], of: np.ndarray, fate: np.ndarray, nbytes: np.ndarray) -> None:
-    """Count objects of numbered `datasets`: of, fate, nbytes: of each. Takes a few passes, however many datasets."""
     kind = of * len(WHY) + fate
     objects, total = np.bincount(kind), np.zeros(len(datasets) * len(WHY), np.int64)
     np.add.at(total, kind, nbytes)  # weights of bincount are floats, which lose bytes beyond 2^53
-    for one in np.flatnonzero(objects).tolist():
-        dataset, what = divmod(one, len(WHY))
+    for number in np.flatnonzero(objects).tolist():
+        dataset, what = divmod(number, len(WHY))
         if what != FOREIGN:
-            tally.add(datasets[dataset], WHY[what], int(objects[one]), int(total[one]))
+            tally.add(datasets[dataset], WHY[what], int(objects[number]), int(total[number]))

@@ -1,22 +1,28 @@
-"""The clients that are alive, as far as a collector can tell: their counters move, or a data job's folder changes.
+"""Find live clients by their signs of life: moving counters, changing folders of data jobs.
 
-The notes of a collector: the signs of life that it saw, and for how long, on its own clock and no other.
+A collector notes signs and how long each has been silent, by its own clock:
 
-    collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [what it said,
-                                   silent_us]}}; the checksum is that of a log entry
-    collect/<name>/plan.parquet    what is condemned, and for how long; see `plan.py`
+    collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [sign, silent_us]}};
+                                   a checksum as of log entries
+    collect/<name>/plan.parquet    condemned objects with their ages; see `plan.py`
 
-A name stands for a clock: a collector that runs on several machines has a name on each, and begins with nothing there.
-Durations are added up from look to look; `clock.py` defines how much of the time between two counts.
+A name stands for a clock: a collector has a name on each machine. Within one boot the time since its start counts.
+Between boots or machines there are only wall clocks, and a correction can make years of no time, so the caller bounds
+what such a step counts.
 """
 
 import hashlib
 import logging
+import os
 import re
+import secrets
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 from loader.dataset.leases import FOLDER as LEASES
 from loader.dataset.leases import LeaseRecord, Leases, read_heartbeat
@@ -30,22 +36,105 @@ from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
 from loader.storage.store import TEMPORARY, UNFINISHED, ObjectInfo
 
-from .clock import Moment, passed
+SLACK_US = 1_000_000
+"""Backward step of a wall clock without a warning, in microseconds."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A moment on two clocks."""
+
+    at_us: int
+    """Wall clock, UTC microseconds since 1970."""
+    run: str = ""
+    """Name of the machine's boot, or ""."""
+    run_us: int = 0
+    """Microseconds since that boot."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the moment as notes store it."""
+        return {"at_us": self.at_us, "run": self.run, "run_us": self.run_us}
+
+    @staticmethod
+    def from_json(body: Mapping[str, object]) -> "Moment":
+        """Return the moment of notes; earlier releases stored only the wall clock. Raises: KeyError; ValueError."""
+        return Moment(
+            at_us=int(str(body["at_us"])),
+            run=str(body.get("run", "")),
+            run_us=int(str(body.get("run_us", 0))),
+        )
+
+
+def now() -> Moment:
+    """Return this machine's moment. Its run is the boot on Linux, sleep included, and this process elsewhere."""
+    at_us = time.time_ns() // 1000
+    if boot := _boot():
+        return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
+    return Moment(at_us=at_us, run=_process(), run_us=time.monotonic_ns() // 1000)
+
+
+def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
+    """Return the microseconds between two looks that count. most_us: most by wall clocks.
+
+    None at a first look, or if only wall clocks compare and the time went back: earlier observations no longer count.
+    """
+    if before is None:
+        return None
+    if before.run and before.run == now.run:
+        return max(now.run_us - before.run_us, 0)  # less: a machine that was restored to an earlier state
+    wall_us = now.at_us - before.at_us
+    if wall_us < -SLACK_US:
+        logger.warning(
+            "the clock stands %d s before the last look: every grace begins again", -wall_us // 10**6
+        )
+        return None
+    if wall_us > most_us:
+        logger.warning(
+            "%d s since the last look, by wall clocks of two runs of a machine, or of two machines: %d s of it count",
+            wall_us // 10**6,
+            most_us // 10**6,
+        )
+    return min(max(wall_us, 0), most_us)
+
+
+def earliest_us(before: Moment | None, now: Moment) -> int:
+    """Return the wall clock's time, or an earlier look's time plus the time since, whichever is earlier.
+
+    A clock put forward meanwhile makes nothing older.
+    """
+    if before is None or not before.run or before.run != now.run:
+        return now.at_us
+    return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))
+
+
+@cache
+def _boot() -> str:
+    try:
+        return f"{_BOOT_ID.read_text().strip()} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return ""
+
+
+@cache
+def _process() -> str:
+    return f"process-{secrets.token_hex(8)}"
+
 
 FORMAT = 1
 JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
-"""Microseconds; a job is dead when its folder has not changed for so long."""
+"""A job is dead once its folder is unchanged for so long, in microseconds."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
-"""Prefixes of all that a root has beside `data/`, files at the top first, ascending."""
+"""All prefixes of a root but `data/`, ascending."""
 _UNFINISHED = re.compile(rf"(.+/)?{UNFINISHED}", re.DOTALL)
 _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-logger = logging.getLogger(__name__)
 
-Said = str
-"""The content of a sign of life: its counter and holder, or ""."""
+Sign = str
+"""Content of a sign of life: counter and holder, or ""."""
 
 
 def own_name() -> str:
@@ -64,34 +153,31 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """Signs of life, as they were at a look."""
+    """Signs of life of one look."""
 
     at: Moment | None = None
-    """The time of the look; None before the first."""
-    said: Mapping[str, tuple[Said, int]] = field(default_factory=dict)
-    """Key -> (content, microseconds for which it has been the same)."""
+    """Time of the look; None before the first."""
+    states: Mapping[str, tuple[Sign, int]] = field(default_factory=dict)
+    """Key -> (sign, microseconds for which it has been the same)."""
 
     def silent_us(self, key: str) -> int:
-        """Return the microseconds for which a sign has said the same; 0 for one that was not there."""
-        return self.said[key][1] if key in self.said else 0
+        """Return for how long a sign has been the same, in microseconds; 0 for a new one."""
+        return self.states[key][1] if key in self.states else 0
 
-    def after(self, now: Mapping[str, Said], at: Moment, most_us: int) -> "Signs":
-        """Return the signs after another look. now: key -> content; most_us: as for `passed`."""
+    def after(self, now: Mapping[str, Sign], at: Moment, most_us: int) -> "Signs":
+        """Return the signs after another look. now: key -> sign. most_us: as for `passed`."""
         step = passed(self.at, at, most_us)
         silent = {
-            key: self.said[key][1] + step
-            if step is not None and key in self.said and self.said[key][0] == said
+            key: self.states[key][1] + step
+            if step is not None and key in self.states and self.states[key][0] == sign
             else 0
-            for key, said in now.items()
+            for key, sign in now.items()
         }
-        return Signs(at=at, said={key: (said, silent[key]) for key, said in now.items()})
+        return Signs(at=at, states={key: (sign, silent[key]) for key, sign in now.items()})
 
 
 def read_signs(store: Store, name: str) -> Signs:
-    """Return the notes of the collector's last look; empty when it never looked, or the notes are damaged.
-
-    Raises: FormatTooNew.
-    """
+    """Return the notes of the last look, empty if there are none or they are damaged."""
     key = f"{FOLDER}{name}/signs.json"
     try:
         body = parse_json_object(store.get(key).data)
@@ -101,8 +187,8 @@ def read_signs(store: Store, name: str) -> Signs:
             )
         if body.get("checksum") != checksum_of(body):
             raise ValueError("its checksum does not hold")
-        said = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
-        return Signs(at=Moment.from_json(body), said=said)
+        states = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
+        return Signs(at=Moment.from_json(body), states=states)
     except ObjectNotFound:
         return Signs()
     except FormatTooNew:
@@ -113,10 +199,10 @@ def read_signs(store: Store, name: str) -> Signs:
 
 
 def write_signs(store: Store, name: str, signs: Signs) -> None:
-    """Write the notes for the next look. Raises: StoreError."""
-    said = {key: [what, silent] for key, (what, silent) in signs.said.items()}
+    """Write the notes for the next look."""
+    states = {key: [what, silent] for key, (what, silent) in signs.states.items()}
     assert signs.at is not None
-    body = {"format": FORMAT, **signs.at.to_json(), "signs": said}
+    body = {"format": FORMAT, **signs.at.to_json(), "signs": states}
     store.put(f"{FOLDER}{name}/signs.json", canonical({**body, "checksum": checksum_of(body)}))
 
 
@@ -128,42 +214,42 @@ class Clients:
     """The signs of life of one look."""
 
     signs: Signs
-    """Those of transactions and leases, with the time for which they have been silent."""
+    """Signs of transactions and leases, with their silence."""
     leases: Sequence[LeaseRecord]
-    """Leases that were there."""
+    """Leases of the look."""
     unfinished: Sequence[ObjectInfo]
-    """Files beside `data/` that writers have not finished, in key order."""
+    """Unfinished files outside `data/`, by key."""
     silence_us: int
-    """Microseconds; a client whose sign has said the same for so long is dead."""
+    """A client is dead once its sign has been the same for so long, in microseconds."""
 
-    def is_dead(self, key: str, said: Said) -> bool:
-        """Return whether the sign of life has long been silent and still is."""
-        known = self.signs.said.get(key)
-        return known is not None and known[0] == said and known[1] >= self.silence_us
+    def is_dead(self, key: str, sign: Sign) -> bool:
+        """Return whether this sign has long been the same."""
+        known = self.signs.states.get(key)
+        return known is not None and known[0] == sign and known[1] >= self.silence_us
 
-    def left_jobs(self) -> set[str]:
+    def dead_jobs(self) -> set[str]:
         """Return the folders of dead jobs, 'jobs/<id>/'."""
-        said = self.signs.said.items()
-        return {key for key, (_, us) in said if _JOB.fullmatch(key) and us >= JOB_SILENCE_US}
+        states = self.signs.states.items()
+        return {key for key, (_, us) in states if _JOB.fullmatch(key) and us >= JOB_SILENCE_US}
 
-    def left_files(self) -> list[ObjectInfo]:
-        """Return the unfinished files that have long been as they are: their writers were killed."""
-        return [one for one in self.unfinished if self.is_dead(one.key, _file_said(one))]
+    def files_of_dead(self) -> list[ObjectInfo]:
+        """Return the unfinished files of killed writers."""
+        return [one for one in self.unfinished if self.is_dead(one.key, _file_sign(one))]
 
     def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
-        """Return the current leases that count."""
-        return [one for one in leases if not self.is_dead(one.key, _said(one))]
+        """Return the leases of live readers."""
+        return [one for one in leases if not self.is_dead(one.key, _lease_sign(one))]
 
     def dead(self) -> list[LeaseRecord]:
         """Return the leases that claim nothing any more."""
-        return [one for one in self.leases if self.is_dead(one.key, _said(one))]
+        return [one for one in self.leases if self.is_dead(one.key, _lease_sign(one))]
 
     def silent_txns(self, state: State) -> list[str]:
         """Return the open transactions without a live writer."""
         return [
             txn
             for txn in open_txns(state)
-            if (known := self.signs.said.get(_key(txn))) is not None and known[1] >= self.silence_us
+            if (known := self.signs.states.get(_key(txn))) is not None and known[1] >= self.silence_us
         ]
 
 
@@ -172,42 +258,43 @@ def open_txns(state: State) -> list[str]:
     return [txn.txn for txn in state.txns.values() if txn.status == "open"]
 
 
-def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Clients:
+def read_clients(
+    store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int
+) -> Clients:
     """Read all signs of life, after `state` was read, and note them under the collector's name.
 
-    A lease that was seen at the look before is asked for, listed or not. A request per open transaction, per lease, a
-    listing of jobs, and three more; in a folder of this machine a walk through all but `data/`. Raises: StoreError.
+    Costs a request per open transaction and lease, a listing of jobs, and three more; in a folder of this machine a
+    walk through all but `data/`.
     """
     before = read_signs(store, name)
-    known = (key for key in before.said if key.startswith(LEASES) and not is_unfinished(key))
+    known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
     there, txns = leases.read(known), open_txns(state)
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
-    said: dict[str, Said] = {one.key: _said(one) for one in there}
-    said |= dict(zip(map(_key, txns), beats, strict=True))
-    said |= {folder: said_by(objects) for folder, objects in job_folders(store).items()}
+    signs_now: dict[str, Sign] = {one.key: _lease_sign(one) for one in there}
+    signs_now |= dict(zip(map(_key, txns), beats, strict=True))
+    signs_now |= {folder: sign_of_job(objects) for folder, objects in job_folders(store).items()}
     unfinished = list(_unfinished(store))
-    said |= {one.key: _file_said(one) for one in unfinished}
-    signs = before.after(said, at, silence_us // 2)
+    signs_now |= {one.key: _file_sign(one) for one in unfinished}
+    signs = before.after(signs_now, at, silence_us // 2)
     clients = Clients(signs=signs, leases=there, unfinished=unfinished, silence_us=silence_us)
     write_signs(store, name, clients.signs)
     return clients
 
 
 def _unfinished(store: Store) -> Iterator[ObjectInfo]:
-    """Yield the files that writers have not finished, with the names that penstock gives; none in a bucket."""
     for folder in FOLDERS if isinstance(store, LocalStore) else ():
         for info, link in list_in_place(store, folder):
             if not link and is_unfinished(info.key) and _UNFINISHED.fullmatch(info.key):
                 yield info
 
 
-def _file_said(info: ObjectInfo) -> Said:
+def _file_sign(info: ObjectInfo) -> Sign:
     return f"{info.nbytes} {info.etag}"
 
 
 def job_folders(store: Store) -> dict[str, dict[str, str]]:
-    """Return 'jobs/<id>/' -> key -> change token, of all data jobs. A listing. Raises: StoreError."""
+    """Return 'jobs/<id>/' -> key -> change token, of all data jobs. Costs a listing."""
     folders: dict[str, dict[str, str]] = {}
     for info, _ in list_in_place(store, JOBS):
         folder = job_folder(info.key)
@@ -217,29 +304,26 @@ def job_folders(store: Store) -> dict[str, dict[str, str]]:
 
 
 def job_folder(key: str) -> str:
-    """Return the 'jobs/<id>/' of an object of a data job, "" for another one."""
-    found = _JOB.match(key)
-    return found[0] if found else ""
+    """Return the 'jobs/<id>/' of a data job's object, or ""."""
+    match = _JOB.match(key)
+    return match[0] if match else ""
 
 
-def said_by(objects: Mapping[str, str]) -> Said:
+def sign_of_job(objects: Mapping[str, str]) -> Sign:
     """Return the sign of life of a job: a hash of its folder, which changes while a process works on it or waits."""
     lines = "".join(f"{key} {token}\n" for key, token in objects.items())
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
-    """Return the seconds for which a collector has not seen a lease move.
-
-    0 when it moved since its last look, None when it never saw it.
-    """
-    known = signs.said.get(lease.key)
+    """Return for how long a collector has seen a lease unchanged, in s; 0 if it moved since, None if never seen."""
+    known = signs.states.get(lease.key)
     if known is None:
         return None
-    return 0.0 if known[0] != _said(lease) else (known[1] + (passed(signs.at, now, 2**63) or 0)) / 1e6
+    return 0.0 if known[0] != _lease_sign(lease) else (known[1] + (passed(signs.at, now, 2**63) or 0)) / 1e6
 
 
-def _said(lease: LeaseRecord) -> Said:
+def _lease_sign(lease: LeaseRecord) -> Sign:
     return f"{lease.beat} {lease.holder}"
 
 
@@ -247,7 +331,7 @@ def _key(txn: str) -> str:
     return f"heartbeats/{txn}.json"
 
 
-def _beat(store: Store, txn: str) -> Said:
+def _beat(store: Store, txn: str) -> Sign:
     try:
         beat = read_heartbeat(store, txn)
     except InvalidName:  # a name of the caller's that no heartbeat can have

@@ -1,10 +1,9 @@
-"""One look of the collector at a root: who lives, what is condemned and for how long; and with `apply`, the sweep.
+"""One look of the collector at a root: who lives, what is condemned and for how long; with `apply`, the sweep.
 
-    list data/ -> read the log -> who is alive -> abort who is not -> what must stay -> the rest: plan -> sweep
+    list data/ -> read the log -> find live clients -> abort dead ones -> find needed objects -> plan the rest -> sweep
 
-The order matters. The listing is older than the log that it is compared with, so no concurrent upload is
-taken for garbage. Leases are read after the log, so a reader that opened a version before it was retired is seen.
-Nothing is decided on another machine's clock.
+The order matters. The listing is older than the log, so no concurrent upload counts as garbage. Leases are read after
+the log, so a reader that opened a version before its retirement is seen. No other machine's clock decides.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -24,14 +23,12 @@ from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFo
 from loader.storage.external_shards import FOREIGN
 
 from .classify import Tally, sorter
-from .clients import FOLDERS, JOBS, Clients, check_name, look, own_name
-from .clock import Moment, now
+from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
 from .deleted_record import PrimaryRecord, Record, swept_by_primary
-from .listing import listed
 from .needed import References, Unreadable, owners, protected, references
-from .plan import Plan, planned
+from .plan import Plan, listed, planned
 from .report import Report
-from .side_objects import Gone, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
+from .side_objects import SideObject, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
 from .side_objects import leases as dead_leases
 from .sweep import Caps, last_look, sweep
 
@@ -41,30 +38,27 @@ SILENCE_S = 72 * HOUR_S
 MAX_OBJECTS = 100_000
 MAX_BYTES = 10 * 2**40
 MOST = 2**63 - 1
-"""Objects, bytes or microseconds that a number of a plan can hold: more than that is without end."""
+"""Largest number in a plan; stands for infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of a collector. Any of the numbers may be infinite.
-
-    Raises: InvalidRuntime; InvalidName.
-    """
+    """The options of a collector; numbers may be infinite. Raises: InvalidRuntime; InvalidName."""
 
     name: str | None = None
     """The collector's name, which stands for a machine; None: this machine's."""
     grace_s: float = GRACE_S
-    """Seconds that an object has to be condemned before it is deleted."""
+    """Seconds between condemnation and deletion."""
     silence_s: float = SILENCE_S
-    """Seconds that a heartbeat or lease may say the same before its holder is dead; at least two renewals."""
+    """Seconds after which an unchanged heartbeat or lease is dead; at least two renewals."""
     max_objects: int = MAX_OBJECTS
-    """Most objects that one sweep deletes."""
+    """Most objects that a sweep deletes."""
     max_bytes: int = MAX_BYTES
-    """Most bytes that one sweep deletes."""
+    """Most bytes that a sweep deletes."""
     dataset: str | None = None
-    """The only dataset whose objects are swept and transactions aborted; None: all."""
+    """The only dataset to sweep and abort in; None: all."""
     condemned: Collection[str] = field(default=())
-    """Ids of versions that, once retired, neither tags, aliases nor leases keep: of a takedown, or given up."""
+    """Ids of retired versions that neither names nor leases keep."""
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -80,7 +74,7 @@ class Options:
         least = 2 * renewal.RENEW_EVERY_S
         if self.silence_s < least:
             raise InvalidRuntime(
-                f"silence_s = {self.silence_s:g}; at least {least:g} is needed: who is alive shows it every "
+                f"silence_s = {self.silence_s:g}; at least {least:g} is needed: clients renew every "
                 f"{renewal.RENEW_EVERY_S:g} s"
             )
         object.__setattr__(self, "name", check_name(own_name() if self.name is None else self.name))
@@ -94,20 +88,19 @@ def collect(
     now_us: int | None = None,
     at: Moment | None = None,
 ) -> Report:
-    """Look at a root and note the signs of life and the condemned objects.
+    """Look at a root; note signs of life and condemned objects.
 
-    With `apply`, abort the transactions of the dead, and delete objects that have been condemned for `grace_s`. Any
-    number of collectors may work on a root at once. On a mirror nothing is deleted but the objects on the primary's
-    record of deletions. Of a root with mirrors only the primary is used.
+    With `apply`, abort transactions of dead writers, and delete objects condemned for `grace_s`. Any number of
+    collectors may run at once. A mirror loses only objects that its primary recorded as deleted.
 
-    at: the time of clocks, by default this machine's; now_us: the time of a wall clock, where there is no other.
+    at: time of both clocks, by default this machine's; now_us: time of a wall clock.
 
-    Costs a listing of `data/`, of adopted objects, of seals, two of jobs, and five of small folders; in a folder of
-    this machine a walk through all. A request per version that stays, per open transaction, lease, table of shards and
-    table of registered objects. Memory: 0.2 KB per object that is referenced or condemned, or of a data job.
+    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk through a
+    folder. Costs a request per kept version, open transaction, lease, and table of shards or registered objects.
+    Memory: 0.2 KB per referenced or condemned object.
 
-    Raises: NotARoot; VersionNotFound where the root has no such dataset; Corrupt, ObjectNotFound where the objects of a
-    version cannot be told; Conflict where the root was moved elsewhere meanwhile; StoreError.
+    Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt, ObjectNotFound if a version's objects are
+    unknown; Conflict if the root moved meanwhile.
     """
     options = options or Options()
     root = root.alone  # mirrors have notes, leases and copies of the log of their own
@@ -118,13 +111,13 @@ def collect(
         _check_dataset(root, root.log.refresh(), options.dataset)  # of a root, of a format that we know
         listing = stack.enter_context(listed(root.store, "data/"))
         state, leases = root.log.refresh(), Leases(root.store)
-        clients = look(root.store, name, state, leases, at, silence_us)
+        clients = read_clients(root.store, name, state, leases, at, silence_us)
         mirror = not is_primary(root.store, state)
         # No signs of life are copied to a mirror, and no transaction is aborted there.
-        mine = (
+        silent_here = (
             txn for txn in clients.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset)
         )
-        silent = [] if mirror else list(mine)
+        silent = [] if mirror else list(silent_here)
         if apply and silent:
             _abort(root, silent, clients)
             state = root.log.refresh()
@@ -136,8 +129,8 @@ def collect(
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:
-            gone = swept_by_primary(root.store) if mirror else None
-            beside: dict[str, Callable[[], Iterator[Gone]]] = {
+            swept = swept_by_primary(root.store) if mirror else None
+            side_objects: dict[str, Callable[[], Iterator[SideObject]]] = {
                 "cards/": lambda: cards(root.store, state, kept, tally),
                 FOREIGN: lambda: adopted(root.store, live, tally),
                 "heartbeats/": lambda: heartbeats(root.store, state, tally),
@@ -149,14 +142,18 @@ def collect(
             for folder in sorted([*FOLDERS, "data/"]):
                 if folder == "data/":
                     pieces = map(sorter(state, kept, live, tally), listing.batches())
-                    yield from map(gone, pieces) if gone else pieces
+                    yield from map(swept, pieces) if swept else pieces
                     continue
-                found = as_table(beside.get(folder, tuple)())
-                if gone and folder in ("cards/", FOREIGN, SEALS):
-                    found = gone(found)
-                left = as_table(unfinished(clients, folder))
-                found = pa.concat_tables([found, left]).sort_by("key") if len(left) else found
-                yield _counted(found, tally)
+                table = as_table(side_objects.get(folder, tuple)())
+                if swept and folder in ("cards/", FOREIGN, SEALS):
+                    table = swept(table)
+                unfinished_files = as_table(unfinished(clients, folder))
+                table = (
+                    pa.concat_tables([table, unfinished_files]).sort_by("key")
+                    if len(unfinished_files)
+                    else table
+                )
+                yield _counted(table, tally)
 
         plan = stack.enter_context(planned(root.store, name, condemned(), at, grace_us))
         due = _due(plan, grace_us)
@@ -178,7 +175,6 @@ def collect(
 
 
 def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
-    """Check that something was begun for a dataset. Raises: VersionNotFound."""
     known = {txn.dataset for txn in state.txns.values()}
     if dataset is not None and dataset not in known:
         raise VersionNotFound(
@@ -189,7 +185,6 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
 def _kept(
     root: Root, state: State, clients: Clients, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
-    """Return the versions that stay, and the objects that they are made of. Raises: as `references`."""
     while True:
         kept = protected(state, clients.living(clients.leases), condemned)
         try:
@@ -199,8 +194,7 @@ def _kept(
             before, state = state, root.log.refresh()
             if state.n == before.n:
                 raise
-            # It may have been retired, and another collector taken it, while we looked. Whose lease is younger than the
-            # leases that we know is seen by the last look.
+            # It may have been retired and collected meanwhile. The last look reads younger leases.
 
 
 def _abort(root: Root, txns: Collection[str], clients: Clients) -> None:
@@ -220,7 +214,6 @@ def _counted(table: pa.Table, tally: Tally) -> pa.Table:
 
 
 def _due(plan: Plan, grace_us: int) -> dict[str, tuple[int, int]]:
-    """Return dataset -> (objects, bytes) that may be deleted now."""
     due: dict[str, tuple[int, int]] = {}
     for ripe in plan.due(grace_us):
         for row in ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist():

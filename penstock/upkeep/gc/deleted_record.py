@@ -1,14 +1,9 @@
-"""Records of the objects that collectors deleted from a root, for ever.
-
-A mirror's collector deletes no more than these, once no reader of the mirror needs them.
+"""Records of the objects that collectors deleted from a root, kept for ever.
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
-The hex begins the SHA-256 of the keys, with a line break between them. Each primary that a root has had counts on from
-the last number that it knew, and a mirror needs the records of all. Earlier releases wrote `swept/<n>.parquet`.
-
-Created once, before the objects are deleted. Objects that a killed collector did not delete any more are condemned
-still, and stand in a later record again.
+The hex begins the SHA-256 of the keys, joined by line breaks; earlier releases had none. A record is created before
+the deletion. A mirror's collector deletes only recorded objects, of every primary that the root has had.
 """
 
 import hashlib
@@ -40,10 +35,10 @@ class Record:
         self._n = 0
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Put on record objects that are about to be deleted, and return the record's key.
+        """Record objects before their deletion, and return the record's key.
 
-        The same objects have one record, however often they could not be deleted. at_us: for people. Raises: Conflict
-        where the root was moved; StoreError.
+        The same objects have one record, however often their deletion fails. at_us: for people. Raises: Conflict if
+        the root moved; StoreError.
         """
         store = self._root.store
         try:
@@ -63,7 +58,6 @@ class Record:
         return there[digest]
 
     def _known(self) -> dict[str, str]:
-        """Return hex -> key of the records that are there, listed once."""
         if self._there is None:
             self._there = {}
             for n, digest, key in _records(self._root.store):
@@ -73,22 +67,21 @@ class Record:
 
 
 def _records(store: Store) -> Iterator[tuple[int, str, str]]:
-    """Yield (n, hex or "", key) of every record, ascending. A listing."""
     for info in store.list(FOLDER):
-        if found := _RECORD.fullmatch(info.key):
-            yield int(found[1]), found[2] or "", info.key
+        if match := _RECORD.fullmatch(info.key):
+            yield int(match[1]), match[2] or "", info.key
 
 
 def read_swept(store: Store) -> Iterator[pa.Table]:
-    """Yield the deleted objects, record by record: key, nbytes, dataset, txn, why. Raises: Corrupt; FormatTooNew."""
+    """Yield the deleted objects, record by record."""
     for *_, key in _records(store):
         yield parse_table(store.get(key).data, f"{store.url}/{key}")
 
 
 def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
-    """Return a filter of a plan's pieces: objects in the primary's record, which a migration copies to the mirror.
+    """Return a filter for objects in the primary's record, which migrations copy to the mirror.
 
-    Reads all of the record; 0.1 KB of memory per object in it. Raises: Corrupt; FormatTooNew.
+    Reads all of the record; 0.1 KB of memory per object in it.
     """
     keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
     swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())
@@ -100,8 +93,8 @@ def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
 
 
 class PrimaryRecord:
-    """The record of a mirror's sweeps: the primary's record, which has them before they happen."""
+    """The record of a mirror's sweeps: the primary's, which has them before they happen."""
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Add nothing."""
+        """Return "": nothing is added."""
         return ""

@@ -1,9 +1,7 @@
-"""The versions that a reader can open or claim, which must stay, and their objects.
+"""Find the versions that readers can open or claim, which must stay, and their objects.
 
-A file that cannot be read, and names a version's objects, means either that nothing may be deleted, or that a collector
-took the file. Only a file that a collector may have taken is passed over: a missing one, of a retired version that
-only leases keep. Such a version may have come back to life in the middle of a sweep. No collector takes the files of
-versions that the log keeps, unless they are on the record of deletions, as a given-up version's are.
+If a file that names a version's objects is unreadable, nothing may be deleted, unless a collector may have deleted
+the file. That is a missing file of a retired version that only leases keep, or a file recorded as deleted.
 """
 
 import logging
@@ -19,45 +17,43 @@ import pyarrow.compute as pc
 from loader.dataset.leases import LeaseRecord
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.shard import seal_path
-from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.manifest import read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_table
-from loader.dataset.tables.references import table_references
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 
 from ...progress import progress
 from .deleted_record import read_swept
-from .listing import stretch
+from .plan import stretch
 
 logger = logging.getLogger(__name__)
 
 
 def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return id -> claims, in words, on the versions that the log keeps though they be retired.
+    """Return id -> claims, in words, by which the log keeps retired versions.
 
-    Claims are tags, aliases, holds, and open transactions whose parent it is. condemned: as for `protected`.
+    Claims are tags, aliases, holds, and open transactions on a version. condemned: as for `protected`.
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    by_id: dict[str, list[str]] = defaultdict(list)
     for ref in state.refs.values():
         record = state.version(ref.dataset, ref.number)
         if record is not None and record.id not in condemned:
-            found[record.id].append(f"{ref.ref_kind} {ref.name!r}")
+            by_id[record.id].append(f"{ref.ref_kind} {ref.name!r}")
     for hold in state.holds:
         record = state.version(hold.dataset, hold.number)
         if record is not None:
-            found[record.id].append(f"a hold by {hold.by!r}")
+            by_id[record.id].append(f"a hold by {hold.by!r}")
     for txn in state.txns.values():
         if txn.status == "open" and txn.parent:
-            found[txn.parent].append(f"open transaction {txn.txn}, as its parent")
-    return dict(found)
+            by_id[txn.parent].append(f"open transaction {txn.txn}, as its parent")
+    return dict(by_id)
 
 
 class Unreadable:
-    """Decides about files of the versions that stay, by this state, that cannot be read.
+    """Decides about unreadable files of versions that stay.
 
-    condemned: as for `protected`. mirror: whether the store is one. Versions retired before the copy may never have
-    come to a mirror, nor to a root that became the primary later.
+    condemned: as for `protected`. mirror: whether the store is one; it may lack versions retired before the copy.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
@@ -66,21 +62,22 @@ class Unreadable:
         self._copied = state.n if mirror else moved
 
     def rank(self, record: VersionRecord) -> int:
-        """Return 2 for a version that can be opened, 1 for a retired one that the log keeps, 0 for others.
+        """Return 2 for a readable version, 1 for a retired one that the log keeps, 0 for one that only leases keep.
 
-        Only leases keep the others. Among versions that share a file, the highest rank decides whether it may be done
-        without.
+        The highest rank among versions that share a file decides about it.
         """
         return 2 if record.retired is None else int(record.id in self._claims)
 
     def without(self, record: VersionRecord, path: str, error: ObjectNotFound | Corrupt) -> None:
-        """Log that a file which cannot be read is done without, or raise the error with advice."""
+        """Log that an unreadable file is skipped, or raise the error with advice."""
         if (
             isinstance(error, ObjectNotFound)
             and record.retired is not None
             and self._may_be_gone(record, path)
         ):
-            logger.warning("%s is retired and %s is gone; what that names is not kept", record.name, path)
+            logger.warning(
+                "%s is retired and %s is gone; objects that it names are not kept", record.name, path
+            )
             return
         error.add_note(self._what_to_do(record))
         raise error
@@ -98,8 +95,8 @@ class Unreadable:
             is_kept = f"is retired and kept by {', '.join(who or ['a lease'])}"
             end = f"release its holds, abort its transactions, and penstock gc sweep --give-up {record.name}"
         return (
-            f"{record.name} {is_kept}, and what it is made of cannot be told, so nothing is collected: restore the "
-            f"file from a mirror or a versioned bucket; where it is nowhere, {end}"
+            f"{record.name} {is_kept}, and its objects are unknown, so nothing is collected: restore the "
+            f"file from a mirror or a versioned bucket; if no copy exists, {end}"
         )
 
 
@@ -112,7 +109,7 @@ def protected(
     """Return id -> version of the versions that stay.
 
     Such a version is not retired, or is named by a tag or alias, leased, held, or the parent of an open transaction.
-    condemned: ids that neither a name nor a lease keeps once they are retired: a takedown's.
+    condemned: ids that, once retired, neither names nor leases keep.
     """
     kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
     leased = [id for lease in leases for id in lease.versions if id not in condemned]
@@ -122,7 +119,7 @@ def protected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """The objects that some versions are made of."""
+    """The objects of some versions."""
 
     paths: pa.Array
     """Their keys: large_string, ascending."""
@@ -130,31 +127,33 @@ class References:
     """Dataset -> owner, by the producer of its newest version among them."""
 
     def within(self, keys: pa.Array) -> pa.Array:
-        """Return bool for each of `keys`, ascending large_string: whether it is referenced."""
+        """Return bool for each of `keys` (ascending large_string): whether it is referenced."""
         return pc.is_in(keys, value_set=self.paths[stretch(self.paths, keys)])
 
 
 def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable) -> References:
-    """Return every object of these versions. A request per version, and one per table of shards, which versions share.
+    """Return every object of these versions.
 
-    lost: decides about a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound, Corrupt for a
-    version whose files cannot be done without: its objects are unknown, so nothing may be deleted.
+    Costs a request per version and per table of shards. Memory: 0.2 KB per object. lost: decides about unreadable
+    files. Raises: ObjectNotFound, Corrupt for a version whose objects are unknown, so that nothing may be deleted.
     """
     paths: set[str] = set()
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
     foreign: dict[str, tuple[TableFile, VersionRecord]] = {}
     newest: dict[str, tuple[int, str]] = {}
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
-        found = pool.map(lambda record: _manifest(store, record, lost), records)
-        for record, manifest in zip(records, progress(found, "versions", total=len(records)), strict=True):
+        manifests = pool.map(lambda record: _manifest(store, record, lost), records)
+        for record, manifest in zip(
+            records, progress(manifests, "versions", total=len(records)), strict=True
+        ):
             if manifest is None:
                 continue
             paths.add(record.manifest)
             paths.update(one.path for one in table_references(manifest))
-            for files, found_in in ((manifest["shards"], tables), (manifest.get("foreign", ()), foreign)):
+            for files, by_path in ((manifest["shards"], tables), (manifest.get("foreign", ()), foreign)):
                 for file in files:
-                    _, other = found_in.get(file["path"], (None, record))
-                    found_in[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
+                    _, other = by_path.get(file["path"], (None, record))
+                    by_path[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
             newest[record.dataset] = max(
                 newest.get(record.dataset, (0, "")), (record.number, _owner(manifest))
             )
@@ -171,10 +170,11 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
     """Return dataset -> owner, by the producer of its newest version, retired or not.
 
-    Where its manifest is gone, `known` gives the owner, by the newest that stays. A request per dataset whose newest
-    version does not stay.
+    `known` gives the owner if that manifest is gone. Costs a request per dataset whose newest version does not stay.
     """
-    gone = [versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept]
+    newest = [
+        versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept
+    ]
 
     def owner(record: VersionRecord) -> str:
         try:
@@ -183,8 +183,8 @@ def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str
             return known.get(record.dataset, "")
 
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
-        found = dict(zip((one.dataset for one in gone), pool.map(owner, gone), strict=True))
-    return {dataset: owner for dataset, owner in {**known, **found}.items() if owner}
+        read_owners = dict(zip((one.dataset for one in newest), pool.map(owner, newest), strict=True))
+    return {dataset: owner for dataset, owner in {**known, **read_owners}.items() if owner}
 
 
 def _owner(manifest: Mapping[str, Any]) -> str:
@@ -202,7 +202,6 @@ def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str
 def _shards(
     store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
 ) -> Iterator[pa.Array]:
-    """Yield the paths of shards and of their indexes, and of the seals of registered ones."""
     for table in _read(store, tables, ["path", "index_path", "index_footer_sha256"], lost, pool):
         for name in ("path", "index_path"):
             yield from table[name].cast(pa.large_string()).chunks
@@ -218,10 +217,9 @@ def _objects(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Array]:
-    """Yield the paths of the registered objects of these shards, as they have in the root where they were adopted."""
     for table in _read(store, tables, ["shard", "path"], lost, pool):
-        mine = pc.is_in(table["shard"].cast(pa.large_string()), value_set=shards)
-        yield from table["path"].filter(mine).cast(pa.large_string()).chunks
+        is_of_shards = pc.is_in(table["shard"].cast(pa.large_string()), value_set=shards)
+        yield from table["path"].filter(is_of_shards).cast(pa.large_string()).chunks
 
 
 def _read(
@@ -231,10 +229,9 @@ def _read(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Table]:
-    """Yield columns of the tables that cannot be done without."""
 
-    def read(one: tuple[TableFile, VersionRecord]) -> pa.Table | None:
-        file, record = one
+    def read(entry: tuple[TableFile, VersionRecord]) -> pa.Table | None:
+        file, record = entry
         try:
             return get_table(store, file, columns)
         except (ObjectNotFound, Corrupt) as error:

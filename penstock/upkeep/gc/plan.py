@@ -1,13 +1,14 @@
-"""The plan: every condemned object, why, and for how long the collector has seen it so.
+"""The plan: every condemned object, why, and how long the collector has seen it condemned.
 
     collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
 
-Made anew at each look: an object in the plan before has grown older by the time since, another begins at 0.
+Written anew at each look, from a listing in a file of this machine: known objects grow older, others begin at 0.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,10 +18,87 @@ import pyarrow.parquet as pq
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import FormatTooNew, ObjectNotFound
 from loader.storage import Store
+from loader.storage.disk.scratch import HeldFolder, on_scratch
+from loader.storage.disk.unlisted_files import list_in_place
+from loader.storage.store import ObjectInfo
 
-from .clients import FOLDER
-from .clock import Moment, passed
-from .listing import scratch, scratch_folder, stretch
+from .clients import FOLDER, Moment, passed
+
+LISTED_ROWS = 65_536
+"""Objects per batch."""
+SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link", pa.bool_())])
+
+
+def scratch() -> AbstractContextManager[None]:
+    """Return a context for writes on this machine's disk. Raises: StoreError if there is no room."""
+    meanwhile = "while a root was looked at; nothing was deleted"
+    return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a temporary folder. Raises: as `scratch`."""
+    with scratch():
+        folder = HeldFolder("collect")
+    with closing(folder):
+        yield folder.path
+
+
+@contextmanager
+def listed(store: Store, prefix: str) -> Iterator["Listing"]:
+    """Yield a listing; its file is deleted at the end.
+
+    In a folder it includes unfinished files, and links instead of their targets. Memory: `LISTED_ROWS` objects. Raises:
+    StoreError.
+    """
+    with scratch_folder() as folder:
+        path = folder / "listing.arrow"
+        with scratch(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            infos = iter(list_in_place(store, prefix))
+            while rows := list(islice(infos, LISTED_ROWS)):
+                writer.write_batch(as_batch(rows))
+        yield Listing(path)
+
+
+def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
+    """Return a batch of `SCHEMA`. infos: (object, whether it is a link)."""
+    rows = [(info.key, 0 if link else info.nbytes, link) for info, link in infos]
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+class Listing:
+    """A listing, in key order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield batches of `SCHEMA`, up to `LISTED_ROWS` rows each."""
+        with pa.memory_map(str(self._path)) as source:
+            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+
+def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
+    """Return the slice of an ascending array in which another's elements may lie."""
+    if not len(keys):
+        return slice(0, 0)
+    return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
+
+
+def _first(ascending: pa.Array, key: str) -> int:
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle].as_py() < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
 
 ROWS = 10_000
 """Condemned objects that are checked again, recorded and deleted together."""
@@ -32,16 +110,16 @@ logger = logging.getLogger(__name__)
 
 
 class Before:
-    """The ages of condemned objects in the plan before. Memory: 0.1 KB per object."""
+    """The ages of condemned objects in the previous plan. Memory: 0.1 KB per object."""
 
     def __init__(self, keys: pa.Array, ages: pa.Array) -> None:
         self._keys, self._ages = keys, ages
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
-        """Return the ages of the collector's plan, older by the time that passed; most_us: as for `passed`.
+        """Return the ages of the collector's plan plus the time that passed; none if it is missing or damaged.
 
-        Nothing, where there is none or it is damaged. Raises: FormatTooNew; StoreError.
+        most_us: as for `passed`.
         """
         nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
         key = f"{FOLDER}{name}/plan.parquet"
@@ -63,20 +141,20 @@ class Before:
             return nothing
 
     def ages(self, keys: pa.Array) -> pa.Array:
-        """Return int64 us for each of `keys`, ascending; 0 for objects that were not condemned."""
+        """Return int64 us for each of `keys` (ascending); 0 for new objects."""
         known = stretch(self._keys, keys)
         at = pc.index_in(keys, value_set=self._keys[known])
         return pc.fill_null(self._ages[known].take(at), 0)
 
 
 class Plan:
-    """A plan in a file on this machine, while the collector works."""
+    """A plan in a file on this machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def due(self, grace_us: int) -> Iterator[pa.Table]:
-        """Yield the objects that have been condemned for so long, `ROWS` at most at a time."""
+        """Yield the objects condemned for so long, at most `ROWS` at a time."""
         for batch in pq.ParquetFile(self._path, pre_buffer=False).iter_batches(
             batch_size=ROWS, use_threads=False
         ):
@@ -90,9 +168,9 @@ class Plan:
 def planned(
     store: Store, name: str, condemned: Iterable[pa.Table], at: Moment, grace_us: int
 ) -> Iterator[Plan]:
-    """Write the plan, under the root for the next look, and into a file that is deleted at the end.
+    """Write the plan into the root for the next look, and into a temporary file.
 
-    condemned: tables of `CONDEMNED`, keys ascending over all. Raises: StoreError.
+    condemned: tables of `CONDEMNED`, keys ascending over all.
     """
     before = Before.read(store, name, at, grace_us // 2)
     facts = {"penstock.table": "condemned", "penstock.schema": "1"}

@@ -1,4 +1,4 @@
-"""The result of a look of the collector, per dataset: objects, bytes, and the price of these."""
+"""The result of a look of the collector, per dataset: objects, bytes and their price."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ PRICES_USD = {
     "abfss": 0.018,
     "adl": 0.018,
 }
-"""US dollars per GiB and month, by scheme; other stores, and disks, cost nothing.
+"""US dollars per GiB and month, by scheme; other stores cost nothing.
 
-The price of each provider's standard class in its first region, by its price list of 2025: S3 Standard us-east-1, GCS
-Standard us-central1, Azure Blob Hot LRS East US.
+Price lists of 2025, standard class in each provider's first region: S3 Standard us-east-1, GCS Standard us-central1,
+Azure Blob Hot LRS East US.
 """
 _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 
@@ -35,11 +35,11 @@ class Report:
     collector: str
     """The collector's name."""
     applied: bool
-    """True when transactions were aborted and objects deleted; else `silent` and `swept` tell what would be."""
+    """True if objects were deleted; False for a dry run."""
     grace_s: float
-    """Seconds that an object has to be condemned before it is deleted."""
+    """Seconds between condemnation and deletion."""
     tally: Tally
-    """Sums of all objects that were seen."""
+    """Sums of all objects."""
     due: Mapping[str, tuple[int, int]]
     """Dataset -> (objects, bytes) that may be deleted now."""
     owners: Mapping[str, str]
@@ -47,36 +47,35 @@ class Report:
     silent: Sequence[str]
     """Transactions without a sign of life, which were aborted."""
     swept: Swept
-    """The objects that were deleted."""
+    """The deleted objects."""
 
     def price_usd(self, price: float | None) -> float:
-        """Return US dollars per GiB and month: the price given, or the provider's."""
+        """Return US dollars per GiB and month: the given price, or the provider's."""
         return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
 
     def rows(self, price: float | None = None) -> list[dict[str, Any]]:
-        """Return a row per dataset: its owner, its objects and bytes, and the price of the condemned ones per month.
+        """Return a row per dataset: owner, objects and bytes by state, price of condemned ones in USD per month.
 
-        Objects and bytes: live, of open transactions, condemned, due. The price is in US dollars. The dataset is "" for
-        objects that are no dataset's.
+        The dataset is "" for objects of no dataset.
         """
         rows = []
         for dataset in sorted({dataset for dataset, _ in self.tally.sums}):
-            mine = {what: sums for (of, what), sums in self.tally.sums.items() if of == dataset}
-            gone = [sums for what, sums in mine.items() if what not in _STAYS]
-            nbytes = sum(n for _, n in gone)
-            if not gone and not {WHY[LIVE], WHY[OPEN]} & mine.keys():
+            sums_here = {what: sums for (of, what), sums in self.tally.sums.items() if of == dataset}
+            condemned = [sums for what, sums in sums_here.items() if what not in _STAYS]
+            nbytes = sum(n for _, n in condemned)
+            if not condemned and not {WHY[LIVE], WHY[OPEN]} & sums_here.keys():
                 continue  # foreign objects only
             parts = {
-                "live": mine.get(WHY[LIVE], (0, 0)),
-                "open": mine.get(WHY[OPEN], (0, 0)),
-                "condemned": (sum(n for n, _ in gone), nbytes),
+                "live": sums_here.get(WHY[LIVE], (0, 0)),
+                "open": sums_here.get(WHY[OPEN], (0, 0)),
+                "condemned": (sum(n for n, _ in condemned), nbytes),
                 "due": self.due.get(dataset, (0, 0)),
             }
             row: dict[str, Any] = {"dataset": dataset, "owner": self.owners.get(dataset, "")}
             for name, (objects, held) in parts.items():
                 row |= {f"{name}_objects": objects, f"{name}_bytes": held}
             row["condemned_usd_per_month"] = round(nbytes / 2**30 * self.price_usd(price), 4)
-            row["why"] = {what: sums[0] for what, sums in sorted(mine.items()) if what not in _STAYS}
+            row["why"] = {what: sums[0] for what, sums in sorted(sums_here.items()) if what not in _STAYS}
             rows.append(row)
         return rows
 
@@ -126,13 +125,11 @@ class Report:
         if objects:
             named = self.tally.foreign[:5]
             more = f" and {objects - len(named)} more" if objects > len(named) else ""
-            lines.append(
-                f"{objects} foreign objects ({size(nbytes)}) are left alone: {', '.join(named)}{more}"
-            )
+            lines.append(f"{objects} foreign objects ({size(nbytes)}) are ignored: {', '.join(named)}{more}")
         return "\n".join(lines)
 
     def swept_text(self) -> str:
-        """Return the objects that the sweep deleted, or would delete, in words."""
+        """Return the deleted objects in words."""
         done = self.swept
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
         more = "; more is due than the caps allow: run it again" if done.capped else ""

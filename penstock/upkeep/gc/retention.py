@@ -1,4 +1,4 @@
-"""The versions of a dataset that a policy retires: a pure function, and its application."""
+"""Decide which versions of a dataset a policy retires, and retire them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,25 +15,24 @@ from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
 WITNESSES = 32
-"""The newest retired versions; their times bound the times of the versions behind them. Their manifests may be gone."""
+"""The newest retired versions, whose times bound later ones."""
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The versions that a dataset keeps, each field by its own right.
+    """The versions that a dataset keeps; each field keeps some by itself.
 
-    The time of a version is its publisher's clock, and follows the order of the log where that clock is wrong
-    (`_times`). A version with a tag or an alias, held, leased, or the parent of an open transaction is always kept.
-    Raises: InvalidRuntime.
+    A version's time is its publisher's clock, corrected by the log's order (`_times`). A version that anything names,
+    holds, leases or builds on always stays. Raises: InvalidRuntime.
     """
 
     last: int
-    """The newest so many."""
+    """Number of newest versions."""
     monthly: int = 0
-    """The last one of each of so many latest months (UTC) that have versions."""
+    """Latest months (UTC), of which each keeps its last version."""
     days: int = 0
-    """All younger than so many days."""
+    """Age in days up to which all stay."""
 
     def __post_init__(self) -> None:
         for name, least in (("last", 1), ("monthly", 0), ("days", 0)):
@@ -57,10 +56,9 @@ def retirements(
     created_us: Mapping[str, int],
     now_us: int,
 ) -> list[VersionRecord]:
-    """Return the versions that the policy retires, oldest first. leased: ids.
+    """Return the versions that the policy retires, oldest first.
 
-    created_us: id -> the time of its making by its manifest. A version that is not there is new, or retired and no
-    witness of the time.
+    leased: ids. created_us: id -> creation time by the manifest; a missing version is new, or retired and no witness.
     """
     alive = [one for one in state.versions(dataset) if one.retired is None]
     named = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
@@ -80,38 +78,35 @@ def retirements(
 def _times(
     versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return id -> the time of its making by its publisher's clock, and id -> the latest time at which it was made.
+    """Return id -> creation time by its publisher's clock, and id -> latest possible creation time.
 
-    Both of versions that are not retired, in log order.
-
-    The two differ where that clock is known to be wrong. It names a time to come by the collector's clock, or one
-    before that of an earlier version (or the clock of that one was fast: unknown). It is known then that the
-    version was there when the next one was made whose clock is not in doubt, or is there now. A retirement cannot be
-    undone, so the policy goes by that: a fresh version of a slow clock stays. The cost is that versions behind a fast
-    clock stay too, until the policy is through with the first version later than that clock's time. A time to come is
-    nobody's bound, else all versions behind it would be kept until it is over.
+    They differ if that clock is known to be wrong: it names a future time, or a time before an earlier version's.
+    Such a version existed when the next one with an undoubted clock was made, or exists now. The policy uses that
+    bound: a fresh version of a slow clock stays. So do versions after a fast clock, until the policy passes its time.
     """
     alive = {one.id for one in versions if one.retired is None}
     known = [one.id for one in versions if one.id in alive or one.id in created_us]
-    # Within what a calendar has: of a clock that is out by ages it counts only that it is wrong.
-    said = {id: min(max(created_us.get(id, now_us), 0), now_us + _DAY_US) for id in known}
-    sure, before_us = set(), min(said.values(), default=now_us)
-    for id, us in said.items():
+    # Clamped to a calendar's range: a clock that is out by ages is only known to be wrong.
+    stated = {id: min(max(created_us.get(id, now_us), 0), now_us + _DAY_US) for id in known}
+    sure, before_us = set(), min(stated.values(), default=now_us)
+    for id, us in stated.items():
         if before_us <= us <= now_us:
             before_us = us
             sure.add(id)
     latest, next_us = {}, now_us
-    for id in reversed(said):
-        next_us = said[id] if id in sure else next_us
+    for id in reversed(stated):
+        next_us = stated[id] if id in sure else next_us
         latest[id] = next_us
-    return {id: us for id, us in said.items() if id in alive}, {id: latest[id] for id in said if id in alive}
+    return {id: us for id, us in stated.items() if id in alive}, {
+        id: latest[id] for id in stated if id in alive
+    }
 
 
 def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
     """Return the last version of each of so many latest months.
 
-    A version whose clock is in doubt takes the place of no other. The last of such versions in each month that their
-    clocks say is kept, where it may have been made in these months.
+    A version with a doubtful clock replaces no other; the last such version of a month stays too, if it may belong
+    there.
     """
     sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
     since = sorted(sure, reverse=True)[:months]
@@ -131,10 +126,10 @@ def _month(us: int) -> tuple[int, int]:
 def retire_by_policy(
     root: Root, dataset: str, policy: Policy, *, now_us: int, apply: bool = False
 ) -> list[VersionRecord]:
-    """Retire the versions that the policy names, or with apply=False only return them.
+    """Retire the versions that the policy names; with apply=False only return them.
 
-    A request per version that is not retired, one per lease and for `WITNESSES`, and a listing of leases and an entry
-    of the log per version. Raises: VersionNotFound; Corrupt; StoreError.
+    Costs a request per version that is not retired, per lease and for `WITNESSES`, and a listing of leases and a log
+    entry per retirement. Raises: VersionNotFound; Corrupt; StoreError.
     """
     root = root.alone  # mirrors have leases of their own
     state = root.state
@@ -151,13 +146,17 @@ def retire_by_policy(
         return retirements(state, dataset, policy, leased=leased, created_us=created_us, now_us=now_us)
 
     def retire_next(state: State) -> Mapping[str, object] | Done[object]:
-        # Asked again of the log that the entry is appended to: a reader may open, hold or name the version meanwhile.
-        found = chosen(state)
-        return decide_retire(state, dataset, found[0].number, f"retention: {policy}") if found else Done(None)
+        # Checked again on the log that the entry extends: a reader may open, hold or name the version meanwhile.
+        versions = chosen(state)
+        return (
+            decide_retire(state, dataset, versions[0].number, f"retention: {policy}")
+            if versions
+            else Done(None)
+        )
 
-    found = chosen(state)
+    versions = chosen(state)
     if not apply:
-        return found
+        return versions
     done = []
     while (outcome := root.log.append(retire_next)).entry is not None:
         record = outcome.state.version(dataset, int(str(outcome.entry.body["number"])))
@@ -166,11 +165,6 @@ def retire_by_policy(
 
 
 def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
-    """Return id -> the time of its making, by its publisher's clock.
-
-    For versions that are not retired the manifest has it. For the newest others the commit has it, which is never
-    deleted.
-    """
 
     def created(record: VersionRecord) -> int:
         if record.retired is not None:

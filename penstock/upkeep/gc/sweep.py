@@ -1,6 +1,6 @@
-"""Deletes condemned objects piece by piece, after a last look at each piece.
+"""Delete condemned objects piece by piece, after a last look at each piece.
 
-Objects on hold, locked, in a folder of another user or behind a link are passed over.
+Objects on hold, locked, in another user's folder or behind a link are skipped.
 """
 
 import logging
@@ -22,35 +22,34 @@ from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished
 
 from ...progress import progress
 from ...units import size
-from .clients import Clients, job_folder, job_folders, said_by
+from .clients import Clients, job_folder, job_folders, sign_of_job
 from .deleted_record import PrimaryRecord, Record
 from .needed import Unreadable, protected, references
 from .plan import Plan
 
 AT_ONCE = 16
 DESCRIPTION = "job.json"
-"""Object of a data job's folder that goes last."""
+"""A data job's object that is deleted last."""
 
 
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
-    """Delete; return key -> error of objects that the store refuses to delete.
+    """Delete objects; return key -> error of objects that the store refuses to delete.
 
-    Stores do not tell which of many keys they refuse, so then each is deleted by itself: a request per key. Raises:
-    Throttled, Transient, which are the store's and no key's; nothing is under way then.
+    Stores do not name refused keys, so then each is deleted by itself: a request per key. Raises: Throttled,
+    Transient, which concern the store and no key.
     """
     if _refused(store, keys) is None:
         return {}
     refused: dict[str, StoreError] = {}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-collect") as pool:
         for start in range(0, len(keys), AT_ONCE):
-            some = keys[start : start + AT_ONCE]
-            answers = pool.map(partial(_refused, store), ([key] for key in some))
-            refused |= {key: error for key, error in zip(some, answers, strict=True) if error is not None}
+            batch = keys[start : start + AT_ONCE]
+            answers = pool.map(partial(_refused, store), ([key] for key in batch))
+            refused |= {key: error for key, error in zip(batch, answers, strict=True) if error is not None}
     return refused
 
 
 def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
-    """Delete; return the error, where it cannot be done."""
     try:
         delete_in_place(store, keys)
     except (Throttled, Transient):
@@ -64,9 +63,9 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
-"""Objects above the cap, and undeletable objects, that are named; the others are counted."""
+"""Objects to name above the cap, or undeletable; the rest is counted."""
 GIVE_UP = 10_000
-"""Objects after which no more are tried, where not one could be deleted: the right to delete is missing."""
+"""Failed objects after which a sweep without any deletion stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +75,14 @@ class Caps:
     max_objects: int
     """Objects."""
     max_bytes: int
-    """Bytes; an object above this is passed over."""
+    """Bytes; a larger object is skipped."""
     dataset: str | None = None
-    """The only dataset whose objects are deleted; None: all."""
+    """The only dataset to delete from; None: all."""
 
 
 @dataclass(slots=True)
 class Swept:
-    """The result of a sweep, or of a dry run: then the objects that would be deleted."""
+    """The result of a sweep, or of a dry run."""
 
     objects: int = 0
     """Deleted objects."""
@@ -94,17 +93,17 @@ class Swept:
     records: list[str] = field(default_factory=list)
     """Keys of the records that were written."""
     spared: int = 0
-    """Objects that the last look found to be needed again."""
+    """Objects that the last look found needed again."""
     capped: bool = False
-    """True when more was due than the caps allow, which the next sweep deletes."""
+    """True if more was due than the caps allow."""
     too_large: dict[str, int] = field(default_factory=dict)
-    """Key -> bytes of objects that no sweep under these caps deletes: the first `NAMED`."""
+    """Key -> bytes of the first `NAMED` objects above the cap."""
     n_too_large: int = 0
-    """The number of all of these."""
+    """Number of objects above the cap."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Key -> error of objects that the store does not delete: the first `NAMED`."""
+    """Key -> error of the first `NAMED` undeletable objects."""
     n_refused: int = 0
-    """The number of all of these."""
+    """Number of undeletable objects."""
 
 
 def sweep(
@@ -116,29 +115,28 @@ def sweep(
     record: Record | PrimaryRecord | None,
     at_us: int,
 ) -> Swept:
-    """Delete the objects that are due, `ROWS` at a time: looked at again, put on record, deleted.
+    """Delete the objects that are due, `ROWS` at a time: check again, record, delete.
 
-    record: None deletes nothing and only names the objects. A sweep that is killed at any moment leaves the
-    rest for the next one. Objects that the store refuses to delete are passed over. Raises: Forbidden where nothing may
-    be deleted; Conflict where the root was moved meanwhile; StoreError.
+    record: None for a dry run. A killed sweep leaves the rest for the next one. Objects that the store refuses to
+    delete are skipped. Raises: Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
     """
     done = Swept()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
         if caps.dataset is not None:
             ripe = ripe.filter(pc.equal(ripe["dataset"], caps.dataset))
-        left = _small_enough(ripe, caps, done)
-        while (mine := _within(left, caps, done)).num_rows:
-            left = left.slice(mine.num_rows)
-            checked = check(mine)
-            done.spared += mine.num_rows - checked.num_rows
+        remaining = _small_enough(ripe, caps, done)
+        while (piece := _within(remaining, caps, done)).num_rows:
+            remaining = remaining.slice(piece.num_rows)
+            checked = check(piece)
+            done.spared += piece.num_rows - checked.num_rows
             if record is not None and checked.num_rows:
                 if key := record.append(checked, at_us):
                     done.records.append(key)
                 checked = _deleted(root, checked, done)
             done.objects += checked.num_rows
             done.nbytes += pc.sum(checked["nbytes"]).as_py() or 0
-            for one in pc.value_counts(checked["why"]).to_pylist():
-                done.why[one["values"]] = done.why.get(one["values"], 0) + one["counts"]
+            for count in pc.value_counts(checked["why"]).to_pylist():
+                done.why[count["values"]] = done.why.get(count["values"], 0) + count["counts"]
         if done.capped:
             break
     if done.n_too_large:
@@ -164,35 +162,30 @@ def sweep(
 
 
 def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
-    """Delete, and return the objects that were deleted. Raises: as `sweep`."""
-    # Descriptions go last: results without one could be another job's.
+    # Descriptions go last: without one, results could be another job's.
     last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
-    for some in (checked.filter(pc.invert(last)), checked.filter(last)):
-        if some.num_rows:
-            refused |= delete(root.store, some["key"].to_pylist())
+    for piece in (checked.filter(pc.invert(last)), checked.filter(last)):
+        if piece.num_rows:
+            refused |= delete(root.store, piece["key"].to_pylist())
     if not refused:
         return checked
     done.n_refused += len(refused)
     done.refused |= {key: str(refused[key]) for key in list(refused)[: NAMED - len(done.refused)]}
-    gone = checked.filter(
+    deleted = checked.filter(
         pc.invert(pc.is_in(checked["key"], value_set=pa.array(list(refused), pa.large_string())))
     )
     n, errors = done.n_refused, list(refused.values())
-    nothing = not done.objects and not gone.num_rows
+    nothing = not done.objects and not deleted.num_rows
     if nothing and n >= GIVE_UP and all(isinstance(error, Forbidden) for error in errors):
         errors[-1].add_note(
             f"none of the first {n} objects that are due could be deleted; no more were tried"
         )
         raise errors[-1]
-    return gone
+    return deleted
 
 
 def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
-    """Return the objects that are not larger than all that a sweep may delete.
-
-    Larger ones would be in the way of those behind them, in every sweep.
-    """
     too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
     for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
         done.n_too_large += 1
@@ -202,7 +195,6 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
 
 
 def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
-    """Return as many objects as the caps leave room for."""
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
     fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
     done.capped = fits < ripe.num_rows
@@ -218,10 +210,10 @@ def last_look(
     *,
     mirror: bool,
 ) -> Check:
-    """Return a filter of a plan's pieces: objects that are still not needed.
+    """Return a filter for objects that are still not needed.
 
-    It reads the log and the leases again for each piece. kept: versions that stayed when the plan was made; condemned,
-    mirror: as for `Unreadable`. A listing and a request, where nothing moved, and one of jobs where one goes.
+    It reads log and leases again for each piece. kept: versions that stayed when the plan was made. condemned,
+    mirror: as for `Unreadable`. Costs a listing and a request if nothing moved, and a listing of jobs if one goes.
     """
     jobs = _Jobs(root.store, clients)
 
@@ -234,36 +226,36 @@ def last_look(
             key for key in ripe["key"].to_pylist() if key.startswith("cards/") and not is_unfinished(key)
         )
         needed = [one.key for one in living] + [key for key in cards if _card_of(key) in now]
-        wanted = pa.array([*needed, *jobs.worked_on(ripe["key"].to_pylist())], pa.large_string())
+        kept_keys = pa.array([*needed, *jobs.worked_on(ripe["key"].to_pylist())], pa.large_string())
         if back:
             lost = Unreadable(root.store, state, condemned, mirror=mirror)
-            wanted = pa.concat_arrays([wanted, references(root.store, back, lost).paths])
-        return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=wanted)))
+            kept_keys = pa.concat_arrays([kept_keys, references(root.store, back, lost).paths])
+        return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=kept_keys)))
 
     return check
 
 
 class _Jobs:
-    """Folders of data jobs that go. Memory: 0.2 KB per object of them."""
+    """Condemned folders of data jobs. Memory: 0.2 KB per object of them."""
 
     def __init__(self, store: Store, clients: Clients) -> None:
         self._store, self._clients = store, clients
         self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
 
     def worked_on(self, keys: Sequence[str]) -> list[str]:
-        """Return the keys that stay: of a job in whose folder something has changed since the look.
+        """Return the keys that stay: of a job whose folder changed since the look.
 
-        A description stays while its folder has objects beside the keys: results without one could be another job's.
+        A description stays while its folder has other objects: without one, results could be another job's.
         """
-        mine = {folder for key in keys if (folder := job_folder(key))}
-        if not mine:
+        folders = {folder for key in keys if (folder := job_folder(key))}
+        if not folders:
             return []
         now, going = job_folders(self._store), set(keys)
         stays: set[str] = set()
-        for folder in mine:
+        for folder in folders:
             there = now.get(folder, {})
             if folder not in self._seen:
-                known = said_by(there) == self._clients.signs.said[folder][0]
+                known = sign_of_job(there) == self._clients.signs.states[folder][0]
                 self._seen[folder] = there if known else {}
             if not there.items() <= self._seen[folder].items():
                 stays |= there.keys()
@@ -273,5 +265,4 @@ class _Jobs:
 
 
 def _card_of(key: str) -> str:
-    """Return the version whose card this is."""
     return key.split("/")[2].partition("-")[2]

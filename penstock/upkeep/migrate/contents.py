@@ -1,13 +1,12 @@
-"""Objects that a mirror lacks, named by the log and by manifests, without a listing of the data."""
+"""Find the objects that a mirror lacks from the log and manifests, without a listing of the data."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.foreign_objects import is_foreign
-from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.manifest import Reference, read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_table
-from loader.dataset.tables.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
@@ -30,43 +29,36 @@ SMALL_FOLDERS = (
     "trails/",
     "log/repair-",
 )
-"""Prefixes of objects that no manifest names, named after their content or created once: only these are listed.
-
-`foreign/` has only adopted objects. `swept/` and `takedowns/` tell the mirror's collector what the primary's has
-deleted, and which versions a takedown retired. `log/repair-` tells what was done to the log, which readers need before
-the entries.
-"""
+"""Prefixes of objects that no manifest names; only these are listed."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 
 Failed = Callable[[str, PenstockError], None]
-"""Called with the path of an object that cannot be read, and the error."""
+"""Receives the path of an unreadable object, and the error."""
 LeftOut = Callable[[str, str], object]
-"""Called with the name of a version, and the path of an object that it names outside of `OWN`."""
+"""Receives the name of a version, and the path of an object outside of `OWN`."""
 OWN = "data/"
-"""Prefix of every object that a version is made of, but for registered ones."""
+"""Prefix of every object of a version, except registered ones."""
 
 
 def new_versions(state: State, after: int) -> list[VersionRecord]:
-    """Return the versions that are not retired and were committed after that entry, in the order of their commits."""
-    found = [
+    """Return the versions committed after that entry and not retired, in log order."""
+    records = [
         one for versions in state.datasets.values() for one in versions if one.n > after and not one.retired
     ]
-    return sorted(found, key=lambda one: one.n)
+    return sorted(records, key=lambda record: record.n)
 
 
 def new_items(
     source: Store, target: Store, state: State, after: int, failed: Failed, left_out: LeftOut
 ) -> Iterator[Item]:
-    """Yield the objects of the versions committed after entry `after` that earlier versions do not have.
+    """Yield the objects of versions committed after entry `after` that earlier versions lack.
 
-    An object that a version names outside of `OWN` is never copied. The publisher chooses that path, and
-    the mirror's log or a collector's notes may lie there.
+    An object outside of `OWN` is never copied: its publisher chooses the path, where the mirror's log may lie. A
+    version's manifest comes last, `SMALL_FOLDERS` at the end. Objects that a takedown deletes are skipped.
 
-    Each version's manifest comes after all else of it; at the end comes what lies in `SMALL_FOLDERS` and not in those
-    of the target. Objects that a takedown deletes are passed over. Costs the records of takedowns, the listings of
-    the small folders, two requests per new version, and one per shards table that is new or was merged since. Memory:
-    the shards tables that one version adds.
+    Costs the records of takedowns, listings of the small folders, two requests per new version, and one per new or
+    merged shards table. Memory: the shards tables that one version adds.
     """
     for record in new_versions(state, after):
         if record.manifest.startswith(OWN):
@@ -87,7 +79,6 @@ def new_items(
 def _version(
     source: Store, state: State, record: VersionRecord, failed: Failed, left_out: LeftOut
 ) -> Iterator[Item]:
-    """Yield the objects of a version that its parent does not have, its manifest last."""
     try:
         manifest = read_manifest(source, record.manifest, record.sha256)
         base = _base(source, state, record)
@@ -96,9 +87,8 @@ def _version(
     except PenstockError as error:
         failed(record.manifest, error)
         return
-    look = (
-        not base and record.parent is not None
-    )  # the parent was retired: it was copied before that, or never
+    # A retired parent was copied before its retirement, or never.
+    may_exist = not base and record.parent is not None
     for file in table_references(manifest):
         if file.path in known:
             continue
@@ -106,29 +96,24 @@ def _version(
             left_out(record.name, file.path)
             continue
         if file.kind == "shards":
-            for item in _shards(source, TableFile(**_as_table(file)), look, merged, failed):
+            for item in _shards(source, TableFile(**_as_table(file)), may_exist, merged, failed):
                 if item.path.startswith(OWN):
                     yield item
                 else:
                     left_out(record.name, item.path)
-        yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
-    yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
+        yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", may_exist=may_exist)
+    yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", may_exist=may_exist)
 
 
 def _merged(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any]) -> set[str]:
-    """Return the indexes of shards of the parent's tables that were merged since.
-
-    The merged tables name shards that came with the parent, by their indexes: registered bytes may have another one.
-    """
-    gone = {file["path"] for file in base.get("shards", ())} - {one["path"] for one in manifest["shards"]}
-    tables = (TableFile.from_json(file) for file in base.get("shards", ()) if file["path"] in gone)
+    merged = {file["path"] for file in base.get("shards", ())} - {one["path"] for one in manifest["shards"]}
+    tables = (TableFile.from_json(file) for file in base.get("shards", ()) if file["path"] in merged)
     return {
         path for file in tables for path in get_table(source, file, ["index_path"])["index_path"].to_pylist()
     }
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:
-    """Return the manifest of the parent; {} without one that is copied before."""
     parent = state.by_id(record.parent) if record.parent else None
     if parent is None or parent.retired:
         return {}
@@ -140,7 +125,7 @@ def _as_table(file: Reference) -> dict[str, Any]:
 
 
 def _shards(
-    source: Store, file: TableFile, look: bool, merged: Container[str], failed: Failed
+    source: Store, file: TableFile, may_exist: bool, merged: Container[str], failed: Failed
 ) -> Iterator[Item]:
     try:
         table = get_table(source, file, _COLUMNS)
@@ -154,11 +139,14 @@ def _shards(
                 continue
             if not is_foreign(row["path"]):  # registered bytes stay where they are
                 yield Item(
-                    path=row["path"], nbytes=row["nbytes"], digest=f"sha256:{row['sha256']}", look=look
+                    path=row["path"],
+                    nbytes=row["nbytes"],
+                    digest=f"sha256:{row['sha256']}",
+                    may_exist=may_exist,
                 )
             yield Item(
                 path=row["index_path"],
                 nbytes=row["index_nbytes"],
                 digest=f"crc32c:{row['index_crc32c']:08x}",
-                look=look,
+                may_exist=may_exist,
             )

@@ -1,4 +1,4 @@
-"""The cost of bringing a mirror up to date: objects, bytes, requests, money; and lists for other tools."""
+"""The cost of updating a mirror: objects, bytes, requests, money; and lists for other tools."""
 
 import shlex
 from dataclasses import asdict, dataclass, field, replace
@@ -14,17 +14,16 @@ from ..copying.items import Item
 from ..copying.journal import Journal
 from ..copying.s3_to_s3 import sends
 from .contents import new_items, new_versions
-from .prefix_copy import wanted
-from .prefix_places import FOLDER, check_places
+from .prefix_copy import FOLDER, check_places, missing_items
 from .target import copied_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """List prices of one provider, US dollars: public price pages, standard storage in a US region, first tier."""
+    """List prices of one provider in US dollars: standard storage in a US region, first tier."""
 
     egress: float = 0.0
-    """Per GB (1e9 bytes) that leaves the provider."""
+    """Per GB (1e9 bytes) leaving the provider."""
     read: float = 0.0
     """Per 1,000 reads."""
     write: float = 0.0
@@ -39,7 +38,7 @@ BY_SCHEME = {
 
 
 def prices_of(url: str) -> Prices:
-    """Return the prices of the provider that a URL's scheme names; zeros for disks and others."""
+    """Return the prices of a URL's provider; zeros for disks and others."""
     return BY_SCHEME.get(url.partition("://")[0], Prices())
 
 
@@ -58,23 +57,23 @@ class MigrationPlan:
     objects: int = 0
     """Objects to copy, without log entries."""
     nbytes: int = 0
-    """Their bytes, as far as their sizes are known."""
+    """Their bytes, as far as known."""
     reads: int = 0
     """Requests to the source."""
     writes: int = 0
     """Requests to the target."""
     egress_usd: float = 0.0
-    """Cost of the bytes that leave their provider, US dollars; 0 where none leave."""
+    """Cost of egress, US dollars."""
     requests_usd: float = 0.0
-    """Cost of the requests, US dollars."""
+    """Cost of requests, US dollars."""
     unlisted: list[str] = field(default_factory=list)
-    """Keys with a line break, which are in no list for other tools."""
+    """Keys with a line break, which no list for other tools can hold."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def add(self, item: Item, sent: bool, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
-        """Count one object more, and list it. sent: as for `requests_of`."""
+        """Count one more object, and list it. sent: as for `requests_of`."""
         reads, writes = requests_of(item.nbytes, sent=sent)
         self.objects += 1
         self.nbytes += item.nbytes or 0
@@ -89,10 +88,10 @@ class MigrationPlan:
             rclone.write(f"{item.path}\n")
         if s5cmd:
             both = (_quoted(f"{place}/{item.path}") for place in (self.source, self.target))
-            s5cmd.write(f"cp --raw {' '.join(both)}\n")  # --raw: `*`, `?` and `[` are letters of a key
+            s5cmd.write(f"cp --raw {' '.join(both)}\n")  # --raw: `*`, `?` and `[` are characters of a key
 
     def price(self, egress: float | None) -> None:
-        """Set the costs by list prices. egress: USD per GB instead of the list price."""
+        """Set the costs. egress: USD per GB instead of the list price."""
         here, there = prices_of(self.source), prices_of(self.target)
         leaves = Prices() if here == there and egress is None else here
         leaves = leaves if egress is None else replace(leaves, egress=egress)
@@ -123,30 +122,28 @@ def plan_migration(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """Return the cost of bringing the mirror at `target` up to date.
+    """Return the cost of updating the mirror at `target`.
 
-    The lists are only for data: `penstock migrate run` then checks it, and copies the log. A key with a line break is
-    in neither, and in `unlisted`.
+    The lists are only for data: `penstock migrate run` then checks it, and copies the log.
 
-    egress: USD per GB instead of the list price.
-    rclone: gets paths for `rclone copy --files-from-raw`.
-    s5cmd: gets commands for `s5cmd run`.
+    egress: USD per GB instead of the list price. rclone: receives paths for `rclone copy --files-from-raw`. s5cmd:
+    receives commands for `s5cmd run`.
 
-    Raises: as `copied_entries`; what reading a manifest or table of the source raises.
+    Raises: as `copied_entries`; as reading a manifest or table of the source.
     """
     source, state = root.store, root.state
     after = copied_entries(source, target)
     names = [one.name for one in new_versions(state, after)]
-    found = MigrationPlan(source=source.url, target=target.url, versions=names, entries=state.n - after)
-    found.reads = found.writes = found.entries
+    plan = MigrationPlan(source=source.url, target=target.url, versions=names, entries=state.n - after)
+    plan.reads = plan.writes = plan.entries
 
     def failed(path: str, error: PenstockError) -> None:
         raise error
 
     for item in new_items(source, target, state, after, failed, lambda *_: None):
-        found.add(item, sends(source, target, item), rclone, s5cmd)
-    found.price(egress)
-    return found
+        plan.add(item, sends(source, target, item), rclone, s5cmd)
+    plan.price(egress)
+    return plan
 
 
 def plan_prefix(
@@ -158,19 +155,19 @@ def plan_prefix(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """Return the cost of copying a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
+    """Return the cost of copying a plain prefix, by two listings. Raises: as `check_places`; as listing."""
     check_places(source, target)
-    found = MigrationPlan(source=source.url, target=target.url)
+    plan = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:
-        for item in wanted(source, target, journal):
-            found.add(item, sends(source, target, item), rclone, s5cmd)
-    found.price(egress)
-    return found
+        for item in missing_items(source, target, journal):
+            plan.add(item, sends(source, target, item), rclone, s5cmd)
+    plan.price(egress)
+    return plan
 
 
 def _quoted(url: str) -> str:
-    """Return a URL as one word of a command for `s5cmd run`, which reads words as a shell does.
+    """Return a URL as one word for `s5cmd run`.
 
-    It cuts a line at ` #` before that, also between quotes, so those two characters are kept apart.
+    s5cmd cuts a line at ` #` even between quotes, so those two characters are kept apart.
     """
     return shlex.quote(url).replace(" #", " '\"#\"'")

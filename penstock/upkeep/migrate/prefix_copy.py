@@ -1,41 +1,129 @@
-"""Plain prefixes: any objects from one place to another, told apart by what earlier runs have noted, sizes and ETags.
+"""Copy plain prefixes between places, compared by earlier notes, sizes and ETags; and report the progress.
 
-Objects at the target beside the copies:
+Objects at the target besides the copies:
 
     .penstock-migration/source.json             {"format", "source"}: its source
     .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object there
     .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of unfinished runs
 
-sha256 and crc32c are "" for objects that another tool copied, until `verify --full` has read them; else one is not.
+Both hashes are "" for objects of another tool, until `verify --full` has read them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from loader.dataset.log.entries import canonical
+from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.marker import MARKER
-from loader.errors import AlreadyExists, Changed, Conflict, ObjectNotFound, PenstockError
+from loader.errors import (
+    AlreadyExists,
+    Changed,
+    Conflict,
+    Corrupt,
+    InvalidStore,
+    ObjectNotFound,
+    PenstockError,
+)
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3_puts import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
-from loader.storage.refusals import Refuse
 from loader.storage.shared.threads import in_background
+from loader.storage.spec import Opened
+from loader.storage.store import Refuse, list_place
 
+from ...units import size
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
-from ..copying.items import Copied, Item
+from ..copying.items import Copied, Item, Pace
 from ..copying.journal import Journal
-from ..copying.rate_limit import Pace
-from .prefix_places import FOLDER, SOURCE, check_places, objects, read
+from ..doctor.target import PROVIDERS
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
+FOLDER = ".penstock-migration/"
+"""Hidden, so that a listing of media there skips it."""
+SOURCE = f"{FOLDER}source.json"
+_OF_SERVER = ("endpoint_url", "account_name", "account_host")
+"""fsspec's options that locate a server; ours have the same names."""
+
+
+def check_places(source: Store, target: Store) -> None:
+    """Check that a plain prefix may be copied between the places.
+
+    Raises: Conflict for a root, or a target of another source; InvalidStore if one contains the other, or the source
+    is empty and was never copied; Corrupt for an edited note.
+    """
+    if _is_inside(source, target) or _is_inside(target, source):
+        raise InvalidStore(
+            f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
+        )
+    with in_background(next, objects(source), None) as first:
+        for store in (source, target):
+            if read(store, MARKER) is not None:
+                raise Conflict(
+                    f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its "
+                    "URL as --root, makes a mirror of it; give other places here"
+                )
+        note = read(target, SOURCE)
+        if note is None and first.result() is None:  # one that was emptied since is no mistake
+            raise InvalidStore(
+                f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
+            )
+    if note is not None:
+        noted = _noted_source(target, note)
+        if noted != source.url:
+            raise Conflict(
+                f"{target.url} was filled from {noted} (by its {SOURCE}), not from {source.url}: keys of both "
+                "would lie on each other; give another place"
+            )
+
+
+def objects(store: Store, refuse: Refuse | None = None) -> Iterator[ObjectInfo]:
+    """Return the objects of a place, without the notes of migrations."""
+    infos = list_place(store, refuse=refuse, outside=True)
+    return (info for info in infos if not info.key.startswith(FOLDER))
+
+
+def read(store: Store, key: str) -> bytes | None:
+    """Return the bytes of an object, or None."""
+    try:
+        return store.get(key).data
+    except ObjectNotFound:
+        return None
+
+
+def _noted_source(target: Store, note: bytes) -> str:
+    try:
+        return str(parse_json_object(note)["source"])
+    except DAMAGED as error:
+        raise Corrupt(
+            f"{target.url}/{SOURCE} is not what a migration wrote: it was edited; delete it, and give the source "
+            "that the target was filled from"
+        ) from error
+
+
+def _is_inside(outer: Store, inner: Store) -> bool:
+    if not (isinstance(outer, Opened) and isinstance(inner, Opened)):
+        return False
+    return f"{inner.url}/".startswith(f"{outer.url}/") and _server(outer) == _server(inner)
+
+
+def _server(store: Opened) -> str:
+    scheme, options = store.url.partition("://")[0], store.spec.options
+    if scheme not in PROVIDERS:
+        return ""
+    own = options.get("fsspec")
+    if isinstance(own, Mapping):
+        inner = {**own, **(own.get("client_kwargs") or {})}
+        options = {name: inner[name] for name in _OF_SERVER if name in inner}
+    return PROVIDERS[scheme][0](store.url, options).rstrip("/")
+
+
 UNREAD = "unknown"
-"""In place of the digest of an unread object."""
+"""Stands for the digest of an unread object."""
 FORMAT = 1
 
 
@@ -46,9 +134,9 @@ class PrefixReport(Copies):
     source: str
     """URL of the source."""
     markers: int = 0
-    """Keys that stores list for a folder that a console made."""
+    """Keys that stand for folders made by a console."""
     unhashed: int = 0
-    """Objects that were there before, accepted by their size."""
+    """Earlier objects, accepted by size."""
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
         if nbytes == 0 and isinstance(error, ObjectNotFound):
@@ -58,54 +146,51 @@ class PrefixReport(Copies):
 
     def to_text(self) -> str:
         head, *lines = self.lines()
-        more = f"; {self.unhashed} were taken by their size" if self.unhashed else ""
+        more = f"; {self.unhashed} were accepted by size" if self.unhashed else ""
         more += f"; {self.markers} folder markers left out" if self.markers else ""
         return "\n".join([f"{self.source} -> {head}{more}", *lines])
 
 
 @dataclass(slots=True, kw_only=True)
 class Sides:
-    """One key, seen from both sides, and what was noted of it."""
+    """One key on both sides, with its note."""
 
     key: str
     """The key."""
     source: ObjectInfo | None = None
-    """The source's object; None where there is none."""
+    """The source's object, or None."""
     target: ObjectInfo | None = None
-    """The target's object; None where there is none."""
+    """The target's object, or None."""
     noted: Copied | None = None
-    """The journal's note; None where there is none."""
+    """The journal's note, or None."""
 
 
 def both_sides(
     source: Store, target: Store, journal: Journal, refuse: Refuse | None = None
 ) -> Iterator[Sides]:
-    """Yield every key of either side, in order.
+    """Yield every key of either side, in order. Costs two listings, and a journal look-up per key.
 
-    refuse: receives what a listing of the source cannot hand out.
+    refuse: receives keys that a listing of the source cannot return.
 
-    Costs two listings, and a look into the journal for each key; memory of a page each.
-
-    Raises: Conflict for a root inside the source, before its marker is given.
+    Raises: Conflict for a root inside the source, before its marker is yielded.
     """
     here, there = _without_roots(source, refuse), objects(target)
     with in_background(next, there, None) as first:  # both wait for their first page
-        left, right = next(here, None), first.result()
-    while left or right:
-        key = min(one.key for one in (left, right) if one)
+        ours, theirs = next(here, None), first.result()
+    while ours or theirs:
+        key = min(one.key for one in (ours, theirs) if one)
         sides = Sides(key=key, noted=journal.find(key))
-        if left and left.key == key:
-            sides.source, left = left, next(here, None)
-        if right and right.key == key:
-            sides.target, right = right, next(there, None)
+        if ours and ours.key == key:
+            sides.source, ours = ours, next(here, None)
+        if theirs and theirs.key == key:
+            sides.target, theirs = theirs, next(there, None)
         yield sides
 
 
 def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
-    """Return the item to copy of a key that the source has; None where it is there.
+    """Return the item to copy, or None if the target has it.
 
-    Raises: Changed where the target's object is not the one that was copied; AlreadyExists where another object lies
-    there.
+    Raises: Changed if the target's object is not the copied one; AlreadyExists for another object there.
     """
     info, there, noted = sides.source, sides.target, sides.noted
     assert info is not None
@@ -122,7 +207,7 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
         )
     if there.nbytes != noted.nbytes:
         raise Changed(
-            f"it has {there.nbytes} bytes at the target, and {noted.nbytes} were copied: somebody else wrote there; "
+            f"it has {there.nbytes} bytes at the target, and {noted.nbytes} were copied: another tool wrote there; "
             "move that object away, then run this again"
         )
     if noted.etag == info.etag and noted.nbytes == info.nbytes:
@@ -142,16 +227,14 @@ def migrate_prefix(
     hash: str = "sha256",
     cluster: "Cluster | None" = None,
 ) -> PrefixReport:
-    """Copy what the target lacks, and name what can be no object there.
+    """Copy what the target lacks, and name keys that cannot be copied.
 
-    Objects that changed at the source since they were copied are named, or replaced with `replace`; nothing is
-    deleted. Memory: 228 MiB of objects at most, whatever their number.
+    Objects that changed at the source are named, or replaced with `replace`; nothing is deleted. Memory: at most 228
+    MiB of objects.
 
-    hash: one of `digest.KINDS`, taken of every byte that is copied, and noted.
-    cluster: as `migrate` takes it.
+    hash: one of `items.KINDS`, computed and noted for every copied object. cluster: as for `migrate`.
 
-    Raises: as `check_places`; Corrupt for an edited journal; what listing raises; with a cluster as
-    `attach`.
+    Raises: as `check_places`; Corrupt for an edited journal; as listing; with a cluster as `attach`.
     """
     check_places(source, target)
     report = PrefixReport(source=source.url, target=target.url)
@@ -162,7 +245,7 @@ def migrate_prefix(
             return _items(source, target, journal, report, replace)
 
         def total() -> int:
-            return sum(item.nbytes or 0 for item in wanted(source, target, journal))
+            return sum(item.nbytes or 0 for item in missing_items(source, target, journal))
 
         journal.begin()
         journal.will_keep()
@@ -185,7 +268,6 @@ def migrate_prefix(
 def _items(
     source: Store, target: Store, journal: Journal, report: PrefixReport, replace: bool
 ) -> Iterator[Item]:
-    """Yield the items to copy; count, note or name the other keys of the source."""
     for sides in both_sides(source, target, journal, report.failures.__setitem__):
         if sides.source is None:
             continue
@@ -204,8 +286,8 @@ def _items(
         report.unhashed += sides.noted is None or not sides.noted.digest
 
 
-def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """Yield the items that a run would copy, or look at again, without the failures."""
+def missing_items(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
+    """Yield the items that a run would copy or check, without the failures."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
@@ -217,15 +299,12 @@ def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
 
 
 def left_out(source: Store) -> Iterator[tuple[str, str]]:
-    """Yield (path, reason) of what lies in a folder and cannot be copied, as no listing names it.
-
-    Raises: Forbidden; Transient.
-    """
+    """Yield (path, reason) of files that no listing names. Raises: Forbidden; Transient."""
     return unlisted(source.url) if isinstance(source, LocalStore) else iter(())
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Return whether a listed key stands for a folder that a console made. Costs a request, if empty."""
+    """Return whether a listed key stands for a folder made by a console. Costs a request, if empty."""
     if info.nbytes:
         return False
     try:
@@ -236,10 +315,7 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
-    """Yield the objects of a place that has no root in it.
-
-    A root that is copied as it lies there would be written to at both places. Raises: Conflict.
-    """
+    """Yield the objects of a place; a root in it would get two writable copies. Raises: Conflict."""
     for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(
@@ -255,3 +331,71 @@ def _is_root(store: Store, key: str) -> bool:
         return {"format", "id"} <= parse_json_object(read(store, key) or b"").keys()
     except DamagedJson:
         return False
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefixStatus:
+    """Counts of a plain prefix's objects."""
+
+    missing: int = 0
+    """Objects that the target lacks."""
+    missing_nbytes: int = 0
+    """Their bytes."""
+    changed: int = 0
+    """Objects that changed at the source since their copy."""
+    refused: int = 0
+    """Objects that a run would name, not copy."""
+    uncopied: int = 0
+    """Files of the source's folder that can be no object."""
+    there: int = 0
+    """Objects that the target has."""
+    unhashed: int = 0
+    """Objects of `there` accepted by size."""
+    unfinished: bool = False
+    """True if a run was killed or is at work."""
+
+    @property
+    def lags(self) -> bool:
+        return bool(self.missing or self.changed or self.refused or self.uncopied)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_text(self) -> str:
+        return (
+            f"{self.there} objects are there ({self.unhashed} accepted by size), {self.missing} missing "
+            f"({size(self.missing_nbytes)}), {self.changed} changed at the source, {self.refused} are others at "
+            + "the target"
+            + (
+                f"; {self.uncopied} can never be copied: penstock migrate verify names them"
+                if self.uncopied
+                else ""
+            )
+            + ("; a run was not finished, or is at work" if self.unfinished else "")
+        )
+
+
+def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
+    """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; as listing."""
+    check_places(source, target)
+    status, refused = PrefixStatus(), dict[str, str]()
+    with Journal(target, FOLDER, scratch) as journal:
+        status.unfinished = journal.is_resumed
+        for sides in both_sides(source, target, journal, refused.__setitem__):
+            if sides.source is None:
+                continue
+            try:
+                item = item_of(sides)
+            except PenstockError:
+                status.refused += 1
+                continue
+            if item is None:
+                status.there += 1
+                status.unhashed += sides.noted is None or not sides.noted.digest
+            elif item.was:
+                status.changed += 1
+            elif not is_marker(source, sides.source):
+                status.missing += 1
+                status.missing_nbytes += item.nbytes or 0
+    status.uncopied = len(refused | dict(left_out(source)))
+    return status

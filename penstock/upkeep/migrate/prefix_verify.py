@@ -1,4 +1,4 @@
-"""The check that a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
+"""Check that a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,11 +13,9 @@ from loader.storage.stream import MAX_BYTES
 
 from ...progress import progress
 from ...units import size
-from ..copying.digest import Digest, in_words
-from ..copying.items import Copied
+from ..copying.items import Copied, Digest, in_words
 from ..copying.journal import Journal
-from .prefix_copy import Sides, both_sides, is_marker, left_out
-from .prefix_places import FOLDER, check_places
+from .prefix_copy import FOLDER, Sides, both_sides, check_places, is_marker, left_out
 
 AT_ONCE = 16
 
@@ -31,19 +29,19 @@ class PrefixVerdict:
     target: str
     """URL of the target."""
     full: bool
-    """True where every byte was read."""
+    """True if every byte was read."""
     checked: int = 0
-    """Objects of the source that are at the target."""
+    """Objects of the source that the target has."""
     nbytes: int = 0
     """Their bytes."""
     read: int = 0
-    """Objects whose bytes were compared; without `full` those whose two ETags differ and may both be MD5s."""
+    """Objects whose bytes were compared; without `full`, if both ETags may be MD5s and differ."""
     unhashed: int = 0
-    """Objects that were accepted by their size, unread."""
+    """Objects accepted by size, unread."""
     extra: int = 0
-    """Objects at the target that the source does not have."""
+    """Objects that only the target has."""
     problems: dict[str, str] = field(default_factory=dict)
-    """Key -> what is wrong."""
+    """Key -> problem."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,23 +56,21 @@ class PrefixVerdict:
             *(f"  {key}: {what}" for key, what in self.problems.items()),
         ]
         if self.unhashed:
-            lines.append(f"  {self.unhashed} were taken by their size: --full compares them with the source")
+            lines.append(f"  {self.unhashed} were accepted by size: --full compares them with the source")
         return "\n".join(lines)
 
 
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
-    """Compare the target with the source, and with what was noted when it was copied.
+    """Compare the target with the source, and with the notes of the copy.
 
-    full: read all of the target and compare it with the hash of the source's bytes. An object without a
-    hash is read at the source too, and noted.
+    full: read all of the target, and compare it with the hash of the source's bytes; an unhashed object is read at
+    the source too. Without `full` an object is read if its two ETags may be MD5s and differ, until such a pair has
+    equal bytes: then ETags there (with KMS) prove nothing.
 
-    Without `full` an object is read where its two ETags differ and may both be MD5s. That ends once bytes turn out the
-    same under such a pair: there (with KMS) ETags say nothing.
-
-    Raises: as `check_places`; what listing raises.
+    Raises: as `check_places`; as listing.
     """
     check_places(source, target)
-    found = PrefixVerdict(source=source.url, target=target.url, full=full)
+    verdict = PrefixVerdict(source=source.url, target=target.url, full=full)
     pool, refused = DaemonPool(AT_ONCE, "penstock-verify"), dict[str, str]()
     try:
         with Journal(target, FOLDER, scratch) as journal:
@@ -83,13 +79,13 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
 
             def take() -> None:
                 nonlocal etags_tell
-                sides, said = waiting.pop(0)
-                if _take(sides, said.result(), found, journal) and _differ(sides):
+                sides, result = waiting.pop(0)
+                if _take(sides, result.result(), verdict, journal) and _differ(sides):
                     etags_tell = False
 
             def seen() -> Iterator[Sides]:
                 for sides in both_sides(source, target, journal, refused.__setitem__):
-                    if _is_there(source, sides, found) and (full or (etags_tell and _differ(sides))):
+                    if _is_there(source, sides, verdict) and (full or (etags_tell and _differ(sides))):
                         waiting.append((sides, pool.submit(_compare, source, target, sides)))
                     while len(waiting) >= 4 * AT_ONCE:
                         take()
@@ -102,42 +98,39 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
             if full:
                 journal.keep()
         refused.update(left_out(source))
-        found.problems.update((path, f"never copied: {why}") for path, why in refused.items())
+        verdict.problems.update((path, f"never copied: {why}") for path, why in refused.items())
     finally:
         pool.dismiss()
-    return found
+    return verdict
 
 
-def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
-    """Count and judge a key by what the listings say. Returns whether its bytes can be compared."""
+def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
     here, there, noted = sides.source, sides.target, sides.noted
     if here is None:
-        found.extra += 1
+        verdict.extra += 1
         return False
     if there is None:
         if not is_marker(source, here):
-            found.problems[sides.key] = "not at the target: run the migration again"
+            verdict.problems[sides.key] = "not at the target: run the migration again"
         return False
     if there.nbytes != here.nbytes:
-        found.problems[sides.key] = f"{there.nbytes} bytes at the target, {here.nbytes} at the source"
+        verdict.problems[sides.key] = f"{there.nbytes} bytes at the target, {here.nbytes} at the source"
         return False
-    found.checked += 1
-    found.nbytes += here.nbytes
-    found.unhashed += noted is None or not noted.digest
+    verdict.checked += 1
+    verdict.nbytes += here.nbytes
+    verdict.unhashed += noted is None or not noted.digest
     if noted is not None and noted.etag != here.etag:
-        found.problems[sides.key] = (
+        verdict.problems[sides.key] = (
             "another object at the source than was copied (its ETag): run the migration again"
         )
     return True
 
 
 def _differ(sides: Sides) -> bool:
-    """Return whether the ETags of both sides say that they are not the same, if they are MD5s."""
     return bool(sides.source and sides.target and differ(sides.source.etag, sides.target.etag))
 
 
 def _compare(source: Store, target: Store, sides: Sides) -> str:
-    """Return the digest of the target's bytes, or "!" and what is wrong with them."""
     try:
         assert sides.target is not None
         right, where = sides.noted.digest if sides.noted else "", "when it was copied"
@@ -149,24 +142,22 @@ def _compare(source: Store, target: Store, sides: Sides) -> str:
     return there if there == right else f"!{in_words(there)} at the target, {in_words(right)} {where}"
 
 
-def _take(sides: Sides, said: str, found: PrefixVerdict, journal: Journal) -> bool:
-    """Count what `_compare` said of a key. Returns whether its bytes are right."""
-    if said.startswith("!"):
-        found.problems[sides.key] = said[1:]
+def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -> bool:
+    if result.startswith("!"):
+        verdict.problems[sides.key] = result[1:]
         return False
-    found.read += 1
+    verdict.read += 1
     if sides.noted is None or not sides.noted.digest:
         assert sides.source is not None
-        found.unhashed -= 1
-        if found.full:
+        verdict.unhashed -= 1
+        if verdict.full:
             journal.add(
-                Copied(path=sides.key, nbytes=sides.source.nbytes, digest=said, etag=sides.source.etag)
+                Copied(path=sides.key, nbytes=sides.source.nbytes, digest=result, etag=sides.source.etag)
             )
     return True
 
 
 def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
-    """Return the digest of an object's bytes. like: the digest to compare it with; "" takes SHA-256."""
     digest, etag = Digest(like, "sha256"), None
     for offset in range(0, nbytes, MAX_BYTES):
         data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)

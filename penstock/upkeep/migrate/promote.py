@@ -1,16 +1,12 @@
-"""Cut over: a mirror becomes the primary, and the primary a mirror of it.
+"""Cut over: a mirror becomes the primary, and the primary its mirror.
 
-Killed at any step, a second run goes on, and at no moment two places accept appends:
+Killed at any step, a second run continues, and at no moment two places accept appends:
 
-1. The mirror is brought up to date and verified: its log's chain, and what its versions are made of. Its store proves
-   that it creates no object twice: a root needs that.
-2. The primary's log is closed by an entry `primary`, appended as all entries are. A writer behind it has to find its
-   token in the marker of the place that he writes to, and it is nowhere yet.
-3. The mirror is brought up to date again, the log with that entry last.
-4. The mirror's marker gets the token: now it is the primary.
-5. The former primary's marker gets `mirror_of`.
-
-Markers decide nothing by being replaced: one that comes too late has a token that is not the last.
+1. Update and verify the mirror, and prove that its store never creates an object twice.
+2. Close the primary's log by an entry `primary`. A later writer must find its token in the marker where it writes.
+3. Update the mirror again, the log with that entry last.
+4. Write the token into the mirror's marker: now it is the primary.
+5. Write `mirror_of` into the former primary's marker.
 """
 
 from dataclasses import dataclass
@@ -26,7 +22,7 @@ from loader.errors import Conflict, Corrupt
 from loader.storage import Store
 
 from ..copying.copy_many import Copies
-from ..copying.rate_limit import Pace
+from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
 from .run import Report, migrate
@@ -40,15 +36,15 @@ class Promotion(Copies):
     """The result of a promotion."""
 
     former: str
-    """URL of the former primary; the target's own where that was not asked."""
+    """URL of the former primary, or the target's own."""
     closed: int = 0
-    """Number of the log entry that closed the former primary; 0 where that was not reached."""
+    """Number of the log entry that closed the former primary, or 0."""
     promoted: bool = False
     """True once the target is the primary."""
     entries: int = 0
     """Entries of the target's log."""
     open_txns: tuple[str, ...] = ()
-    """Ids of transactions that were not committed, which begin anew there."""
+    """Ids of uncommitted transactions, which begin anew there."""
 
     def to_text(self) -> str:
         lines = self.lines()
@@ -57,12 +53,12 @@ class Promotion(Copies):
             lines.append(
                 f"{self.former} is a mirror of it now"
                 if self.former != self.target
-                else "the former primary was not asked: what it had behind that entry is lost, and should it come "
-                "back, nobody may write there before `penstock migrate run` has made a mirror of it"
+                else "the former primary was not asked: its later entries are lost, and if it comes back, run "
+                "`penstock migrate run` to make a mirror of it before anyone writes there"
             )
         elif self.closed:
             lines.append(
-                f"{self.former} is closed (log entry {self.closed}) and nobody can write yet: run this again"
+                f"{self.former} is closed (log entry {self.closed}) and no writer can publish yet: run this again"
             )
         else:
             lines.append(f"{self.former} is still the primary: nothing was moved")
@@ -76,9 +72,8 @@ def promote(
 ) -> Promotion:
     """Make the mirror at `target` the primary of the root, and the root's place its mirror.
 
-    Raises: Conflict where the root is a mirror itself, or is on its way to another place, or the target is no mirror of
-    it; InvalidStore, before anything is closed, where the target's create-only writes are not; as `migrate` and
-    `verify_root`.
+    Raises: Conflict if the root is a mirror or moves elsewhere, or the target is no mirror of it; InvalidStore,
+    before anything is closed, if the target's creates are not exclusive; as `migrate` and `verify_root`.
     """
     source, state = root.store, root.state
     done = Promotion(target=target.url, former=source.url)
@@ -114,13 +109,12 @@ def promote(
 
 
 def promote_alone(target: Store) -> Promotion:
-    """Make a mirror the primary without asking its primary, which is gone for good.
+    """Make a mirror the primary if its primary is lost for good, with all versions that were not copied.
 
-    Versions that were not copied are lost. Should the former primary come back, it has to become a mirror (`migrate`)
-    before a writer uses it.
+    If the former primary comes back, it must become a mirror (`migrate`) before a writer uses it.
 
-    Raises: Conflict for a place that is no mirror; Corrupt where its log is damaged; NotARoot; InvalidStore where its
-    create-only writes are not; what the store raises.
+    Raises: Conflict for a place that is no mirror; Corrupt for a damaged log; NotARoot; InvalidStore if its creates
+    are not exclusive.
     """
     marker, state = check_root(target), Log(target).state
     done = Promotion(target=target.url, former=target.url)
@@ -143,7 +137,6 @@ def promote_alone(target: Store) -> Promotion:
 
 
 def _is_promoted(target: Store) -> bool:
-    """Return whether the target is the primary already; false where its log is damaged: `_verified` names the entry."""
     try:
         there = Log(target).state
     except Corrupt:
@@ -161,7 +154,6 @@ def _copied(done: Promotion, report: Report) -> bool:
 
 
 def _verified(done: Promotion, target: Store) -> bool:
-    """Return whether the mirror is healthy, by `penstock verify` without `--full`. Hints do not count."""
     with root_over(target) as mirror:
         problems = verify_root(mirror).problems
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}

@@ -1,4 +1,4 @@
-"""A mirror brought up to date: data first, the log last, so that it never names what it does not have."""
+"""Update a mirror: data first, the log last, so that it never names missing objects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,9 +13,8 @@ from loader.storage import Store
 from ..copying.compare import copy_entries, put_compared, read_twice
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
-from ..copying.items import Item
+from ..copying.items import Item, Pace
 from ..copying.journal import Journal
-from ..copying.rate_limit import Pace
 from .contents import OWN, new_items, new_versions
 from .target import close_former, copied_entries, make_mirror
 
@@ -28,13 +27,13 @@ class Report(Copies):
     """The result of a migration of a root."""
 
     versions: list[str] = field(default_factory=list)
-    """Names of the versions that the mirror lacked."""
+    """Names of versions that the mirror lacked."""
     entries: int = 0
-    """Log entries that the mirror has now."""
+    """Log entries of the mirror."""
     recorded: bool = False
-    """True where the primary's log names the mirror."""
+    """True if the primary's log names the mirror."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Version that names an object outside of its data, which is not copied -> path of the first such object."""
+    """Version with an object outside of its data, which is not copied -> path of the first such object."""
 
     @property
     def is_whole(self) -> bool:
@@ -63,14 +62,12 @@ def migrate(
 ) -> Report:
     """Copy what the mirror at `target` lacks of `root`.
 
-    Memory: 228 MiB of objects at most. An object that cannot be copied is named, the rest goes on, and the log stays as
-    it was. A former primary that came back becomes a mirror.
+    Memory: at most 228 MiB of objects. Objects that cannot be copied are named; then the log stays unchanged. A
+    former primary that came back becomes a mirror.
 
-    cluster: whose machines copy the objects, each process `at_once` of them, within the limits together; None: this
-    process. The log is copied by this process.
+    cluster: copies the objects, each process `at_once` of them, within the shared limits; None: this process.
 
-    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; what the target's store raises when it fails; with a
-    cluster as `attach`.
+    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; with a cluster as `attach`.
     """
     source, state = root.store, root.state
     close_former(source, state, target)
@@ -98,7 +95,7 @@ def migrate(
             pace=pace,
             at_once=at_once,
             scratch=scratch,
-            look=resumed,
+            may_exist=resumed,
             compared=True,
             since=[str(after)],
         )
@@ -113,7 +110,6 @@ def migrate(
 
 
 def _items(items: Iterator[Item], journal: Journal, report: Report) -> Iterator[Item]:
-    """Yield the items to copy; count those that the journal has."""
     for item in items:
         if journal.find(item.path):
             report.skipped += 1
@@ -122,7 +118,7 @@ def _items(items: Iterator[Item], journal: Journal, report: Report) -> Iterator[
 
 
 def _copy_places(source: Store, target: Store) -> None:
-    """Copy where registered bytes lie, behind the objects: a record may say that they are in the root."""
+    """Copy the records of registered places after the objects: a record may state that they are in the root."""
     there = {info.key for info in target.list(PLACES)}
     for info in source.list(PLACES):
         if info.key not in there:
@@ -130,13 +126,12 @@ def _copy_places(source: Store, target: Store) -> None:
 
 
 def _copy_log(root: Root, target: Store, state: State, after: int) -> int:
-    """Copy the log; say in it what the mirror holds, where it holds more than was said; copy that too."""
     copy_entries(root.store, target, after, state.n, state.prev)
     try:
-        said = root.log.mirror(target.url, state.n)
+        recorded = root.log.mirror(target.url, state.n)
     except (Forbidden, Conflict):  # a mirror's mirror, or a reader's without the right to write
         return state.n
-    if said == state.n + 1:  # else others have written meanwhile: the next run copies that
-        copy_entries(root.store, target, state.n, said, "")
-        return said
+    if recorded == state.n + 1:  # else others have written meanwhile: the next run copies that
+        copy_entries(root.store, target, state.n, recorded, "")
+        return recorded
     return state.n

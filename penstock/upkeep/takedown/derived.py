@@ -1,30 +1,114 @@
-"""Objects derived from versions with denied samples: cards, gate pages, plans, views, packs, lists, ledgers.
+"""Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions.
 
-No version needs them to be read, and all but lists and ledgers are made again when they are asked for.
+No version needs them to be read. All but lists, ledgers and exclusions are made again on demand.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 
+from loader.dataset.log.entries import canonical
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.names import card_folder
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.storage import Store
 
+from ...denied.cells import OWN, WORDS, json_object
 from ...denied.hashed_names import TAKEN_DOWN, Marks
-from .recorded_edits import Edits
+from ...denied.record import Place, add_to_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """Changes to objects that no version protects."""
+
+    puts: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> its new bytes."""
+    deletes: tuple[str, ...] = ()
+    """Paths to delete for ever."""
+    remade: tuple[str, ...] = ()
+    """Paths of views, packs and pages to delete, which may come again."""
+
+
+def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
+    """Record the edits, then make them. Returns the paths. Idempotent."""
+    places: list[Place] = [
+        {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
+        for path in edits.puts
+    ]
+    places += [
+        {"check": "absent", "what": "an object of no version", "of": dataset, "path": path}
+        for path in edits.deletes
+    ]
+    places += [
+        {
+            "check": "remade",
+            "what": "a view, pack or page, made again if asked for",
+            "of": dataset,
+            "path": path,
+        }
+        for path in edits.remade
+    ]
+    add_to_record(store, n, places)
+    for path, data in edits.puts.items():
+        store.put(path, data)
+    # First what only plans name: killed before it deletes the plans, the next run finds the rest by them.
+    for paths in (edits.remade, edits.deletes):
+        if paths:
+            store.delete_many(list(paths))
+    return [*edits.puts, *edits.remade, *edits.deletes]
+
+
+FOLDER = "exclusions/"
+
+
+def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
+    """Return the edits of a dataset's records. Costs a read of each."""
+    puts: dict[str, bytes] = {}
+    deletes: list[str] = []
+    for info in store.list(f"{FOLDER}{dataset}/"):
+        if not info.key.endswith(".json"):
+            continue
+        body = json_object(store.get(info.key).data, info.key, store.url)
+        edited = exclusion_without(body, marks)
+        if edited is None:
+            deletes.append(info.key)
+        elif edited != body:
+            puts[info.key] = canonical(edited)
+    return Edits(puts=puts, deletes=tuple(deletes))
+
+
+def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
+    """Return a record without denied samples, an equal one if it has none, or None if no sample is left."""
+    of = "keys" if "keys" in body else "samples"
+    named = body.get(of)
+    named = named if isinstance(named, list) else []
+    kept = [one for one in named if not _is_taken(one if isinstance(one, Mapping) else {"key": one}, marks)]
+    if named and not kept:
+        return None
+    words = {name: marks.without(body[name]) for name in WORDS if isinstance(body.get(name), str)}
+    return {**body, **({of: kept} if named else {}), **words}
+
+
+def _is_taken(sample: Mapping[str, Any], marks: Marks) -> bool:
+    return any(
+        isinstance(value, str) and value and name in OWN and marks.takes(OWN[name], value)
+        for name, value in sample.items()
+    )
+
 
 _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
 _LIST = re.compile(rb'"list":"([0-9a-f]{64})"')
 
 
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
-    """Return the deletion of the pages of the gate that name a sample, text by text.
+    """Return the deletion of a dataset's gate pages: of all, or else of pages whose text names a denied sample.
 
-    With `everything` the others go too, which may show one, also of batches that no version has. Those may come again.
-    Raises: StoreError.
+    everything: delete all unread, since any image may show a sample, also of batches that no version has. Pages may
+    come again.
     """
     named: list[str] = []
     others: list[str] = []
@@ -34,7 +118,7 @@ def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) ->
 
 
 def page_names(data: bytes, marks: Marks) -> bool:
-    """Return whether a text of an HTML page is, or holds, a name."""
+    """Return whether a text of an HTML page is or holds a name."""
     page = _Texts()
     page.feed(data.decode(errors="replace"))
     page.close()
@@ -42,31 +126,29 @@ def page_names(data: bytes, marks: Marks) -> bool:
 
 
 class _Texts(HTMLParser):
-    """The texts that a reader of the page sees, unescaped, as the page divides them, and the texts of its images."""
+    """The visible texts of a page, unescaped, and the alternative texts of its images."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.texts: set[str] = set()
 
     def handle_data(self, data: str) -> None:
-        """Add a text between two tags; of a list of keys, each."""
         self.texts |= {data.strip(), *data.strip().split(", ")}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Add the texts that stand for an image."""
         self.texts |= {value for name, value in attrs if value and name in ("alt", "title")}
 
 
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
-    """Return the edits of the objects made of these versions.
+    """Return the edits of objects made of these versions.
 
-    Cards go, plans with their views and lists, and packs that no other plan names; ledgers are rewritten. Costs a read
-    of each plan, pack and ledger. Raises: StoreError.
+    Cards and plans go, with their views, lists and packs that no other plan names; ledgers are rewritten. Costs a
+    read of each plan, pack and ledger.
     """
     records = list(versions)
     if not records:
         return Edits()
-    gone = [info.key for folder in card_folders(records) for info in store.list(folder)]
+    deletes = [info.key for folder in card_folders(records) for info in store.list(folder)]
     ids = {one.id for one in records}
     kept = b""
     views: set[str] = set()
@@ -74,7 +156,7 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
     for info in store.list("plans/"):
         data = store.get(info.key).data
         if plan_is_of(data, ids):
-            gone.append(info.key)
+            deletes.append(info.key)
             views |= {match.decode() for match in _VIEW.findall(data)}
             lists |= {match.decode() for match in _LIST.findall(data)}
         else:
@@ -85,8 +167,8 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
         if name in views and name.encode() not in kept:
             remade.append(info.key)
     for info in store.list("packs/"):
-        said = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
-        if said is None or said.encode() not in kept:  # without: checksums of pieces, beside a table
+        content = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
+        if content is None or content.encode() not in kept:  # without: checksums of pieces, beside a table
             remade.append(info.key)
     for info in store.list(
         "lists/"
@@ -95,11 +177,11 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
         if name in lists and name.encode() not in kept:
             remade.append(info.key)
     puts = _ledgers(store, ids, marks)
-    return Edits(puts=puts, deletes=tuple(gone), remade=tuple(remade))
+    return Edits(puts=puts, deletes=tuple(deletes), remade=tuple(remade))
 
 
 def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
-    """Return the folders of the cards of these versions: their images show samples too."""
+    """Return the folders of these versions' cards, whose images show samples."""
     return tuple(f"{card_folder(one.dataset, one.number, one.id)}/" for one in versions)
 
 
@@ -118,7 +200,7 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 
 
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a ledger whose lines of these versions have no denied names, the same bytes if none had any.
+    """Return a ledger without denied names in lines of these versions, the same bytes if none had any.
 
     Text that is no line of a ledger stays.
     """
@@ -126,7 +208,6 @@ def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
 
 
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a line without the names, and without the error of a denied sample, which may quote it."""
     try:
         line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
     except (ValueError, RecursionError):

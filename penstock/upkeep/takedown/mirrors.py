@@ -1,8 +1,12 @@
-"""Mirrors of a root with a takedown."""
+"""Mirrors of a root with a takedown, and node caches with pages of its shards."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from loader import Root
+from loader.cache.cached_store import VERIFIED
+from loader.cache.folder import MARKER
+from loader.cache.pages import HEADER_BYTES, page_name
 from loader.dataset.log.marker import root_id
 from loader.dataset.shards.shard import SEALS
 from loader.errors import InvalidRuntime, PenstockError
@@ -11,48 +15,91 @@ from loader.storage.external_shards import FOREIGN
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, Record
-from .excluded import FOLDER
+from .derived import FOLDER
 from .noncurrent import delete_noncurrent, noncurrent
 
+PAGE_SIZES = tuple(2**power for power in range(12, 27))
+"""Page sizes to look for, besides the sizes in the folder."""
+
+
+def purge_cache(folder: str, record: Record) -> int:
+    """Delete the pages of a takedown's shards. Returns their number. Raises: InvalidRuntime for no node cache."""
+    pages = _pages(folder, record)
+    for path in pages:
+        os.unlink(path)
+    return len(pages)
+
+
+def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
+    """Yield a place for each folder."""
+    for folder in folders:
+        place = {"check": "cache", "what": "a node cache", "path": folder}
+        if pages := _pages(folder, record):
+            yield {
+                **place,
+                "clean": False,
+                "why": f"{len(pages)} pages are there: penstock takedown run --cache",
+            }
+        else:
+            yield {**place, "clean": True, "evidence": "no page of the shards"}
+
+
+def _pages(folder: str, record: Record) -> list[str]:
+    if not os.path.isfile(os.path.join(folder, MARKER)):
+        raise InvalidRuntime(
+            f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache"
+        )
+    there: dict[str, str] = {}
+    sizes = set(PAGE_SIZES)
+    for at, _, names in os.walk(os.path.join(folder, "pages")):
+        for name in names:
+            there[name] = os.path.join(at, name)
+            sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
+    shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
+    shards |= {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
+    page_names = (
+        page_name(content, size, number)
+        for sha256, nbytes in sorted(shards)
+        for content in (sha256, f"{sha256}{VERIFIED}")
+        for size in sorted(sizes)
+        if size > 0 and there
+        for number in range(-(-nbytes // size))
+    )
+    return sorted({there[name] for name in page_names if name in there})
+
+
 COLLECTED = ("data/", SEALS, FOREIGN)
-"""Folders of objects that readers of the mirror may need: its collector decides."""
+"""Folders of objects that the mirror's own collector deletes, as its readers may need them."""
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
-    """Delete from a mirror the objects of a takedown. Returns how many objects and versions that was.
+    """Delete a takedown's objects from a mirror. Returns the number of objects and versions.
 
-    They are the cards, plans, views, packs, lists and records of exclusions that were deleted at its primary and were
-    not made there again. Records that were replaced there go too, and the next migration copies them as they are. So do
-    the versions that an S3 bucket keeps of anything that had to go. Objects of versions go by the mirror's own
-    collector, which counts the readers.
+    They are derived objects and exclusions that the primary deleted or replaced, and versions of them in an S3
+    bucket.
 
-    Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
+    Raises: InvalidRuntime for a place that is no mirror of this root.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):
         raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
-    there = [path for path in _left(store, record, root) if not path.startswith(COLLECTED)]
+    there = [path for path in _paths_to_delete(store, record, root) if not path.startswith(COLLECTED)]
     store.delete_many(there)
     return len(there) + delete_noncurrent(store, record.paths)
 
 
 def still_there(store: Store, places: Iterable[Place]) -> list[str]:
-    """Return the paths of these places that a store has. A request for each."""
+    """Return the paths of these places that a store has. Costs a request each."""
     return [place["path"] for place in places if is_there(store, place["path"])]
 
 
-def _left(store: Store, record: Record, root: Store) -> list[str]:
-    """Return the paths that a mirror still has and must not.
-
-    An object that was made again at the primary belongs to a current version.
-    """
+def _paths_to_delete(store: Store, record: Record, root: Store) -> list[str]:
     remade = still_there(store, record.having("remade"))
-    gone = [path for path in remade if not is_there(root, path)]
-    return still_there(store, record.having("absent")) + gone + _former(store, record, root)
+    deleted = [path for path in remade if not is_there(root, path)]
+    return still_there(store, record.having("absent")) + deleted + _former(store, record, root)
 
 
 def _former(store: Store, record: Record, root: Store) -> list[str]:
-    """Return the paths of records of exclusions that were replaced at the primary, and a mirror has as they were."""
     replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
     return [
         path
@@ -64,9 +111,9 @@ def _former(store: Store, record: Record, root: Store) -> list[str]:
 def mirror_places(
     root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
 ) -> Iterator[Place]:
-    """Yield each mirror that the log names, and each URL given.
+    """Yield a place for each mirror in the log and each given URL.
 
-    The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of such stores.
+    The same paths must be absent there, with no remains. keeps_nothing: URLs of stores without remains.
     """
     denied = DeniedBytes(root.store, root.state.denies)
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
@@ -90,4 +137,4 @@ def mirror_places(
             }
         else:
             yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
-        yield from noncurrent(store, record.paths, told=url in keeps_nothing, mirror=url)
+        yield from noncurrent(store, record.paths, stated=url in keeps_nothing, mirror=url)

@@ -1,44 +1,109 @@
-"""Bytes of deleted objects that stores keep: noncurrent versions, soft-deleted objects, uploads that never ended.
+"""Bytes of deleted objects that stores keep: noncurrent versions, soft-deleted objects, unfinished uploads.
 
-- S3 is asked through boto3, with the credentials that it finds, or a client that is given.
-- Azure is asked through azure-storage-blob (`kept_by_azure`).
-- Google Cloud Storage and stores that fsspec opens are not asked: a proof states so, or that its author states that
-  they keep nothing.
-- A folder of this machine keeps what killed writers have not finished.
+S3 is listed through boto3, Azure through azure-storage-blob; Google Cloud Storage and fsspec's stores are not. A
+folder of this machine keeps unfinished files of killed writers.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from loader.storage import Store
+from loader.storage.cloud.azure import azure_config
 from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
 from loader.storage.mirror.store import primary_of
 from loader.storage.options import bucket_and_prefix
 
 from ...denied.record import Place
-from .azure import Kept, Unseen
+from ..doctor.azure_container import azure_credential, azure_endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Bytes of a deleted object that a store keeps."""
+
+    path: str
+    """Path of the object."""
+    what: str
+    """The kind of bytes, in words."""
+    until: str
+    """Why it cannot be deleted here, or ""."""
+    delete: Callable[[], object] | None = None
+    """Deletes it if `until` is ""; None if penstock cannot."""
+
+
+class Unseen(Exception):
+    """A store's remains of deleted objects cannot be listed; the text has the reason."""
+
+
+SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
+
+
+def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
+    """Yield the remains of these paths. Costs a request per path, and one for the account.
+
+    Raises: Unseen if they cannot be listed; InvalidStore.
+    """
+    try:
+        from azure.core.exceptions import AzureError
+        from azure.storage.blob import BlobServiceClient
+    except ImportError:
+        raise Unseen(
+            "azure-storage-blob lists them, and is not there: pip install 'penstock-data[azure]'"
+        ) from None
+    place, prefix = bucket_and_prefix(url)
+    container, _, host = place.partition("@")
+    config, _ = azure_config(url, {}, host)
+    under = f"{prefix}/" if prefix else ""
+    if not (endpoint := azure_endpoint(url, {})):
+        raise Unseen("neither the URL nor the environment names the account")
+    try:
+        with BlobServiceClient(endpoint, credential=azure_credential(config)) as service:
+            if service.get_account_information()["is_hns_enabled"]:
+                raise Unseen("an account with a hierarchical namespace does not list what it has deleted")
+            blobs = service.get_container_client(container)
+            for path in paths:
+                yield from _of(blobs, under + path, path)
+    except (AzureError, ImportError, ValueError) as error:
+        raise Unseen(f"they cannot be listed: {type(error).__name__}") from None
+
+
+def _of(blobs: Any, name: str, path: str) -> Iterator[Kept]:
+    for blob in blobs.list_blobs(name_starts_with=name, include=SEEN):
+        if blob.name != name:
+            continue
+        if blob.deleted:
+            days = blob.remaining_retention_days
+            yield Kept(path=path, what="a deleted blob", until=f"soft delete keeps it for {days} more days")
+        elif blob.snapshot:
+            yield Kept(path=path, what=f"snapshot {blob.snapshot}", until="delete it with Azure's own tools")
+        elif blob.has_versions_only or (blob.version_id and not blob.is_current_version):
+            what = f"noncurrent version {blob.version_id or ''}".rstrip()
+            yield Kept(path=path, what=what, until="delete it with Azure's own tools")
+        elif not blobs.get_blob_client(name).exists():
+            until = "Azure forgets them a week after the last of them"
+            yield Kept(path=path, what="blocks that were never committed", until=until)
+
 
 logger = logging.getLogger(__name__)
 
 RUN = "penstock takedown run --apply"
 SIGNS_OF_LIFE = ("heartbeats/", "leases/")
-"""Written all the time, without samples."""
+"""Rewritten all the time; hold no samples."""
 _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 
 
 def noncurrent(
-    store: Store, paths: Sequence[str], client: Any = None, *, told: bool = False, mirror: str = ""
+    store: Store, paths: Sequence[str], client: Any = None, *, stated: bool = False, mirror: str = ""
 ) -> Iterator[Place]:
-    """Yield a place for each version and upload of these paths that is kept, or one for all where none is.
+    """Yield a place for each kept version and upload of these paths, or one place if there is none.
 
-    A folder of this machine has a place for each file that was not finished. Costs a request per path, one per version,
-    and one per 1,000 uploads; a walk through a folder.
+    Costs a request per path, one per version, and one per 1,000 uploads; a walk through a folder.
 
-    client: boto3's, of an S3 bucket.
-    told: whether the caller states that the store keeps nothing; counts where it cannot be looked at.
-    mirror: the URL by which it was given, where it is one.
+    client: boto3's, of an S3 bucket. stated: the caller states that an unlistable store keeps nothing. mirror: URL of
+    the mirror.
     """
     # By its URL: a store with mirrors is local too, where one of these is.
     if not paths:
@@ -49,42 +114,41 @@ def noncurrent(
     what = "noncurrent versions and unfinished uploads"
     place: Place = {"check": "noncurrent", "what": what, "url": mirror or store.url}
     run = f"{RUN} --mirror {mirror}" if mirror else RUN
-    found = 0
+    count = 0
     try:
-        for one in _kept(store.url, paths, client):
-            found += 1
-            why = one.until or f"{run} deletes it"
-            yield {**place, "what": one.what, "path": one.path, "clean": False, "why": why}
+        for kept in _kept(store.url, paths, client):
+            count += 1
+            why = kept.until or f"{run} deletes it"
+            yield {**place, "what": kept.what, "path": kept.path, "clean": False, "why": why}
     except Unseen as unseen:
-        if told:
-            said = f"told by whoever proved this, not looked at ({unseen}): the store keeps none"
-            yield {**place, "clean": True, "evidence": said}
+        if stated:
+            evidence = f"stated by the author of this proof, not listed ({unseen}): the store keeps none"
+            yield {**place, "clean": True, "evidence": evidence}
         else:
-            do = f"where its operator knows that it keeps none, say --keeps-nothing {mirror or store.url}"
+            do = f"if its operator confirms that it keeps none, pass --keeps-nothing {mirror or store.url}"
             yield {**place, "clean": False, "why": f"{unseen}; {do}"}
         return
-    if not found:
+    if not count:
         yield {**place, "clean": True, "evidence": f"none of {len(paths)} paths has any"}
 
 
 def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
-    """Yield a place for each unfinished file of a folder, whatever is in it; none for a store in memory."""
     by_hand = "its writer is at work, or was killed: then delete the file"
-    in_data, beside = (
+    in_data, elsewhere = (
         f"penstock gc sweep --apply deletes it when {when}"
         for when in ("its transaction is over", "its writer has long been silent")
     )
     for info in list_with_unfinished(store, ""):
         if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
-            why = beside if not info.key.startswith("data/") else by_hand if mirror else in_data
+            why = elsewhere if not info.key.startswith("data/") else by_hand if mirror else in_data
             place: Place = {"check": "noncurrent", "what": "a file that was not finished", "path": info.key}
             yield {**place, "url": mirror or store.url, "clean": False, "why": why}
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what an S3 bucket keeps of these paths, but for what a lock keeps. Returns how many.
+    """Delete what an S3 bucket keeps of these paths, unless locked. Returns the number.
 
-    Deletes none without boto3, or rights to list them; the proof states it.
+    Deletes nothing without boto3 or the right to list; the proof names the reason.
     """
     if not store.url.startswith("s3://") or not paths:
         return 0
@@ -96,11 +160,10 @@ def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) ->
 
 
 def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
-    """Yield the remains that a store keeps. Raises: Unseen."""
     if url.startswith("s3://"):
         yield from _kept_by_s3(client, url, paths)
     elif url.startswith(_AZURE):
-        from .azure import kept_by_azure
+        from .noncurrent import kept_by_azure
 
         yield from kept_by_azure(url, paths)
     elif url.startswith("gs://"):
@@ -110,7 +173,6 @@ def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    """Delete them. Raises: Unseen, before anything is deleted without boto3 or the right to list."""
     free = [one.delete for one in _kept_by_s3(client, url, paths) if one.delete and not one.until]
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
@@ -123,7 +185,6 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
 
 
 def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """Yield the remains in an S3 bucket. Raises: Unseen without boto3, or where it may not list them."""
     try:
         import boto3  # noqa: F401 - s3fs brings only botocore
         from botocore.exceptions import BotoCoreError, ClientError
@@ -146,10 +207,10 @@ def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     under = f"{prefix}/" if prefix else ""
     for path in paths:
         yield from _versions(client, bucket, under + path, path)
-    wanted = set(paths)
+    names = set(paths)
     for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=under):
         for upload in page.get("Uploads", ()):
-            if (path := upload["Key"].removeprefix(under)) in wanted:
+            if (path := upload["Key"].removeprefix(under)) in names:
 
                 def abort(key: str = upload["Key"], id: str = upload["UploadId"]) -> object:
                     return client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=id)
@@ -158,12 +219,11 @@ def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 
 def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
-    """Yield every version but the current one; a delete marker has no bytes."""
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=key):
-        for one in page.get("Versions", ()):
-            if one["Key"] != key or one["IsLatest"]:
+        for version in page.get("Versions", ()):
+            if version["Key"] != key or version["IsLatest"]:
                 continue
-            id = one["VersionId"]
+            id = version["VersionId"]
 
             def delete(id: str = id) -> object:
                 return client.delete_object(Bucket=bucket, Key=key, VersionId=id)
@@ -173,9 +233,9 @@ def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
 
 
 def _locked(client: Any, bucket: str, key: str, id: str) -> str:
-    said = client.head_object(Bucket=bucket, Key=key, VersionId=id)
-    if said.get("ObjectLockLegalHoldStatus") == "ON":
+    facts = client.head_object(Bucket=bucket, Key=key, VersionId=id)
+    if facts.get("ObjectLockLegalHoldStatus") == "ON":
         return "a legal hold keeps it"
-    if until := said.get("ObjectLockRetainUntilDate"):
+    if until := facts.get("ObjectLockRetainUntilDate"):
         return f"an object lock keeps it until {until:%Y-%m-%d}"
     return ""

@@ -1,7 +1,6 @@
 """Objects under data/ that no version names and that have denied samples.
 
-They are leftovers of writers, parts that wait to be published, and the samples of parts as their writers handed them
-on.
+They are leftovers of writers, unpublished parts, and the samples that parts' writers passed on.
 """
 
 import re
@@ -13,17 +12,16 @@ from typing import Any
 from loader import Root
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.publishing.apply_denies import Rows
+from loader.dataset.tables.manifest import references
 from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
-from loader.dataset.tables.references import references
 from loader.dataset.versions.version import open_record
 from loader.dataset.writing.redact import redact_rows, rows_of
 from loader.errors import Corrupt, ObjectNotFound
 from loader.storage import Store
 
-from ...denied.cells import scrub, taken_rows
+from ...denied.cells import json_object, scrub, taken_rows
 from ...denied.find import producer_names_some
 from ...denied.hashed_names import Marks
-from ...denied.json_text import json_object
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place
 from ..gc.classify import OURS
@@ -32,10 +30,9 @@ PART_SAMPLES = "part-samples"
 
 
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
-    """Yield the places in a dataset's transactions that no version names.
+    """Yield places in a dataset's transactions that no version names.
 
-    Lists them, and reads each index, table and manifest among them. All of the rest of a version that was collected in
-    part has to go: nothing in it may be left that names its owner.
+    Reads each index, table and manifest among them. All of a partly collected version has to go.
     """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:
@@ -48,17 +45,16 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     # The log first: what is committed while we look is not taken for one that lacks something.
     txns = [one for one in root.state.txns.values() if one.dataset == dataset]
     whole, named = over_whole(root, dataset, named_by)
-    for txn in sorted(txns, key=lambda one: one.txn):
+    for txn in sorted(txns, key=lambda txn: txn.txn):
         in_part = txn.status == "committed" and txn.txn not in whole
         keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
         for path in sorted(keys - named):
             known = list(_looked_at(root.store, path, keys, marks, waits=txn.status == "open"))
-            for found, what in known or (_rest(path) if in_part else ()):
-                yield {"check": "absent", "what": what, "of": dataset, "path": found}
+            for object_path, what in known or (_rest(path) if in_part else ()):
+                yield {"check": "absent", "what": what, "of": dataset, "path": object_path}
 
 
 def _rest(path: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, what it is) of an object of a version that was collected in part."""
     if re.fullmatch(OURS, path):
         yield path, "rest of a version that was collected in part"
 
@@ -66,16 +62,13 @@ def _rest(path: str) -> Iterator[tuple[str, str]]:
 def _looked_at(
     store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield (path, what it is) of the object, and of its shard where it is an index, if it has or names a sample.
+    """Yield (path, what) of an object, and of its shard for an index, if it has or names a sample.
 
-    Yields nothing for an object that a collector took this moment.
-
-    waits: whether it may be published yet; an object that only names samples is then rewritten by the next run, and has
-    not to go.
+    waits: whether it may be published yet; then an object that only names samples is rewritten by the next run.
     """
     try:
-        for found, what in _with_marks(store, path, keys, marks, waits):
-            yield found, f"{what} that no version names"
+        for object_path, what in _with_marks(store, path, keys, marks, waits):
+            yield object_path, f"{what} that no version names"
     except ObjectNotFound:
         return
 
@@ -99,7 +92,7 @@ def _with_marks(
 
 
 def member_keys(store: Store, path: str) -> Iterator[str]:
-    """Yield the keys of a shard's members, as far as it can be read. Raises: Corrupt where it cannot."""
+    """Yield the keys of a shard's members as far as it is readable."""
     try:
         with (
             store.open_stream(path) as stream,
@@ -113,10 +106,7 @@ def member_keys(store: Store, path: str) -> Iterator[str]:
 
 
 def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
-    """Return path -> redacted table beside it, of the parts' samples tables that have denied samples.
-
-    It is for records of stages that hand parts on.
-    """
+    """Return path -> redacted table, for parts' samples tables with denied samples."""
     newest = root.state.newest(dataset)
     if newest is None or not rows:
         return {}
@@ -135,7 +125,6 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
 
 
 def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
-    """Return part -> row -> key in a version, of these rows and the parts that it has."""
     files = [
         TableFile.from_json(one)
         for one in open_record(store, record).manifest["samples"]

@@ -1,11 +1,10 @@
-"""Files of a pipeline on denied samples: its tables, its stages' records, its batches' manifests.
+"""Edit a pipeline's files on denied samples: tables, stage records, batch manifests.
 
-No version names these files. They are replaced in this order; killed in between, the next run finds the old table and
-does the rest:
+No version names these files. They are replaced in an order that a killed run can resume:
 
-1. A table is written again without the rows, under a new name.
-2. Every record that named it is replaced, under its own number, so that its readers go on to the new one.
-3. The old table is deleted.
+1. Write a table again without the rows, under a new name.
+2. Replace every record that named it, under its own number, so its readers use the new table.
+3. Delete the old table.
 """
 
 import hashlib
@@ -18,32 +17,27 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.tables.parquet import parse_table, put_named_table, table_facts
 from loader.storage import Store
 
-from ...denied.cells import scrubbed, taken_rows, without_rows
+from ...denied.cells import json_object, scrubbed, taken_rows, without_rows
 from ...denied.hashed_names import Marks
-from ...denied.json_text import json_object
 from ...stages import settled_path
-from .recorded_edits import Edits
+from .derived import Edits
 
 Json = dict[str, Any]
 AHEAD = "clips_ahead"
-"""A folder of clips that wait for their batch to be cut: they are made again."""
+"""Folder of clips that wait for their batch to be cut; they are made again."""
 
 
 def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[str, Json]) -> Edits:
-    """Return the edits of a pipeline's objects. The new tables are written.
+    """Return the edits of a pipeline's objects, and write the new tables. Reads each table and record.
 
-    Costs a read of each table and record of the dataset.
-
-    shards: path of a shard, or of a part's samples table -> what has taken its place, for records that name it.
-
-    Raises: Corrupt; StoreError.
+    shards: path of a shard or samples table -> its replacement, for records that name it.
     """
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
     for path in _paths(store, f"tables/{dataset}/", ".parquet"):
         if (new := table_without(store, path, marks)) is not None:
-            made = put_named_table(store, path.rpartition("/")[0], new, table_facts(new)["table"])
-            replaced[path] = made.to_json()
+            table = put_named_table(store, path.rpartition("/")[0], new, table_facts(new)["table"])
+            replaced[path] = table.to_json()
     puts: dict[str, bytes] = {}
     for prefix in (f"stages/{dataset}/", f"tables/{dataset}/manifests/"):
         for path in _paths(store, prefix, ".json"):
@@ -51,37 +45,31 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
             new_body = _redirected(without_names(path, body, marks), {**shards, **replaced})
             if new_body != body:
                 puts[path] = canonical(new_body)
-    gone = list(replaced)
-    if puts or gone:
-        gone += [info.key for info in store.list(f"tables/{dataset}/{AHEAD}/")]
-    return Edits(puts=puts, deletes=tuple(gone))
+    deletes = list(replaced)
+    if puts or deletes:
+        deletes += [info.key for info in store.list(f"tables/{dataset}/{AHEAD}/")]
+    return Edits(puts=puts, deletes=tuple(deletes))
 
 
 def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
-    """Return the marks with the units that were cut of denied raw objects, in a version or not.
-
-    Reads the tables of units.
-    """
+    """Return the marks with the units of denied raw objects, published or not. Reads the tables of units."""
     names: set[str] = set()
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         table = parse_table(store.get(path).data, path)
-        gone = table.filter(pa.array(taken_rows(table, marks), pa.bool_()))
-        names |= {name for row in gone.to_pylist() for name in (row["key"], row["unit_id"]) if name}
+        denied = table.filter(pa.array(taken_rows(table, marks), pa.bool_()))
+        names |= {name for row in denied.to_pylist() for name in (row["key"], row["unit_id"]) if name}
     return marks.adding(names)
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
-    """Return a lifecycle table without denied names; None if it has none. Raises: Corrupt."""
+    """Return a lifecycle table without denied names; None if it has none."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
     return None if new is table else new
 
 
 def without_names(path: str, body: Json, marks: Marks) -> Json:
-    """Return a stage's record, or a batch's manifest, without denied names.
-
-    Returns an equal one where it has nothing of it.
-    """
+    """Return a stage's record or a batch's manifest without denied names, an equal one if it has none."""
     if path.startswith("tables/"):
         return _batch(body, marks)
     new: Json = scrubbed(body, marks)
@@ -89,7 +77,7 @@ def without_names(path: str, body: Json, marks: Marks) -> Json:
 
 
 def is_hint(path: str) -> bool:
-    """Return whether a path under `tables/` is of a hint: it names no sample, and may be damaged."""
+    """Return whether a path under `tables/` is a hint, which names no sample and may be damaged."""
     dataset = path.split("/")[1]
     return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
 
@@ -101,7 +89,6 @@ def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
 
 
 def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
-    """Return JSON in which entries that name a replaced file name the new one."""
     if isinstance(value, Mapping):
         new = replaced.get(value["path"], {}) if isinstance(value.get("path"), str) else {}
         return {name: new[name] if name in new else _redirected(one, replaced) for name, one in value.items()}
@@ -111,17 +98,15 @@ def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
 
 
 def _batch(body: Json, marks: Marks) -> Json:
-    """Return a batch's manifest in which denied objects have another name.
-
-    It keeps the batch's name, which is a hash of the objects' former names, and is marked as redacted.
-    """
     objects = []
-    for one in body.get("objects", ()):
-        if any(isinstance(one.get(name), str) and marks.takes("raw", one[name]) for name in ("key", "uri")):
-            named = hashlib.sha256(f"{marks.salt} {one['key']}".encode()).hexdigest()[:32]
-            one = {name: value for name, value in one.items() if name != "files"}
-            one |= {"key": f"taken-down/{named}", "uri": f"taken-down:{named}", "etag": ""}
-        objects.append(one)
+    for entry in body.get("objects", ()):
+        if any(
+            isinstance(entry.get(name), str) and marks.takes("raw", entry[name]) for name in ("key", "uri")
+        ):
+            named = hashlib.sha256(f"{marks.salt} {entry['key']}".encode()).hexdigest()[:32]
+            entry = {name: value for name, value in entry.items() if name != "files"}
+            entry |= {"key": f"taken-down/{named}", "uri": f"taken-down:{named}", "etag": ""}
+        objects.append(entry)
     if objects == body.get("objects", []):
         return body
     return {**body, "objects": objects, "redacted": True}

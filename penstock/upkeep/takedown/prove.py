@@ -1,9 +1,7 @@
-"""`penstock takedown prove`: look now at every place that had, or may have, denied samples.
+"""`penstock takedown prove`: check now every place that had, or may have, denied samples.
 
-Each is clean, with evidence, or out of reach, with the reason. One place out of reach makes the proof "incomplete".
-
-Nothing in a proof is plain text: names are keyed hashes, as in the log. `examples/recheck_takedown.py` looks at the
-same places again without a line of penstock.
+One place that is not clean makes the proof "incomplete". Names are keyed hashes, as in the log.
+`examples/recheck_takedown.py` checks the same places without penstock.
 """
 
 import hashlib
@@ -16,12 +14,11 @@ from loader import Root
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 from loader.storage import Store, is_there
 
-from ...denied.find import Found, all_datasets, find
+from ...denied.denied_bytes import look_at_owners
+from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, Record, read_record
-from ...denied.registered_objects import look_at_owners
 from ...progress import progress
-from .mirrors import mirror_places
-from .node_caches import cache_places
+from .mirrors import cache_places, mirror_places
 from .noncurrent import noncurrent
 from .raw_objects import shared_marks
 from .run import deny_entry, keys_tables
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 NOT_LOOKED_AT = ("retired", "replaced", "remade")
-"""Places on record that others stand for: the log's versions, the scan; views and packs may be there again."""
+"""Recorded places that other checks cover: the log's versions, and the scan."""
 Proof = dict[str, Any]
 
 
@@ -47,37 +44,34 @@ def prove(
     s3: Any = None,
     cluster: "Cluster | None" = None,
 ) -> Proof:
-    """Look at every place of a takedown. Returns the proof as JSON.
+    """Check every place of a takedown. Returns the proof as JSON.
 
-    Costs a look per place, and a read of every table and JSON object under the root.
+    Costs a check per place, and a read of every table and JSON object under the root.
 
-    mirrors: URLs of mirrors that can be reached.
-    caches: folders of node caches.
+    mirrors: URLs of reachable mirrors. caches: folders of node caches.
     known: places outside of penstock, such as "backups until 2026-12-24".
-    keeps_nothing: URLs of the root or of mirrors whose operator states that the store keeps nothing of deleted objects,
-    which counts where that cannot be looked at.
-    s3: boto3's client of the root's bucket; None: one with the environment's credentials.
-    cluster: whose machines read tables and JSON objects; None: this process.
+    keeps_nothing: URLs of stores that keep nothing of deleted objects, as their operator states.
+    s3: boto3's client of the root's bucket; None: default credentials.
+    cluster: reads tables and JSON objects; None: this process.
 
-    Raises: TakedownNotFound for a takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`;
-    StoreError.
+    Raises: TakedownNotFound; InvalidRuntime for another URL in `keeps_nothing`.
     """
     if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
         stores = ", ".join([root.url, *mirrors])
-        raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of what is looked at: {stores}")
+        raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of the checked stores: {stores}")
     deny = deny_entry(root, n)
     record = read_record(root.store, n)
     tables = keys_tables(root, deny, cluster)
-    found = [find(tables, name, record.marks.get(name, ())) for name in all_datasets(root)]
-    marks = {one.dataset: one.marks for one in found}
+    findings = [find(tables, name, record.marks.get(name, ())) for name in all_datasets(root)]
+    marks = {one.dataset: one.marks for one in findings}
     verdicts = None
     if cluster is not None:
         from .scan_job import scan_on
 
-        verdicts = partial(scan_on, cluster, root, record, found)
+        verdicts = partial(scan_on, cluster, root, record, findings)
     shared = shared_marks(root, deny, [one for one in record.having("raw") if not one["deleted"]])
     places = [
-        *_versions(root, record, found),
+        *_versions(root, record, findings),
         *(
             _looked_at(root.store, place, shared)
             for place in progress(record.places, f"prove {n}")
@@ -86,10 +80,10 @@ def prove(
         *scanned(root, record, marks, verdicts),
         *cache_places(record, caches),
         *mirror_places(root, record, mirrors, keeps_nothing),
-        *noncurrent(root.store, record.paths, s3, told=root.url in keeps_nothing),
+        *noncurrent(root.store, record.paths, s3, stated=root.url in keeps_nothing),
         *_checkpoints(root.store, record),
         *(
-            {"check": "told", "what": what, "clean": False, "why": "named by whoever proved this"}
+            {"check": "told", "what": what, "clean": False, "why": "named by the author of this proof"}
             for what in known
         ),
     ]
@@ -101,7 +95,7 @@ def prove(
         "salt": deny.salt,
         "scope": deny.scope,
         "hashes": sorted(deny.hashes),
-        "marks": {name: list(some) for name, some in record.marks.items()},
+        "marks": {name: list(hashes) for name, hashes in record.marks.items()},
         "shared": {name: sorted(one.others) for name, one in marks.items()},
         "datasets": list(marks),
         "txns": {one.txn: one.dataset for one in root.state.txns.values()},
@@ -110,12 +104,11 @@ def prove(
     }
 
 
-def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Place]:
-    """Yield every version that has, had or names denied samples: retired, or not."""
-    ids = record.versions().union(version.id for one in found for version in one.versions)
-    for one in sorted(ids):
-        version = root.record(one, retired=True)
-        place = {"check": "retired", "what": f"version {version.name}", "of": version.dataset, "id": one}
+def _versions(root: Root, record: Record, findings: Iterable[Findings]) -> Iterator[Place]:
+    ids = record.versions().union(version.id for one in findings for version in one.versions)
+    for id in sorted(ids):
+        version = root.record(id, retired=True)
+        place = {"check": "retired", "what": f"version {version.name}", "of": version.dataset, "id": id}
         if version.retired is None:
             yield {**place, "clean": False, "why": "it is not retired: penstock takedown run --apply"}
         else:
@@ -127,7 +120,6 @@ def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Pl
 
 
 def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
-    """Return the place with `clean`, and `evidence` or `why`. shared: marks of raw objects that others need."""
     try:
         if place["check"] == "absent":
             return _absent(store, place)
@@ -157,21 +149,20 @@ def _absent(store: Store, place: Place) -> Place:
 
 
 def _zeros(store: Store, place: Place) -> Place:
-    """Return the place after a read of each range. A version is collected some day, and this with it."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         for offset, nbytes in place["ranges"]:
             for start in range(offset, offset + nbytes, _BLOCK):
                 data = store.get_range(place["path"], start, min(_BLOCK, offset + nbytes - start)).data
                 if data.count(0) != len(data):
                     return {**place, "clean": False, "why": f"bytes from {start} on are not zeros"}
-                found.update(data)
+                digest.update(data)
     except ObjectNotFound:
         return {**place, "clean": True, "evidence": "no object at this path"}
     return {
         **place,
         "clean": True,
-        "evidence": f"sha256 of the ranges' bytes, all zeros: {found.hexdigest()}",
+        "evidence": f"sha256 of the ranges' bytes, all zeros: {digest.hexdigest()}",
     }
 
 
@@ -179,7 +170,6 @@ _BLOCK = 2**24
 
 
 def _checkpoints(store: Store, record: Record) -> Iterator[Place]:
-    """Yield checkpoints whose marker names a version that had the samples: a model keeps what it learnt."""
     ids = [one.encode() for one in sorted(record.versions())]
     for info in store.list("checkpoints/") if ids else ():
         if "/steps/" in info.key and any(one in store.get(info.key).data for one in ids):

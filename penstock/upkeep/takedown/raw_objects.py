@@ -1,4 +1,4 @@
-"""Raw objects at their source, which is not the root's: who else needs them, and deleting them."""
+"""Raw objects at their source, outside the root: find other users, and delete."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,17 +16,17 @@ from loader.errors import InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
 from ...confirmed_listing import listed_twice
+from ...denied.cells import cell_texts, json_object, texts
 from ...denied.find import all_datasets
 from ...denied.hashed_names import TAKEN_DOWN, mark
-from ...denied.json_text import cell_texts, json_object, texts
-from ...denied.names import keys_files, waiting_tables
+from ...denied.keys_tables import keys_files, waiting_tables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, Record
 from ...denied.sources import joined_objects, plain_uri
 from .pipeline_tables import is_hint
 
 Uris = Mapping[str, Collection[str]]
-"""Dataset -> the raw objects that its denied samples were cut from."""
+"""Dataset -> raw objects of its denied samples."""
 
 
 class FilesBeside(Protocol):
@@ -35,12 +35,12 @@ class FilesBeside(Protocol):
     def __call__(
         self, alone: Mapping[str, Collection[str]], refused: dict[str, str], /
     ) -> dict[str, list[str]]:
-        """Return the files that only these raw objects need; add the objects to keep to `refused`."""
+        """Return the files that only these raw objects need; add objects to keep to `refused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawDeletion:
-    """Deletion of raw objects and of the files beside them: both parts are required, so that no file is forgotten."""
+    """Deletion of raw objects and their further files. Both parts are required, so that no file is forgotten."""
 
     delete: Callable[[str], None]
     """Deletes the object of a URI."""
@@ -49,7 +49,7 @@ class RawDeletion:
 
 
 def delete_object(uri: str) -> None:
-    """Delete an object; a missing one is no error. Raises: InvalidStore for no path or URL; StoreError."""
+    """Delete an object, which may be missing. Raises: InvalidStore for no path or URL; StoreError."""
     place, slash, name = plain_uri(uri).rpartition("/")
     if not slash or not name:
         raise InvalidStore(
@@ -59,9 +59,9 @@ def delete_object(uri: str) -> None:
 
 
 def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
-    """Return the URIs of the raw objects of which a further file has one of these names, keys or URIs, sorted.
+    """Return the sorted URIs of raw objects with a further file of one of these names, keys or URIs.
 
-    dataset: of whose pipeline; "" for all. Reads the manifests of its batches. Raises: Corrupt; StoreError.
+    dataset: limits the pipelines; "" for all. Reads the manifests of batches.
     """
     asked = set(names)
     return sorted(
@@ -73,23 +73,23 @@ def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list
 
 
 def check_whole(root: Root, deny: Deny) -> None:
-    """Raise InvalidRuntime where a takedown names a further file of a raw object that no takedown names itself.
+    """Raise InvalidRuntime if a takedown names a further file of a raw object that no takedown names.
 
-    Such an object was discovered when the takedown was not known yet. Costs as `objects_named`.
+    Such an object was discovered before the takedown was known. Costs as `objects_named`.
     """
     for dataset in all_datasets(root):
-        mine, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
-        for one in joined_objects(root.store, dataset):
-            is_whole = any(all_.entry_of("raw", name) for name in (one.key, one.uri))
-            if not is_whole and any(mine.entry_of("raw", name) for name in one.names):
+        own, every = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+        for joined in joined_objects(root.store, dataset):
+            is_whole = any(every.entry_of("raw", name) for name in (joined.key, joined.uri))
+            if not is_whole and any(own.entry_of("raw", name) for name in joined.names):
                 raise InvalidRuntime(
-                    f"takedown {deny.n} names a file of the raw object {one.uri}, whose samples none takes down: "
-                    f"penstock takedown request --raw {one.uri}, then run both"
+                    f"takedown {deny.n} names a file of the raw object {joined.uri}, whose samples none takes down: "
+                    f"penstock takedown request --raw {joined.uri}, then run both"
                 )
 
 
 def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool) -> Iterator[Place]:
-    """Yield these raw objects as a record has them: one for each dataset that had samples of it."""
+    """Yield these raw objects as a record has them, once for each dataset."""
     for dataset, cut_of in uris.items():
         for uri in sorted(set(cut_of) & set(these)):
             yield {
@@ -102,21 +102,22 @@ def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool)
 
 
 def deleted_raw(record: Record, deny: Deny, uris: Uris) -> set[str]:
-    """Return the raw objects that are on record as deleted."""
-    gone = {place["mark"] for place in record.having("raw") if place["deleted"]}
-    return {uri for dataset, some in uris.items() for uri in some if mark(deny.salt, dataset, uri) in gone}
+    """Return the raw objects that are recorded as deleted."""
+    deleted = {place["mark"] for place in record.having("raw") if place["deleted"]}
+    return {
+        uri for dataset, cut_of in uris.items() for uri in cut_of if mark(deny.salt, dataset, uri) in deleted
+    }
 
 
 def used_by_others(root: Root, uris: Uris) -> set[str]:
-    """Return the raw objects that something which stays was cut of, or is to be.
+    """Return the raw objects that something remaining was or will be cut from.
 
-    - Samples of any dataset that no takedown denies, in a version or in a part that waits to be published.
-    - Batches of other datasets' pipelines, cut or not.
+    - Samples of any dataset that no takedown denies, published or waiting.
+    - Batches of other datasets' pipelines.
 
-    Without raw objects it costs nothing. Else it reads the keys of every version, what open transactions have of
-    samples, and each table and record of a pipeline. Raises: Corrupt; StoreError.
+    Reads the keys of every version, samples of open transactions, and each table and record of a pipeline.
     """
-    asked = {uri: plain_uri(uri) for some in uris.values() for uri in some}
+    asked = {uri: plain_uri(uri) for cut_of in uris.values() for uri in cut_of}
     plain = frozenset(asked.values())
 
     def meant(text: str) -> set[str]:
@@ -126,16 +127,13 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
             return {uri for uri in plain if _fits(uri, pieces)}
         return {plain_uri(text)} & plain
 
-    own = {of: set(map(plain_uri, some)) for of, some in uris.items()}
+    own = {of: set(map(plain_uri, cut_of)) for of, cut_of in uris.items()}
     used = _used(root, meant, own) if plain else set()
     return {uri for uri in asked if asked[uri] in used}
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """Return the marks of those raw objects on record that something which stays was cut of by now, or is to be.
-
-    places: as `raw_places` made them. Costs and raises: as `used_by_others`.
-    """
+    """Return the marks of recorded raw objects that something remaining needs. Costs, raises: as `used_by_others`."""
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])
@@ -149,11 +147,10 @@ def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
 
 
 Meant = Callable[[str], set[str]]
-"""Text that names a raw object -> those asked for that it means."""
+"""Text that names a raw object -> the requested objects that it means."""
 
 
 def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
-    """Return the raw objects in use. own: dataset -> the objects that its own pipeline forgets."""
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
@@ -166,19 +163,19 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 
 
 def _fits(uri: str, pieces: list[str]) -> bool:
-    """Return whether an address is these pieces in order with something between each two.
+    """Return whether an address is these pieces in order, with something between each two.
 
-    Looks at each character about once, as the object's owner decides how many pieces there are.
+    Linear in the address, since the object's owner decides how many pieces there are.
     """
     first, last = pieces[0], pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):
         return False
     at = len(first)
     for piece in pieces[1:-1]:
-        found = uri.find(piece, at + 1)  # the earliest place leaves the most to the next pieces
-        if found < 0:
+        position = uri.find(piece, at + 1)  # the earliest place leaves the most to the next pieces
+        if position < 0:
             return False
-        at = found + len(piece)
+        at = position + len(piece)
     return len(uri) - len(last) > at
 
 
@@ -195,18 +192,16 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
-    """Return the raw objects of the samples in this table that no takedown denies."""
     if "raw_uri" not in table.column_names:
         return set()
-    found = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
-    asked = pa.array([uri for uri, some in found.items() if some], pa.string())
+    meanings = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
+    asked = pa.array([uri for uri, objects in meanings.items() if objects], pa.string())
     rows = table.filter(pc.is_in(table["raw_uri"], value_set=asked))
     stays = pa.array(tests.entries(rows) == 0, pa.bool_())
-    return set().union(*(found[uri] for uri in rows["raw_uri"].filter(stays).to_pylist()))
+    return set().union(*(meanings[uri] for uri in rows["raw_uri"].filter(stays).to_pylist()))
 
 
 def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
-    """Return the raw objects that a table, record or manifest of a batch names."""
     out: set[str] = set()
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
         for info in listed_twice(store, place):
@@ -217,7 +212,6 @@ def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
 
 
 def _texts_of(store: Store, path: str) -> Iterator[str]:
-    """Yield every text in a table or JSON object. Raises: Corrupt; StoreError."""
     data = store.get(path).data
     if path.endswith(".parquet"):
         yield from cell_texts(parse_table(data, path))

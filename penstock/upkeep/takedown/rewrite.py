@@ -1,4 +1,4 @@
-"""The version without them: the newest one again, its denied samples redacted and excluded."""
+"""Publish the newest version again, with its denied samples redacted and excluded."""
 
 import hashlib
 import secrets
@@ -40,10 +40,7 @@ from ...denied.hashed_names import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
-    """Return the takedown's open transaction on the version `parent`.
-
-    It is the same one whenever the takedown goes on, until that is settled or the parent another.
-    """
+    """Return the takedown's open transaction on the version `parent`, the same one whenever the takedown resumes."""
     again = 0
     while True:
         named = f"takedown {n} {dataset} {parent} {again}"
@@ -55,13 +52,12 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 
 
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
-    """Commit the dataset's newest version without the samples of a takedown, and without their names.
+    """Commit the dataset's newest version without a takedown's samples and names; return None if it has none.
 
-    Returns None where it has none of them, and no adopted object that holds some. Every shard of a part that has one is
-    read and written once. A version that others publish meanwhile is redacted too before the commit.
+    Every shard of an affected part is read and written once. Versions of concurrent publishers are redacted too.
 
-    Raises: NothingLeft where it has no others; Conflict; Corrupt; StoreError; Fenced when a collector took this
-    takedown for dead: run it again.
+    Raises: NothingLeft if no sample remains; Conflict; Fenced if a collector considered this takedown dead: run it
+    again.
     """
     newest = root.state.newest(dataset)
     if newest is None:
@@ -76,23 +72,22 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
     ):
         return None
     txn = transaction(root, deny.n, dataset, newest.id)
-    made = _Redaction(root, txn, deny, marks)
+    redaction = _Redaction(root, txn, deny, marks)
     with root.heartbeat(txn):
         try:
-            return root.log.commit(txn, made.build)
+            return root.log.commit(txn, redaction.build)
         except NothingLeft:
             root.abort(txn, f"takedown {deny.n}: nothing is left of the dataset")
             raise
 
 
 def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
-    """Return whether a class is called so, by the newest version that has any: once it is retired another has to."""
     names = class_names(root.store, root.state.versions(dataset)) or []
     return class_names_without(names, marks) != names
 
 
 class NothingLeft(Exception):
-    """Every sample of the newest version is denied: no version is without them. version: its id."""
+    """Every sample of the newest version is denied. version: its id."""
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
@@ -100,7 +95,7 @@ class NothingLeft(Exception):
 
 
 class _Redaction:
-    """Shards are redacted once, whatever is published meanwhile: each is what it was, or is new."""
+    """Redacts each shard once, whatever others publish meanwhile."""
 
     def __init__(self, root: Root, txn: str, deny: Deny, marks: Marks) -> None:
         self._store = root.store
@@ -110,7 +105,6 @@ class _Redaction:
         self._denied = DeniedBytes(root.store, root.state.denies)
 
     def build(self, state: State) -> CommitBody:
-        """Return the manifest on the newest version. Raises: NothingLeft; Conflict."""
         # Another place each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
         self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"
         dataset = state.txns[self._txn].dataset
@@ -133,11 +127,11 @@ class _Redaction:
     def _manifest(self, version: Version, state: State) -> dict[str, Any]:
         rows = denied_rows(version, [self._deny])
         keys = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
-        gone = renamed([self._deny], rows, get_tables(self._store, keys, ["part", "row", "key"]))
-        samples, stats = self._tables(version.manifest, gone)
+        denied = renamed([self._deny], rows, get_tables(self._store, keys, ["part", "row", "key"]))
+        samples, stats = self._tables(version.manifest, denied)
         own = self._denied.adopted(version)
         left_out = self._exclusions(version, rows, parent_denied(version, state.denies))
-        made = {
+        body = {
             **version.manifest,
             "parent": version.id,
             "txn": self._txn,
@@ -145,7 +139,7 @@ class _Redaction:
             "denies": state.last_deny,
             "producer": {"takedown": self._deny.n} | self._kept(version) | self._labels(state),
             "shards": [
-                self._redact(TableFile.from_json(one), gone, version.placed, own).to_json()
+                self._redact(TableFile.from_json(one), denied, version.placed, own).to_json()
                 for one in version.manifest["shards"]
             ],
             "samples": samples,
@@ -154,7 +148,7 @@ class _Redaction:
             "exclusions": [self._scrubbed(one) for one in version.manifest["exclusions"]],
         }
         if version.placed is not None:
-            made["groups"] = self._groups(version.manifest["groups"], made["shards"])
+            body["groups"] = self._groups(version.manifest["groups"], body["shards"])
         if left_out:
             grouped: dict[tuple[str, str], list[int]] = {}
             for part, members in left_out.items():
@@ -162,22 +156,19 @@ class _Redaction:
                     grouped.setdefault((part, reason_of(entry)), []).append(row)
             sizes = dict(zip(version.parts.ids.to_pylist(), version.parts.n_rows.tolist(), strict=True))
             file = put_exclusions(self._store, self._attempt, grouped, sizes)
-            made["exclusions"].append(file.to_json())
-        made["n_live"] -= sum(map(len, left_out.values()))
-        return made
+            body["exclusions"].append(file.to_json())
+        body["n_live"] -= sum(map(len, left_out.values()))
+        return body
 
     def _kept(self, version: Version) -> dict[str, Any]:
-        """Return the part of the producer that holds for the samples that stay: the owner."""
         producer = version.manifest["producer"]
         return {name: producer[name] for name in ("owner",) if name in producer}
 
     def _labels(self, state: State) -> dict[str, list[str]]:
-        """Return the class names: the versions that told them are retired."""
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
         return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
-        """Return the live rows to exclude: of this takedown, and of others that the parent had not applied."""
         out = {part: dict(members) for part, members in parent.items()}
         for part, members in rows.items():
             live = version.parts.live_members(version.parts.position(part))
@@ -187,14 +178,13 @@ class _Redaction:
         return out
 
     def _redact(
-        self, file: TableFile, gone: Redacted, placed: PlacedStore | None, own: Collection[str]
+        self, file: TableFile, denied: Redacted, placed: PlacedStore | None, own: Collection[str]
     ) -> TableFile:
         if file.path not in self._shards:
-            self._shards[file.path] = redact_shards(self._store, self._attempt, file, gone, placed, own)
+            self._shards[file.path] = redact_shards(self._store, self._attempt, file, denied, placed, own)
         return self._shards[file.path]
 
     def _groups(self, groups: Mapping[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the groups with the bytes of their shards: adopted ones have become shards of the root's own."""
         nbytes = dict.fromkeys(groups, 0)
         tables = [TableFile.from_json(one) for one in files]
         for table in get_tables(self._store, tables, ["group", "nbytes"]):
@@ -202,10 +192,9 @@ class _Redaction:
                 nbytes[row["group"]] += row["nbytes"]
         return {name: {**body, "nbytes": nbytes[name]} for name, body in groups.items()}
 
-    def _tables(self, manifest: Mapping[str, Any], gone: Redacted) -> tuple[list[Any], list[Any]]:
-        """Return the lists of samples and stats files. A run's files lie in one folder of their own from now on."""
+    def _tables(self, manifest: Mapping[str, Any], denied: Redacted) -> tuple[list[Any], list[Any]]:
         entries = manifest["samples"]
-        now = {entry["path"]: self._redacted_table(entry, gone) for entry in entries}
+        now = {entry["path"]: self._redacted_table(entry, denied) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}
         counted, folder_of = counted_again(manifest, changed), folders(manifest)
         new = {entry["path"]: entry for entry in (*entries, *manifest["stats"])}
@@ -213,20 +202,20 @@ class _Redaction:
         for folder in dict.fromkeys(folder_of[one["path"]] for one in entries):
             if folder not in counted:
                 continue
-            told = [one for one in manifest["stats"] if folder_of[one["path"]] == folder]
+            stats_here = [one for one in manifest["stats"] if folder_of[one["path"]] == folder]
             here = [one for one in entries if folder_of[one["path"]] == folder]
-            for at, mine in enumerate(_runs(here, len(told))):
+            for at, run in enumerate(_runs(here, len(stats_here))):
                 prefix = f"{self._attempt}{next(numbers):04x}"
-                for entry in mine:
+                for entry in run:
                     # All of a run's: readers look for its statistics beside its samples.
                     table = now[entry["path"]]
                     table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
-                    made = put_named_table(self._store, prefix, table, table_facts(table)["table"])
-                    new[entry["path"]] = {**entry, **made.to_json()}
-                for stats in told[at : at + 1]:
-                    before = entries[: entries.index(mine[0])]
+                    file = put_named_table(self._store, prefix, table, table_facts(table)["table"])
+                    new[entry["path"]] = {**entry, **file.to_json()}
+                for stats in stats_here[at : at + 1]:
+                    before = entries[: entries.index(run[0])]
                     new[stats["path"]] = self._statistics(
-                        prefix, before, mine, new, manifest["columns"]
+                        prefix, before, run, new, manifest["columns"]
                     ).to_json()
         return ([new[one["path"]] for one in entries], [new[one["path"]] for one in manifest["stats"]])
 
@@ -234,28 +223,25 @@ class _Redaction:
         self,
         prefix: str,
         before: list[Any],
-        mine: list[Any],
+        run: list[Any],
         new: Mapping[str, Any],
         columns: Mapping[str, Any],
     ) -> TableFile:
-        """Return the statistics of a run's files, as they are now; of an annotation with the values before it."""
-        ours = [new[one["path"]] for one in mine]
+        ours = [new[one["path"]] for one in run]
         if not is_annotation(ours[0]):
             return redact_stats(self._store, prefix, [TableFile.from_json(one) for one in ours])
         table = annotation_stats(self._store, [new[one["path"]] for one in before], ours, columns)
         return put_named_table(self._store, prefix, table, "stats")
 
-    def _redacted_table(self, entry: Mapping[str, Any], gone: Redacted) -> pa.Table | None:
-        """Return the samples file without them, None where nothing changes."""
+    def _redacted_table(self, entry: Mapping[str, Any], denied: Redacted) -> pa.Table | None:
         table = get_table(self._store, TableFile.from_json(dict(entry)))
-        redacted = redact_rows(table, rows_of(table, gone))
+        redacted = redact_rows(table, rows_of(table, denied))
         now = scrub(redacted, self._marks)
         if now is not redacted and is_annotation(entry):
             now = with_removed(redacted, now)
         return None if now is table else now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an exclusions file whose reasons name no denied sample."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         now = scrub(table, self._marks)
         if now is table:
@@ -264,27 +250,20 @@ class _Redaction:
 
 
 def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
-    """Return an annotation's table in which a cell that became null takes the value away.
-
-    So it brings none back that was there before it.
-    """
+    """Return an annotation's table in which a cell that became null removes the earlier value."""
     there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
     removed = [list(names or ()) for names in there]
     for name in was.column_names:
         for row in np.flatnonzero(now[name].is_null().to_numpy() & was[name].is_valid().to_numpy()):
             removed[row].append(name)
-    told = [names or before for names, before in zip(removed, there, strict=True)]
-    cells = pa.array(told, pa.list_(pa.field("element", pa.string())))
+    names_removed = [names or before for names, before in zip(removed, there, strict=True)]
+    cells = pa.array(names_removed, pa.list_(pa.field("element", pa.string())))
     if REMOVED in now.column_names:
         now = now.drop_columns([REMOVED])
     return now.append_column(REMOVED, cells)
 
 
 def _runs(entries: list[Any], n: int) -> list[list[Any]]:
-    """Return the runs whose files lie in one folder, in order. n: how many statistics lie there: one of each.
-
-    Earlier releases merged runs into the folder of another, or of an annotation.
-    """
     runs: list[list[Any]] = []
     for entry in entries:
         if not runs or (
@@ -295,11 +274,11 @@ def _runs(entries: list[Any], n: int) -> list[list[Any]]:
     return runs
 
 
-def zeroed(version: Version, gone: Rows) -> list[dict[str, Any]]:
-    """Return the places whose bytes have to be zeros: of each redacted shard its ranges [offset, nbytes]."""
+def zeroed(version: Version, denied: Rows) -> list[dict[str, Any]]:
+    """Return the places whose bytes must be zeros: ranges [offset, nbytes] of each redacted shard."""
     places = []
     for shard in version.parts.shard_rows().to_pylist():
-        rows = gone.get(shard["part"])
+        rows = denied.get(shard["part"])
         if not rows:
             continue
         _, table = shard_index(version.store, shard)

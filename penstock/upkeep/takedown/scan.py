@@ -1,6 +1,6 @@
-"""Every object under a root that a run would rewrite or delete, found by the rule of the run.
+"""Find every object under a root that a run would rewrite or delete, also unrecorded ones.
 
-Objects that are on no record are found too. A run that is followed by a collection leaves nothing to find.
+A run followed by a collection leaves nothing to find.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,18 +17,15 @@ from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.external_shards import FOREIGN
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 
-from ...denied.cells import OWN, scrub, scrubbed, searched, taken_rows
-from ...denied.denied_bytes import DeniedBytes
+from ...denied.cells import OWN, json_object, scrub, scrubbed, searched, taken_rows, texts
+from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.hashed_names import Marks
-from ...denied.json_text import json_object, texts
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, Record
-from ...denied.registered_objects import by_shard
-from .derived import card_folders, ledger_without, page_names, plan_is_of
-from .excluded import exclusion_without
+from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
 from .orphans import member_keys
 from .pipeline_tables import is_hint, table_without, with_units, without_names
 
@@ -46,33 +43,33 @@ SCANNED = (
     "jobs/",
     "foreign/",
 )
-"""The folders of a root that may name samples, or hold their bytes."""
+"""Folders of a root that may name samples or hold their bytes."""
 ELSEWHERE = {
     "checkpoints/": "a model keeps what it learnt: each that was trained on the samples has a place of its own"
 }
-"""Folders that are looked at otherwise."""
+"""Folders with a check of their own."""
 WITHOUT = {
     "penstock.json": "the root's id",
     "collect/": "paths of objects, replaced at each look",
     "follows/": "hashes of plans",
     "heartbeats/": "counts",
     "leases/": "ids of versions",
-    "lists/": "ordinals; those of the samples' versions have places of their own",
+    "lists/": "ordinals; lists of the samples' versions have places of their own",
     "migrations/": "paths and checksums",
-    "packs/": "numbers of documents; those of the samples' versions have places of their own",
+    "packs/": "numbers of documents; packs of the samples' versions have places of their own",
     "places/": "URLs of folders and buckets",
-    "seals/": "checksums; those of the samples' shards have places of their own",
+    "seals/": "checksums; seals of the samples' shards have places of their own",
     "swept/": "paths of objects",
     "takedowns/": "keyed hashes, and paths of objects",
     "trails/": "checksums and metrics",
-    "views/": "bits; those of the samples' versions have places of their own",
+    "views/": "bits; views of the samples' versions have places of their own",
 }
-"""Folders of the format that hold no byte of a sample, and no name: what they hold."""
+"""Folders without bytes or names of samples -> their contents."""
 _NEVER = {
     "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
     "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
     "log": "the log is never rewritten",
-    "reports": "what a training told is never rewritten: delete it",
+    "reports": "a training's report is never rewritten: delete it",
 }
 _WHY = (
     "penstock takedown run --apply rewrites or deletes it, or penstock gc deletes it with its retired version"
@@ -80,16 +77,15 @@ _WHY = (
 
 
 Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
-"""Objects -> (path, `Scan.verdict` of it) of each, in their order."""
+"""Objects -> (path, `Scan.verdict`) of each, in order."""
 
 
 def scanned(
     root: Root, record: Record, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
 ) -> Iterator[Place]:
-    """Yield every object that names denied samples, without the places of their own.
+    """Yield every object that names denied samples and has no place of its own.
 
-    marks: dataset -> its marks.
-    verdicts: looks at the objects; None: this process does.
+    marks: dataset -> its marks. verdicts: checks the objects; None: this process.
     """
     known = {place["path"] for place in record.having("absent")}
     refused = dict[str, str]()
@@ -107,7 +103,7 @@ def scanned(
             yield {**place, "clean": False, "why": f"it could not be read: {verdict}"}
         elif verdict is not None:
             why = _NEVER.get(path.partition("/")[0], _WHY)
-            yield {**place, "clean": False, "why": f"it holds, or shows, what is taken down: {why}"}
+            yield {**place, "clean": False, "why": f"it names, holds or shows a denied sample: {why}"}
     for path, why in refused.items():
         place = {"check": "scan", "what": "an object that no store can read", "path": path}
         yield {**place, "clean": False, "why": f"it could not be read: {why}"}
@@ -120,7 +116,7 @@ def scanned(
 
 
 class Scan:
-    """A look at one object after the other. marks: dataset -> its marks."""
+    """Checks one object after the other. marks: dataset -> its marks."""
 
     def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
         self._store: Store = root.store
@@ -131,7 +127,7 @@ class Scan:
         self._had: dict[str, list[VersionRecord]] = {
             name: [one for one in root.state.versions(name) if one.id in ids] for name in marks
         }
-        every = [one for some in self._had.values() for one in some]
+        every = [one for records in self._had.values() for one in records]
         self._ids, self._cards = {one.id for one in every}, card_folders(every)
         self._looks: Mapping[str, Callable[[str], bool]] = {
             "data": self._data,
@@ -155,10 +151,7 @@ class Scan:
             yield info.key, self.verdict(info.key)
 
     def verdict(self, path: str) -> str | None:
-        """Return None for an object without denied names, "" for one that names or may show denied samples.
-
-        Returns the type of the error for one that cannot be read.
-        """
+        """Return None for a clean object, "" for one that names or may show denied samples, or an error's type."""
         try:
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -169,22 +162,21 @@ class Scan:
 
     def _data(self, path: str) -> bool:
         dataset = self._txns.get(path.split("/")[1])
-        mine = list(self._marks.values()) if dataset is None else [self._marks[dataset]]
+        marks = list(self._marks.values()) if dataset is None else [self._marks[dataset]]
         if path.endswith(".parquet"):
             table = parse_table(self._get(path), path)
             return any(
                 any(taken_rows(table, one)) or scrub(table, one) is not table or _counts(table, one)
-                for one in mine
+                for one in marks
             )
         if path.endswith(".json"):
             body = json_object(self._get(path), path, self._store.url)
-            return any(producer_names_some(body, one) for one in mine)
+            return any(producer_names_some(body, one) for one in marks)
         if path.endswith(".tar") and not is_there(self._store, path.removesuffix(".tar") + ".index.parquet"):
-            return any(one.takes("sample", key) for key in member_keys(self._store, path) for one in mine)
+            return any(one.takes("sample", key) for key in member_keys(self._store, path) for one in marks)
         return False
 
     def _adopted(self, path: str) -> bool:
-        """Return whether an adopted object holds denied samples, or its content is unknown."""
         held, known = self._in_root
         return path in held or path not in known or self._denied.has_path(path)
 
@@ -194,21 +186,22 @@ class Scan:
 
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:
-        """Return the paths of adopted objects that hold such samples, and of all that a version has."""
         there = {info.key for info in self._store.list(FOREIGN)}
 
-        def look(versions: Whole) -> tuple[set[str], set[str]]:
+        def search(versions: Whole) -> tuple[set[str], set[str]]:
             held, known = set[str](), set[str]()
             for _, version in versions:
                 if version.manifest.get("foreign"):
                     shards = by_shard(version)
-                    mine = {row for row in version.parts.shard_rows()["path"].to_pylist() if row in shards}
-                    known |= {one.path for path in mine for one in shards[path]}
+                    registered = {
+                        row for row in version.parts.shard_rows()["path"].to_pylist() if row in shards
+                    }
+                    known |= {one.path for path in registered for one in shards[path]}
                     held = held.union(*self._denied.of_version(version, there).values())
             return held, known
 
-        found = [over_whole(self._root, dataset, look) for dataset in all_datasets(self._root)]
-        return set().union(*(held for held, _ in found)), set().union(*(known for _, known in found))
+        pairs = [over_whole(self._root, dataset, search) for dataset in all_datasets(self._root)]
+        return set().union(*(held for held, _ in pairs)), set().union(*(known for _, known in pairs))
 
     def _table(self, path: str) -> bool:
         dataset = path.split("/")[1]
@@ -251,10 +244,7 @@ class Scan:
         return any(scrubbed(body, one) != body for one in self._marks.values())
 
     def _job(self, path: str) -> bool:
-        """Return whether an object of a data job holds a name: whole as a text of its JSON, or in the words of a log.
-
-        An object that went meanwhile holds none: jobs are at work, this one among them.
-        """
+        """Return whether an object of a data job holds a name: a whole text of its JSON, or a word of a log."""
         try:
             data = self._get(path)
         except ObjectNotFound:
@@ -270,7 +260,6 @@ def _holds(body: Any, marks: Marks) -> bool:
 
 
 def _lines(data: bytes, path: str) -> Iterator[bytes]:
-    """Yield the documents of a JSON object, or of lines of them that are packed. Raises: Corrupt."""
     if not path.endswith(".zst"):
         yield data
         return
@@ -282,7 +271,6 @@ def _lines(data: bytes, path: str) -> Iterator[bytes]:
 
 
 def _counts(table: pa.Table, marks: Marks) -> bool:
-    """Return whether statistics count a name as a value of a column that names samples."""
     if table_facts(table).get("table") != "stats":
         return False
     rows = table.select(["column", "categories"]).to_pylist()

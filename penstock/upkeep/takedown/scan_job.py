@@ -1,10 +1,8 @@
 """Scan for a proof on a cluster: a unit is a run of objects.
 
-As in `penstock/denied/keys_job.py`, no name travels. A worker derives the names from the record, from marks, and from
-the rows of tables that its unit counts.
+As in `keys_job`, no name travels: a worker derives names from the record, marks and table rows of its unit.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +14,9 @@ from loader.storage import ObjectInfo, Store
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
-from ...compute.job import Job
 from ...compute.plain import to_json
 from ...compute.work import Node, StoredPlace, Work
-from ...denied.find import Found
+from ...denied.find import Findings
 from ...denied.hashed_names import Marks, marks_of
 from ...denied.keys_tables import name_columns
 from ...denied.record import Record, read_record
@@ -28,15 +25,15 @@ from .run import deny_entry
 from .scan import Scan
 
 OBJECTS = 256
-"""Objects of a unit, at most."""
+"""Most objects of a unit."""
 NBYTES = 64 * 2**20
-"""Bytes of a unit, at most; an object with more is a unit of its own."""
+"""Most bytes of a unit; a larger object is a unit of its own."""
 READ_BYTES_PER_S = 20e6
-"""Bytes that a process looks at in a second, about: by this units are cut into blocks."""
+"""Estimated bytes that a process scans per second."""
 OBJECT_S = 0.01
-"""Seconds that an object takes beside its bytes, about."""
+"""Estimated overhead of an object, in s."""
 SLOWEST_BYTES_PER_S = 1e5
-"""A unit that is looked at slower than this, after an hour of grace, is given up."""
+"""A unit scanned slower than this, after an hour of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +43,16 @@ class StoredMarks:
     dataset: str
     """Name of the dataset."""
     more: list[str]
-    """Marks of the names, beside those on record."""
+    """Marks of the names, besides the recorded ones."""
     others: list[str]
-    """Marks of names that something which stays has too."""
+    """Marks of shared names."""
     named_in: dict[str, list[int]]
-    """Path of a table -> numbers of its rows that have the names."""
+    """Path of a table -> numbers of its rows with the names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanUnit:
-    """Objects to look at."""
+    """Objects to scan."""
 
     root: str
     """URL of the root."""
@@ -71,22 +68,22 @@ class ScanUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """Result of a look."""
+    """Result of a unit."""
 
     verdicts: list[str | None]
     """`Scan.verdict` of each object."""
     error: str = ""
-    """Type of the error that ended it; "" for none."""
+    """Type of the error, or ""."""
 
 
 def scan_objects(unit: ScanUnit, node: Node) -> ScanResult:
     """Return the verdict on each object."""
     try:
-        look = _scan(unit, node)
-        return ScanResult(verdicts=[look.verdict(path) for path in unit.paths])
+        scan = _scan(unit, node)
+        return ScanResult(verdicts=[scan.verdict(path) for path in unit.paths])
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - its text may quote a name; who waits looks again, and raises
+    except Exception as error:  # noqa: BLE001 - its text may quote a name; the waiting process scans again and raises
         return ScanResult(verdicts=[], error=type(error).__name__)
 
 
@@ -109,7 +106,7 @@ SCAN = Work(
 )
 
 _scans: dict[bytes, Scan] = {}
-"""A worker process looks at objects of one takedown, one after the other."""
+"""A worker process scans objects of one takedown after the other."""
 
 
 def _scan(unit: ScanUnit, node: Node) -> Scan:
@@ -125,7 +122,6 @@ def _scan(unit: ScanUnit, node: Node) -> Scan:
 
 
 def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Marks:
-    """Return the marks with those names that are still there."""
     known = {*stored.more, *record.marks.get(stored.dataset, ())}
     marks = marks_of(deny, stored.dataset, (), known, stored.others)
     names: set[str] = set()
@@ -137,29 +133,17 @@ def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Mar
 
 
 def scan_on(
-    cluster: Cluster, root: Root, record: Record, found: Sequence[Found], infos: Iterable[ObjectInfo]
+    cluster: Cluster, root: Root, record: Record, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (path, verdict) of each object, in their order, as `Scan.verdicts`.
-
-    Objects that a machine could not look at are looked at here, which raises the reason. Raises: as `outcomes_anew`.
-    """
-    marks = {one.dataset: one.marks for one in found}
-    units = list(_units(root, record, found, infos))
+    """Yield (path, verdict) of each object, in order. Objects that fail on a machine are scanned here."""
+    marks = {one.dataset: one.marks for one in findings}
+    units = list(_units(root, record, findings, infos))
     if not units:
         return
-    words = hashlib.sha256()
-    for unit in units:
-        words.update(to_json(unit))
-    job = Job(
-        store=root.store,
-        work=SCAN,
-        about=f"takedown {record.n}: scan",
-        fingerprint=words.hexdigest(),
-        stores=[root.store],
-    )
     here = None
-    outcomes = progress(outcomes_anew(job, units, cluster), f"prove {record.n}: scan", total=len(units))
-    for unit, outcome in zip(units, outcomes, strict=True):
+    outcomes = outcomes_anew(SCAN, units, cluster, store=root.store, about=f"takedown {record.n}: scan")
+    shown = progress(outcomes, f"prove {record.n}: scan", total=len(units))
+    for unit, outcome in zip(units, shown, strict=True):
         verdicts = outcome.value.verdicts if outcome.value else []
         if len(verdicts) != len(unit.paths):
             here = here or Scan(root, record, marks)
@@ -168,9 +152,9 @@ def scan_on(
 
 
 def _units(
-    root: Root, record: Record, found: Sequence[Found], infos: Iterable[ObjectInfo]
+    root: Root, record: Record, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[ScanUnit]:
-    url, marks = StoredPlace.of(root.store).url, [_stored(one, record.marks) for one in found]
+    url, marks = StoredPlace.of(root.store).url, [_stored(one, record.marks) for one in findings]
     run: list[ObjectInfo] = []
     nbytes = 0
 
@@ -187,11 +171,11 @@ def _units(
         yield unit()
 
 
-def _stored(found: Found, on_record: Mapping[str, Sequence[str]]) -> StoredMarks:
-    marks = found.marks
+def _stored(findings: Findings, on_record: Mapping[str, Sequence[str]]) -> StoredMarks:
+    marks = findings.marks
     return StoredMarks(
-        dataset=found.dataset,
-        more=sorted(marks.hashes.difference(on_record.get(found.dataset, ()))),
+        dataset=findings.dataset,
+        more=sorted(marks.hashes.difference(on_record.get(findings.dataset, ()))),
         others=sorted(marks.others),
-        named_in={path: rows for path, rows in found.named_in.items() if rows},
+        named_in={path: rows for path, rows in findings.named_in.items() if rows},
     )

@@ -1,6 +1,6 @@
-"""Objects stored under a name made of their content, or with their name or a checksum inside.
+"""Check objects named after their content, or with their name or a checksum inside.
 
-They are plans, views, packs, lists, seals, cards, pages of gates, reports, trails, exclusions, findings of takedowns.
+They are plans, views, packs, lists, seals, cards, gate pages, reports, trails, exclusions, takedown findings.
 """
 
 import hashlib
@@ -33,17 +33,14 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """Yield the problem of the object at a key under one of `CHECKS`, if it has one.
-
-    Costs one request, none for files of cards but card.json.
-    """
+    """Yield the problem of the object at a key under one of `CHECKS`, if any. Costs at most one request."""
     check = CHECKS.get(key.partition("/")[0])
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return
     try:
         what = check(key, store.get(key).data, state)
     except ObjectNotFound as error:
-        # A collector or takedown deletes some of these: one that is listed no more is none of ours.
+        # A collector or takedown deletes some of these: an object that is no longer listed is no problem.
         what = str(error) if any(info.key == key for info in store.list(key)) else ""
     except (PenstockError, OSError) as error:
         what = str(error)
@@ -54,9 +51,11 @@ def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
 
 
 def _plan(key: str, data: bytes, _: State) -> str:
-    found = f"p-{hashlib.sha256(data).hexdigest()}"
-    if key != f"plans/{found}.json":
-        return f"its content is that of plans/{found}.json: it was edited or renamed; restore it, or save it again"
+    id = f"p-{hashlib.sha256(data).hexdigest()}"
+    if key != f"plans/{id}.json":
+        return (
+            f"its content belongs to plans/{id}.json: it was edited or renamed; restore it, or save it again"
+        )
     return ""
 
 
@@ -71,14 +70,14 @@ def _view(key: str, data: bytes, _: State) -> str:
 
 def _pack(key: str, data: bytes, _: State) -> str:
     table = parse_stored(data, key, key)
-    said = table_facts(table).get("content_sha256")
-    if key.endswith(".checks.parquet") or said is None:
+    stated = table_facts(table).get("content_sha256")
+    if key.endswith(".checks.parquet") or stated is None:
         return ""  # pages have checksums, and each row is compared with the index before it is used
     columns = [
         table[name].to_numpy().astype(np.int64) for name in ("sequence", "document", "start", "length")
     ]
-    found = PackTable(*columns).sha256
-    return "" if found == said else f"the sha256 of its rows is {found}, it says {said}; {AGAIN}"
+    actual = PackTable(*columns).sha256
+    return "" if actual == stated else f"the sha256 of its rows is {actual}, it states {stated}; {AGAIN}"
 
 
 def _list(key: str, data: bytes, _: State) -> str:
@@ -92,7 +91,6 @@ def _seal(key: str, data: bytes, _: State) -> str:
 
 
 def _card(key: str, data: bytes, state: State) -> str:
-    """Check the card of a version in the log, under its number."""
     named = _CARD.fullmatch(key)
     if named is None:
         return ""
@@ -103,15 +101,13 @@ def _card(key: str, data: bytes, state: State) -> str:
 
 
 def _named(key: str, data: bytes, _: State) -> str:
-    """Check an object whose name ends in the first half of its SHA-256; another name is none of ours."""
-    named, found = _NAMED.fullmatch(key), hashlib.sha256(data).hexdigest()[:16]
-    if named is None or named[1] == found:
+    named, actual = _NAMED.fullmatch(key), hashlib.sha256(data).hexdigest()[:16]
+    if named is None or named[1] == actual:
         return ""
-    return f"its content has sha256 {found}...: it was edited or renamed; restore it from a mirror"
+    return f"its content has sha256 {actual}...: it was edited or renamed; restore it from a mirror"
 
 
 def _report(key: str, data: bytes, _: State) -> str:
-    """Check the report of a training; the numbered objects beside it only say where it lies."""
     if _REPORT.fullmatch(key) is None:
         return ""
     try:
@@ -121,28 +117,26 @@ def _report(key: str, data: bytes, _: State) -> str:
     if body.pop("format") != FORMAT:
         return ""  # a newer penstock's, whose names may be made otherwise
     try:
-        told = Report.from_json(body).key
+        own_key = Report.from_json(body).key
     except (TypeError, KeyError) as error:
         return f"it has other fields than a report ({error}): it was edited; restore it from a mirror"
-    if key != told:
-        return f"its content is that of {told}: it was edited or renamed; restore it from a mirror"
+    if key != own_key:
+        return f"its content belongs to {own_key}: it was edited or renamed; restore it from a mirror"
     return ""
 
 
 def _trail(key: str, data: bytes, state: State) -> str:
-    """Check an object of a trail: a start is named after its content without the time."""
     if _START.fullmatch(key) is None:
         return _named(key, data, state)
-    told = parse_start(data, key).key
+    own_key = parse_start(data, key).key
     return (
         ""
-        if key == told
-        else f"its content is that of {told}: it was edited or renamed; restore it from a mirror"
+        if key == own_key
+        else f"its content belongs to {own_key}: it was edited or renamed; restore it from a mirror"
     )
 
 
 def _exclusion(key: str, data: bytes, _: State) -> str:
-    """Check a record of samples that a person excluded; `parse` raises what is wrong."""
     if key.endswith(".json"):
         parse(data, key)
     return ""

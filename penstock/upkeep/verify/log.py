@@ -1,4 +1,4 @@
-"""The log against itself: every entry, the chain of hashes, the rules, and the hints folded from it."""
+"""Check the log against itself: every entry, the chain of hashes, the rules, and the hints."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,14 +17,12 @@ from .shard import Problem
 
 
 def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
-    """Return (the state after the last entry up to which all is good, problems).
+    """Return the state after the last good prefix of the log, and the problems. Reads every entry and hint.
 
-    Reads every entry from the first on, and every hint. Nothing follows the last entry that would tell its hash. An
-    edit of it that leaves canonical JSON and keeps the rules shows in its commit's manifest, or nowhere.
+    No entry follows the last one to state its hash: an edit of it that keeps canonical JSON and the rules shows in
+    its commit's manifest, or nowhere.
 
-    numbers, hints: of the entries and hints that were listed before.
-
-    Raises: FormatTooNew; StoreError.
+    numbers, hints: of the listed entries and hints.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
     entries = _linked(read_tail(store, 0, prev=""), links, problems)
@@ -66,7 +64,6 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
 
 
 def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
-    """Yield the entries, cut where a hint follows one of them or the next names its predecessor."""
     piece: list[Entry] = []
     for entry in entries:
         if piece and (entry.state or piece[-1].n in hints):
@@ -77,18 +74,18 @@ def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
 
 
 def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
-    """Yield a problem where an entry names another state before it than `state`. O(transactions)."""
-    if entry.state and entry.state != (found := state_checksum(state)):
-        what = f"it says state {entry.state}, and the entries before it come to {found}; a hint there is not used"
+    if entry.state and entry.state != (actual := state_checksum(state)):
+        what = (
+            f"it states {entry.state}, and the entries before it come to {actual}; a hint there is not used"
+        )
         yield Problem(address=entry_key(entry.n), what=what)
 
 
 def _broken(store: Store, links: list[Entry], n: int) -> Problem:
-    """Return the problem of entry n, which `edited` names; of the one behind it, where one changed byte explains it."""
     if n < len(links) and (how := misread(store, n, links[n].prev)):
         what = (
             f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "
-            "stored; penstock repair tells which, and mends it"
+            "stored; penstock repair finds out which, and repairs it"
         )
         return Problem(address=entry_key(n + 1), what=what)
     return Problem(
@@ -99,17 +96,15 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
-    """Yield the first of each run of missing entries behind the last that was read, while later ones are there."""
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(
             store, entry_key(first)
         ):  # else it was created after the listing, as the later one was
-            what = f"{missing(first, last)}. What was written later was not looked at, nor the versions that it names"
+            what = f"{missing(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)
 
 
 def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
-    """Yield the entries up to the first that is none, which is a problem; the hashes of all that were read stay."""
     try:
         for entry in entries:
             links.append(replace(entry, body={}, data=b""))
@@ -121,7 +116,6 @@ def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem
 
 
 def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
-    """Return the state before the first of these entries that breaks a rule, and what it breaks."""
     for entry in entries:
         try:
             state = fold(state, entry)
@@ -131,7 +125,7 @@ def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
 
 
 def _hint(store: Store, state: State) -> Iterator[Problem]:
-    # A newer penstock's, which readers of this one pass over too; or a collector deleted it since it was listed.
+    # A newer penstock's, which readers of this one skip too; or a collector deleted it since the listing.
     with suppress(FormatTooNew, ObjectNotFound):
         try:
             same = load_state(store.get(hint_key(state.n)).data) == state

@@ -1,4 +1,4 @@
-"""`penstock verify` without a version: the whole root, from its log to the last object that nothing names."""
+"""`penstock verify` without a version: the whole root, from its log to unreferenced objects."""
 
 import re
 from collections.abc import Iterator
@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.dataset.leases import list_leases
-from loader.dataset.log.entries import entry_key, entry_number
+from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
-from loader.dataset.log.repair_records import REPAIRS
 from loader.dataset.log.snapshots import hint_key
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.tables.manifest import differences, read_manifest
-from loader.dataset.tables.references import references, table_references
+from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import FormatTooNew, PenstockError, VersionRetired
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 from ...progress import progress
 from .derived import CHECKS, check_stored
@@ -30,10 +28,10 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 FOLDERS = frozenset(folder.rstrip("/") for folder in ROOT_FOLDERS if folder != "log/")
-"""Folders under a root beside its marker and its log; anything else is foreign."""
+"""Folders of a root besides its marker and log; anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100
-"""Foreign objects that are named; the others are counted."""
+"""Foreign objects to name; the rest is counted."""
 
 
 @dataclass(slots=True)
@@ -43,11 +41,11 @@ class RootReport:
     root: str
     """URL of the root."""
     full: bool
-    """True where every byte of the shards was read."""
+    """True if every byte of the shards was read."""
     entries: int = 0
-    """Log entries from the first to the last up to which all is good."""
+    """Log entries of the good prefix."""
     versions: int = 0
-    """Versions, retired ones too."""
+    """Versions, also retired ones."""
     retired: int = 0
     """Retired versions."""
     objects: int = 0
@@ -55,22 +53,19 @@ class RootReport:
     nbytes: int = 0
     """Their bytes."""
     shards: int = 0
-    """Shards that were looked at."""
+    """Checked shards."""
     foreign: list[str] = field(default_factory=list)
-    """Keys of the first objects that penstock did not write."""
+    """Keys of the first foreign objects."""
     n_foreign: int = 0
-    """Number of objects that penstock did not write."""
+    """Objects that penstock did not write."""
     unreferenced: int = 0
-    """Objects under data/ that no version names.
-
-    They are of transactions under way, or given up, or a merge or takedown wrote them anew.
-    """
+    """Objects under data/ that no version names."""
     unreferenced_nbytes: int = 0
     """Their bytes."""
     nothing_leased: list[str] = field(default_factory=list)
-    """Keys of leases of versions that the log does not have."""
+    """Keys of leases of versions that the log lacks."""
     problems: list[Problem] = field(default_factory=list)
-    """Things that are wrong."""
+    """Problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,13 +79,12 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     - The objects of each version that is not retired, as `check_version` does.
     - The objects that `check_stored` checks.
 
-    Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` of shards that
-    were not looked at with another version. Memory: 100 bytes per object.
+    Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` once per
+    shard. Memory: 100 bytes per object.
 
-    cluster: reads the shards, of which every byte is read; None: this process.
+    cluster: reads the shards with `full`; None: this process.
 
-    Raises: NotARoot; FormatTooNew for a root, log entry or manifest of a newer penstock; StoreError where the root
-    cannot be listed.
+    Raises: NotARoot; FormatTooNew; StoreError if the root cannot be listed.
     """
     check_root(root.store)
     report = RootReport(root=root.url, full=full)
@@ -98,7 +92,7 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     infos = list_place(root.store, refuse=refusals, outside=True)
     listed = [(info.key, info.nbytes) for info in infos]
     report.objects, report.nbytes = len(listed), sum(nbytes for _, nbytes in listed)
-    hints = {int(found[1]) for key, _ in listed if (found := _HINT.fullmatch(key))}
+    hints = {int(match[1]) for key, _ in listed if (match := _HINT.fullmatch(key))}
     numbers = {number for key, _ in listed if (number := entry_number(key)) is not None}
     state, problems = check_log(root.store, numbers, hints)
     report.entries = state.n
@@ -125,7 +119,6 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
 
 
 def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | None") -> set[str]:
-    """Check every version. Returns the paths that any of them names."""
     named: set[str] = set()
     looked_at: set[str] = set()
     log_is_sound = not report.problems
@@ -140,15 +133,14 @@ def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | 
             except VersionRetired:  # since the log was read
                 report.retired += 1
                 continue
-            found = check_version(version, full=report.full, seen=looked_at, cluster=cluster)
-            problems = found.problems
-            report.shards += found.shards
+            version_report = check_version(version, full=report.full, seen=looked_at, cluster=cluster)
+            problems = version_report.problems
+            report.shards += version_report.shards
         report.problems.extend(problems)
     return named
 
 
 def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
-    """Yield the problems of a version's manifest; of a retired one only an edit: a collector may have it."""
     store, address = root.store, f"{record.name} {record.manifest}"
     named.add(record.manifest)
     try:
@@ -170,15 +162,15 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
 
 def _retired_since(root: Root, record: VersionRecord) -> bool:
     try:
-        found = root.state.by_id(record.id)
+        current = root.state.by_id(record.id)
     except PenstockError:  # of a damaged log, which is a problem of its own
         return False
-    return found is not None and found.retired is not None
+    return current is not None and current.retired is not None
 
 
 def _ours(key: str) -> bool:
     folder, slash, _ = key.partition("/")
     if key == "penstock.json" or entry_number(key) is not None or key.startswith(REPAIRS):
         return True
-    found = _HINT.fullmatch(key)
-    return key == hint_key(int(found[1])) if found else bool(slash) and folder in FOLDERS
+    match = _HINT.fullmatch(key)
+    return key == hint_key(int(match[1])) if match else bool(slash) and folder in FOLDERS

@@ -1,7 +1,8 @@
-"""Every byte of one shard, in one pass: the file's hash, its pages', each member's header and checksum, the keys."""
+"""Check one shard against its version: size, index, and all bytes in one pass or one row; also registered bytes."""
 
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, BinaryIO
@@ -11,20 +12,25 @@ from google_crc32c import extend
 
 from loader import Version
 from loader.dataset.names import member_name
-from loader.dataset.shards.index import IndexFile, IndexRows
-from loader.dataset.shards.shard import member_header
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.shards.index import IndexFile, IndexPlace, IndexRows
+from loader.dataset.shards.shard import crc32c, member_header
+from loader.dataset.tables.foreign_objects import is_foreign
+from loader.errors import Corrupt, PenstockError
+from loader.storage import ObjectInfo, Span
+from loader.storage.external_shards import SEVERAL
 
 BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong."""
+    """One problem."""
 
     address: str
-    """Version, part, field, byte range and key as far as they are known."""
+    """Version, part, field, byte range and key, as far as known."""
     what: str
-    """The damage, and often the remedy, in words."""
+    """The damage in words, often with the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +38,9 @@ class ShardProblems:
     """The result of a shard."""
 
     problems: list[Problem]
-    """Things that are wrong."""
+    """Problems."""
     unverified_nbytes: int
-    """Bytes that were read, and of which no checksum is known."""
+    """Bytes that were read and have no known checksum."""
 
 
 def shard_address(version: Version, shard: dict[str, Any]) -> str:
@@ -45,9 +51,9 @@ def shard_address(version: Version, shard: dict[str, Any]) -> str:
 def check_bytes(
     version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:
-    """Check every byte of a shard against its hash and its index, and the index against the keys of its part.
+    """Check every byte of a shard against its hash and index, and the index against the keys of its part.
 
-    keys: by the samples table; None where they are not known.
+    keys: by the samples table; None if unknown.
     """
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
@@ -65,7 +71,7 @@ def check_bytes(
     if reader.sha256.hexdigest() != shard["sha256"]:
         yield Problem(
             address=address,
-            what=f"its SHA-256 is {reader.sha256.hexdigest()}, the manifest says {shard['sha256']}",
+            what=f"its SHA-256 is {reader.sha256.hexdigest()}, the manifest states {shard['sha256']}",
         )
     elif pages is not None and (bad := pages.others(reader.pages())):
         yield Problem(
@@ -76,48 +82,47 @@ def check_bytes(
 
 
 def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the first row of an index, from row `first` on, whose key differs from the samples table.
+    """Yield the first row of an index, numbered from `first`, whose key differs from the samples table.
 
-    keys: of the part, by the samples table; None where they are not known.
+    keys: of the part, by the samples table; None if unknown.
     """
     named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
-    for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
-        if got != wanted:
+    for position, (got, expected) in enumerate(zip_longest(rows.keys, named)):
+        if got != expected:
             yield Problem(
                 address=f"{address} row {first + position}",
-                what=f"its index has key {got!r}, the samples table {wanted!r}",
+                what=f"its index has key {got!r}, the samples table {expected!r}",
             )
             return
 
 
 def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the problem of an index that has fewer rows than the samples table has keys of its part."""
+    """Yield a problem if an index has fewer rows than the samples table has keys of its part."""
     if keys is not None and len(keys) > n_rows:
         yield Problem(address=address, what=f"its index has {n_rows} rows, the samples table {len(keys)}")
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """Check the last row's smallest field at the place in its index.
+    """Check the last row's smallest field where its index places it.
 
-    A shard that was exchanged for another has another key there. Costs one index row group and one range; of a field
-    above `BLOCK_BYTES` only the header is read.
+    An exchanged shard has another key there. Costs one index row group and one range; only the header of a field
+    above `BLOCK_BYTES`.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
     header = member_header(member_name(rows.keys[-1], name), nbytes)
-    wanted = nbytes if nbytes <= BLOCK_BYTES else 0
-    data = version.store.get_range(shard["path"], offset - len(header), len(header) + wanted).data
+    n_checked = nbytes if nbytes <= BLOCK_BYTES else 0
+    data = version.store.get_range(shard["path"], offset - len(header), len(header) + n_checked).data
     span = f"{shard['group']}[{offset}:{offset + nbytes}]"
     where = f"{version.name}/{shard['part']} {span} sample {rows.keys[-1]!r} field {name!r} ({shard['path']})"
     if data[: len(header)] != header:
         yield Problem(address=where, what="the tar header before it is not this member's")
-    elif wanted and (found := extend(0, data[len(header) :])) != crc:
-        yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+    elif n_checked and (actual := extend(0, data[len(header) :])) != crc:
+        yield Problem(address=where, what=f"its CRC-32C is {actual:08x}, the index states {crc:08x}")
 
 
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
-    """Check the members of these rows, in the order of their offsets."""
     names = list(rows.offset)
     offsets = np.stack([rows.offset[field] for field in names])
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
@@ -133,19 +138,19 @@ def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Ha
         reader.skip(offset - len(header))
         if reader.take(len(header)) != header:
             yield Problem(address=where, what="the tar header before it is not this member's")
-        found = reader.crc32c(nbytes)
+        actual = reader.crc32c(nbytes)
         if reader.ended:
             yield Problem(
                 address=where,
                 what=f"the shard ends at byte {reader.at}: this field is cut off, as all after it",
             )
             return
-        if found != crc:
-            yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+        if actual != crc:
+            yield Problem(address=where, what=f"its CRC-32C is {actual:08x}, the index states {crc:08x}")
 
 
 class _Hashing:
-    """Reads a stream forward in blocks and hashes all of it on the way, also by pages unless `page_bytes` is 0.
+    """Reads a stream in blocks and hashes it, also by pages unless `page_bytes` is 0.
 
     at: bytes read; ended: it was too short.
     """
@@ -157,16 +162,13 @@ class _Hashing:
         self.at, self.ended = 0, False
 
     def skip(self, until: int | None = None) -> None:
-        """Read on to byte `until`, or to the end."""
         for _ in self._blocks(None if until is None else until - self.at):
             pass
 
     def take(self, nbytes: int) -> bytes:
-        """Return the next bytes; fewer at the end."""
         return b"".join(self._blocks(nbytes))
 
     def crc32c(self, nbytes: int) -> int:
-        """Return the CRC-32C of the next bytes."""
         crc = 0
         for block in self._blocks(nbytes):
             crc = extend(crc, block)
@@ -185,16 +187,158 @@ class _Hashing:
             yield block
 
     def pages(self) -> list[bytes]:
-        """Return the SHA-256 of each page, once all was read."""
         unfinished = self._page_bytes and self.at % self._page_bytes
         return [*self._digests, self._page.digest()] if unfinished else self._digests
 
     def _hash_pages(self, block: bytes) -> None:
         view, start = memoryview(block), 0
         while self._page_bytes and start < len(block):
-            left = self._page_bytes - (self.at + start) % self._page_bytes
-            self._page.update(view[start : start + left])
-            if start + left <= len(block):
+            rest = self._page_bytes - (self.at + start) % self._page_bytes
+            self._page.update(view[start : start + rest])
+            if start + rest <= len(block):
                 self._digests.append(self._page.digest())
                 self._page = hashlib.sha256()
-            start += left
+            start += rest
+
+
+READ_BYTES = 16 * 2**20
+"""Bytes of fields read together, or one larger field."""
+
+
+def check_registered(
+    version: Version,
+    shard: dict[str, Any],
+    address: str,
+    index: IndexFile,
+    keys: list[str] | None,
+    unverified: Callable[[int], None],
+) -> Iterator[Problem]:
+    """Read every field of a registered shard, and compare it with its known checksum.
+
+    keys: of the part, by the samples table; None if unknown. unverified: receives the bytes of fields without a
+    checksum.
+    """
+    decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
+    if decoded is not None:
+        decoded.forget()  # read the stored bytes, not cached ones
+    row = 0
+    while row < index.n_rows:
+        rows = index.read_group(index.row_group_of(row))
+        yield from other_key(address, rows, row, keys)
+        yield from _fields(version, shard, rows, unverified, by_chunk=decoded is not None)
+        row += len(rows.keys)
+    yield from too_few_rows(address, row, keys)
+
+
+def _fields(
+    version: Version,
+    shard: dict[str, Any],
+    rows: IndexRows,
+    unverified: Callable[[int], None],
+    *,
+    by_chunk: bool,
+) -> Iterator[Problem]:
+    names = sorted(rows.offset)
+    order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
+    nbytes = rows.places[:, :, 1].reshape(-1)[order]
+    cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
+    windows = deque(np.split(order, cuts))
+    while windows:
+        window = windows.popleft()
+        at = [divmod(flat, len(names)) for flat in window.tolist()]
+        places = [rows.places[local, number].tolist() for local, number in at]
+        try:
+            blobs = version.shard_store.get_ranges(shard["path"], [Span(*place[:2]) for place in places])
+        except PenstockError as error:
+            if by_chunk and len(window) > 1 and isinstance(error, Corrupt):
+                windows.extendleft(reversed(np.array_split(window, 2)))
+                continue
+            yield Problem(
+                address=_where(version, shard, rows.keys[at[0][0]], names[at[0][1]], places[0]),
+                what=str(error),
+            )
+            continue
+        for (local, number), place, blob in zip(at, places, blobs, strict=True):
+            if place[2] == UNKNOWN_CRC:
+                unverified(place[1])
+            elif (actual := crc32c(blob.data)) != place[2]:
+                yield Problem(
+                    address=_where(version, shard, rows.keys[local], names[number], place),
+                    what=f"its CRC-32C is {actual:08x}, {place[2]:08x} is known of it",
+                )
+
+
+def _where(version: Version, shard: dict[str, Any], key: str, field: str, place: list[int]) -> str:
+    span = f"{shard['group']}[{place[0]}:{place[0] + place[1]}]"
+    return f"{version.name}/{shard['part']} {span} sample {key!r} field {field!r} ({shard['path']})"
+
+
+def check_shard(
+    version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
+) -> ShardProblems:
+    """Return the problems of a shard and its index.
+
+    keys: of its part, by the samples table; None if unknown. full: read every byte.
+    """
+    unverified: list[int] = []
+    problems = list(_problems(version, shard, keys, unverified.append, full=full))
+    return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
+
+
+def _problems(
+    version: Version,
+    shard: dict[str, Any],
+    keys: list[str] | None,
+    unverified: Callable[[int], None],
+    *,
+    full: bool,
+) -> Iterator[Problem]:
+    address = shard_address(version, shard)
+    try:
+        registered = is_foreign(shard["path"])
+        if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
+            return  # its object may be another now, or gone: registering again has left its samples out
+        index = IndexFile(version.store, IndexPlace.of(shard))
+        info = _head(version, shard, index)
+        if info.nbytes != shard["nbytes"]:
+            yield Problem(
+                address=address,
+                what=f"the shard has {info.nbytes} bytes, the manifest states {shard['nbytes']}",
+            )
+        if index.n_rows != shard["n_rows"]:
+            yield Problem(
+                address=address,
+                what=f"its index has {index.n_rows} rows, the manifest states {shard['n_rows']}",
+            )
+        if full:
+            there = version.store.head(shard["index_path"]).nbytes
+            if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
+                yield Problem(
+                    address=address,
+                    what=f"its index has {there} bytes, the manifest states {shard['index_nbytes']}",
+                )
+            if registered:
+                yield from check_registered(version, shard, address, index, keys, unverified)
+            else:
+                yield from check_bytes(version, shard, address, index, keys)
+        elif not registered and index.n_rows and info.nbytes == shard["nbytes"]:
+            yield from check_last_row(version, shard, index)
+    except (PenstockError, OSError) as error:
+        yield Problem(address=address, what=str(error))
+
+
+def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
+    placed, path = version.placed, shard["path"]
+    if placed is None or not is_foreign(path):
+        return version.store.head(path)
+    live = version.parts.live_members(version.parts.position(shard["part"]))
+    if live.all() or len(placed.objects(path)) == 1:
+        return placed.head(path)
+    needed, row = set[int](), 0
+    while row < index.n_rows:
+        rows = index.read_group(index.row_group_of(row))
+        fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)
+        needed.update(fields[fields[:, 1] > 0, 0].tolist())
+        row += len(rows.keys)
+    placed.look_at(path, needed)
+    return ObjectInfo(key=path, nbytes=shard["nbytes"], etag=SEVERAL)

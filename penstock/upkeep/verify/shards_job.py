@@ -1,6 +1,5 @@
-"""Every byte of a version's shards, read by the machines of a cluster: a shard is a unit."""
+"""Read every byte of a version's shards on a cluster: a shard is a unit."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +13,14 @@ from loader.storage import Store
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
-from ...compute.job import Job
 from ...compute.work import Node, Work
-from .check_shard import check_shard
-from .shard import Problem, ShardProblems, shard_address
+from .shard import Problem, ShardProblems, check_shard, shard_address
 from .tables import keys_of_parts
 
 READ_BYTES_PER_S = 200e6
-"""Bytes that a process reads and sums in a second, about: by this shards are cut into blocks."""
+"""Estimated bytes that a process reads and hashes per second."""
 SLOWEST_BYTES_PER_S = 1e6
-"""A shard that is read slower than this, after ten minutes of grace, is given up."""
+"""A shard read slower than this, after ten minutes of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +34,13 @@ class ShardUnit:
     shard: dict[str, Any]
     """Its row of the shards table."""
     keys: dict[str, Any] | None
-    """Samples file with the keys of its part, as the manifest names it; None where no file has any."""
+    """Samples file with its part's keys, from the manifest; None if there is none."""
     keys_are_known: bool
-    """False if unknown, since a samples file is damaged."""
+    """False if a samples file is damaged."""
 
 
 def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:
-    """Read every byte of a shard, and hold it against its index and the keys of its part."""
+    """Read every byte of a shard; compare it with its index and the keys of its part."""
     store = node.open(unit.root)
     keys: list[str] | None = None
     if unit.keys_are_known:
@@ -71,19 +68,13 @@ READ_SHARDS = Work(
 
 
 def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit]) -> Iterator[ShardProblems]:
-    """Yield the result of each shard, in order; one that no worker survived is a problem.
+    """Yield the result of each shard, in order; a shard that no worker survived is a problem.
 
-    A verification that was given up is gone on with; one that ended is begun anew. Raises: as `attach`.
+    An abandoned verification continues; one that ended begins again. Raises: as `attach`.
     """
-    words = [version.id, *(unit.shard["path"] for unit in units)]
-    job = Job(
-        store=version.store,
-        work=READ_SHARDS,
-        about=f"verify {version.name}",
-        fingerprint=hashlib.sha256("\0".join(words).encode()).hexdigest(),
-        stores=[version.store],
-    )
-    for unit, outcome in zip(units, outcomes_anew(job, units, cluster), strict=True):
+    about = f"verify {version.name}"
+    outcomes = outcomes_anew(READ_SHARDS, units, cluster, store=version.store, about=about)
+    for unit, outcome in zip(units, outcomes, strict=True):
         yield outcome.value or _not_read(version, unit, outcome.error)
 
 
@@ -95,7 +86,7 @@ def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:
 
 _opened: dict[str, Version] = {}
 _read: dict[str, dict[str, list[str]]] = {}
-"""By id, and by path: a worker process reads shards of one version, and of few samples files, one after the other."""
+"""By path: a worker process reads few samples files, in turn."""
 
 
 def _version(id_: str, store: Store) -> Version:

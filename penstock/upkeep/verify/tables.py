@@ -1,4 +1,4 @@
-"""The tables of a version against the manifest and each other: hashes, counts, coverage, ordinals, statistics."""
+"""Check a version's tables against the manifest and each other: hashes, counts, order, statistics."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from loader.dataset.names import hashes_of
 from loader.dataset.shards.key_hashes import covered
 from loader.dataset.tables.annotations import EDIT_COLUMNS, cells
 from loader.dataset.tables.columns import fits, is_annotation, type_named
+from loader.dataset.tables.manifest import table_references
 from loader.dataset.tables.parquet import TableFile, get_table, get_tables, integers
-from loader.dataset.tables.references import table_references
 from loader.dataset.tables.stats import column_stats, merge
 from loader.errors import PenstockError
 from loader.storage import Store
@@ -23,18 +23,17 @@ from .shard import Problem
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 TOLERANCE = 1e-9
-"""Tolerance, relative and absolute: sums of floats depend on the order of adding."""
+"""Relative and absolute: sums of floats depend on the order of adding."""
 
 
 def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
     """Check the tables of a version against each other.
 
     - Their counts are the manifest's.
-    - Samples tables name every row of every part once and in order: ordinals are counted by it.
-    - Columns and groups are those named.
+    - Samples tables name every row of every part once and in order, which defines ordinals.
+    - Columns and groups have their names in the manifest.
 
-    bad: paths of tables that `bad_tables` found. A check that needs one of them is passed over. All are, where it is a
-    table of shards or exclusions: these say what the parts are.
+    bad: paths from `bad_tables`. A check that needs one is skipped; all are if it is a table of shards or exclusions.
     """
     if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
         return
@@ -48,7 +47,7 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
-    """Check the statistics of all columns, and the hashes of keys, made again from the samples tables.
+    """Check the statistics of all columns, and the hashes of keys, computed again from the samples tables.
 
     bad: as of `compare_tables`.
     """
@@ -65,7 +64,7 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
 
 
 def keys_of_parts(store: Store, files: Sequence[TableFile]) -> dict[str, list[str]]:
-    """Return part -> its keys, by samples files with keys. The rows of a part lie in one of them."""
+    """Return part -> its keys. The rows of a part lie in one samples file."""
     keys: dict[str, list[str]] = {}
     for table in get_tables(store, files, ["part", "key"]):
         for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
@@ -74,33 +73,32 @@ def keys_of_parts(store: Store, files: Sequence[TableFile]) -> dict[str, list[st
 
 
 def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
-    """Return whether one of these tables, as a manifest names them, is bad."""
+    """Return whether one of these tables is bad."""
     return any(file["path"] in bad for file in files)
 
 
 def _statistics(
     version: Version, samples: list[pa.Table], entries: list[dict[str, Any]], columns: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    made = merge(row for table in samples for row in column_stats(table).to_pylist())
+    computed = merge(row for table in samples for row in column_stats(table).to_pylist())
     for name in {name for entry in entries if is_annotation(entry) for name in entry["columns"]}:
         values = cells(version.store, entries, name)[name].to_arrow().cast(type_named(columns[name]["type"]))
-        made |= merge(column_stats(pa.table({name: values})).to_pylist())
+        computed |= merge(column_stats(pa.table({name: values})).to_pylist())
     stored = merge(
         row
         for entry in version.manifest["stats"]
         for row in get_table(version.store, TableFile.from_json(entry)).to_pylist()
     )
     paths = ", ".join(entry["path"] for entry in version.manifest["stats"][:3])
-    for column in sorted(made.keys() | stored.keys()):
-        for what in _different(stored.get(column), made.get(column)):
+    for column in sorted(computed.keys() | stored.keys()):
+        for what in _different(stored.get(column), computed.get(column)):
             yield Problem(address=f"{version.name} statistics of {column!r} ({paths})", what=what)
 
 
 def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
-    """Return path -> problem, of the tables that do not have the manifest's SHA-256 and rows.
+    """Return path -> problem, of tables without the manifest's SHA-256 and rows.
 
-    seen: tables, as a manifest names them, that were good with another version; the good ones of this version are
-    added.
+    seen: tables that were good with another version; the good ones of this version are added.
     """
     bad: dict[str, Problem] = {}
     rows = {
@@ -115,8 +113,8 @@ def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
             path=reference.path, nbytes=reference.nbytes, sha256=reference.sha256 or "", n_rows=n_rows
         )
         try:
-            found = get_table(version.store, file).num_rows
-            what = "" if found == n_rows else f"{found} rows, the manifest says {n_rows}"
+            n_read = get_table(version.store, file).num_rows
+            what = "" if n_read == n_rows else f"{n_read} rows, the manifest states {n_rows}"
         except (PenstockError, OSError) as error:
             what = str(error)
         if what and reference.kind == "shards":
@@ -136,12 +134,12 @@ def _entries(files: object) -> list[Mapping[str, Any]]:
 
 def _counts(version: Version) -> Iterator[Problem]:
     parts, manifest = version.parts, version.manifest
-    found = {
+    counts = {
         "n_parts": len(parts),
         "n_rows": int(parts.n_rows.sum()),
         "n_live": int(parts.n_live.sum()),
     }
-    for name, n in found.items():
+    for name, n in counts.items():
         if manifest[name] != n:
             yield Problem(
                 address=f"{version.name} manifest {name}", what=f"it is {manifest[name]}, the tables have {n}"
@@ -150,8 +148,8 @@ def _counts(version: Version) -> Iterator[Problem]:
 
 def _groups(version: Version) -> Iterator[Problem]:
     rows = version.parts.shard_rows().select(["part", "group", "path", "n_rows", "nbytes"])
-    found = rows.group_by("group").aggregate([("part", "count"), ("n_rows", "sum")])
-    tables = {row["group"]: row for row in found.to_pylist()}
+    sums = rows.group_by("group").aggregate([("part", "count"), ("n_rows", "sum")])
+    tables = {row["group"]: row for row in sums.to_pylist()}
     once = rows.group_by(["group", "path"]).aggregate(
         [("nbytes", "max")]
     )  # registered parts may share an object
@@ -212,7 +210,6 @@ def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
-    """Check that an annotation has each row once. place: number of the version's row of each row of its file."""
     numbers, first, n = np.unique(place, return_index=True, return_counts=True)
     if twice := np.flatnonzero(n > 1).tolist():
         yield Problem(
@@ -225,19 +222,19 @@ def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
 def _columns(
     named: Mapping[str, Any], entry: Mapping[str, Any], table: pa.Table, address: str
 ) -> Iterator[Problem]:
-    found = {field.name: str(field.type) for field in table.schema}
+    types = {field.name: str(field.type) for field in table.schema}
     for name in ("part", "row", *(EDIT_COLUMNS if is_annotation(entry) else ())):
-        found.pop(name, None)
-    if sorted(found) != sorted(entry["columns"]):
+        types.pop(name, None)
+    if sorted(types) != sorted(entry["columns"]):
         yield Problem(
             address=address,
-            what=f"it has columns {sorted(found)}, the manifest says {sorted(entry['columns'])}",
+            what=f"it has columns {sorted(types)}, the manifest states {sorted(entry['columns'])}",
         )
-    for name, kind in found.items():
-        wanted = named.get(name, {}).get("type", "nothing")
-        if not (fits(kind, wanted) or (kind, wanted) == ("int64", "double")):
+    for name, kind in types.items():
+        stated = named.get(name, {}).get("type", "nothing")
+        if not (fits(kind, stated) or (kind, stated) == ("int64", "double")):
             yield Problem(
-                address=f"{address} column {name!r}", what=f"it is {kind}, the manifest says {wanted}"
+                address=f"{address} column {name!r}", what=f"it is {kind}, the manifest states {stated}"
             )
 
 
@@ -267,25 +264,25 @@ def _hashes(version: Version, samples: list[pa.Table]) -> Iterator[Problem]:
         )
 
 
-def _different(stored: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> Iterator[str]:
-    if stored is None or made is None:
+def _different(stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | None) -> Iterator[str]:
+    if stored is None or computed is None:
         yield f"{'none are stored' if stored is None else 'they are of a column that no samples table has'}"
         return
     values = [
-        row["n"] - row["nulls"] for row in (stored, made)
+        row["n"] - row["nulls"] for row in (stored, computed)
     ]  # nulls: of rows of runs without the column none count
     if values[0] != values[1]:
         yield f"they are of {values[0]} values, there are {values[1]}"
     for name in ("nans", "zeros", "min", "max", "sum", "sum_squares", "histogram", "bottom_k"):
-        a, b = stored[name], made[name]
+        a, b = stored[name], computed[name]
         if name in ("sum", "sum_squares") and a is not None and b is not None:
             if not math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                 yield f"{name} is {a}, computed again it is {b}"
         elif (a or None) != (b or None):
             yield f"{name} is {_short(a)}, computed again it is {_short(b)}"
-    both = stored["categories"] is not None and made["categories"] is not None
-    if both and stored["categories"] != made["categories"]:
-        yield f"categories are {_short(stored['categories'])}, computed again {_short(made['categories'])}"
+    both = stored["categories"] is not None and computed["categories"] is not None
+    if both and stored["categories"] != computed["categories"]:
+        yield f"categories are {_short(stored['categories'])}, computed again {_short(computed['categories'])}"
 
 
 def _short(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`penstock verify REF`: stored bytes against the history, down to the field and its byte range."""
+"""`penstock verify REF`: check stored bytes against the history, down to field and byte range."""
 
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +16,14 @@ from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import PenstockError
 
 from ...progress import progress
-from .check_shard import check_shard
-from .shard import Problem, ShardProblems
+from .shard import Problem, ShardProblems, check_shard
 from .tables import any_in, bad_tables, check_statistics, compare_tables, keys_of_parts
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 SAMPLE_SHARDS = 1000
-"""Shards that are looked at without `--full`: the first, the last and others evenly between them."""
+"""Shards to check without `--full`: first, last, and evenly in between."""
 AT_ONCE = 16
 
 
@@ -35,29 +34,26 @@ class Report:
     version: str
     """Name of the version."""
     full: bool
-    """True where every byte was read."""
+    """True if every byte was read."""
     shards: int = 0
-    """Shards that were looked at."""
+    """Checked shards."""
     of_shards: int = 0
     """Shards of the version."""
     rows: int = 0
-    """Rows of the shards that were looked at."""
+    """Rows of the checked shards."""
     nbytes: int = 0
-    """Bytes of the shards that were looked at."""
+    """Bytes of the checked shards."""
     unverified_nbytes: int = 0
-    """Registered bytes among them that were read, and of which no checksum is known; 0 unless every byte was read."""
+    """Registered bytes that were read and have no known checksum; 0 unless every byte was read."""
     problems: list[Problem] = field(default_factory=list)
-    """Things that are wrong."""
+    """Problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None" = None) -> Report:
-    """Check the log's chain, the manifest, and the version as `check_version` does.
-
-    Raises: what opening the version raises (VersionNotFound, NotARoot, Corrupt for a damaged log or manifest).
-    """
+    """Check the log's chain, the manifest, and the version. Raises: as opening the version; as `check_version`."""
     root.log.verify()
     return check_version(root.open(ref), full=full, seen=set(), cluster=cluster)
 
@@ -65,24 +61,20 @@ def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None
 def check_version(
     version: Version, *, full: bool, seen: set[str], cluster: "Cluster | None" = None
 ) -> Report:
-    """Check every table against its hash and against the others, and shards.
+    """Check a version's tables against their hashes and each other, and its shards.
 
-    Without `full`, of a sample of the shards: the size, the index, and the header and checksum of the last row.
-
-    With `full`, every byte of every shard:
+    Without `full`, of a sample of the shards: the size, the index, and the last row's header and checksum. With
+    `full`:
 
     - the SHA-256 of each shard, the CRC-32C of each field, and the tar headers;
     - that all groups of a part and the samples table hold the same keys in the same order;
-    - the hashes of keys, and the statistics, computed again.
+    - the hashes of keys and the statistics, computed again.
 
-    Registered objects are asked for their size and change token, also without `full`; with it, their fields are read.
+    Registered objects are checked by size and change token; with `full` their fields are read. A bad table stops only
+    the checks that need it. Costs a request per table and, without `full`, 3 per shard of the sample.
 
-    A bad table stops only the checks that need it. The shards that a bad table names are not looked at: the problem
-    has their number. Tables are compared with each other for each version, which reads the tables of samples and
-    parts. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
-
-    seen: shards and tables that were looked at before, and need not be again; this version's are added.
-    cluster: reads the shards, of which every byte is read; None: this process.
+    seen: shards and tables that were checked before; this version's are added. cluster: reads the shards with `full`;
+    None: this process.
     """
     report = Report(version=version.name, full=full)
     bad = bad_tables(version, seen)
@@ -98,26 +90,25 @@ def check_version(
     shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
     seen.update(shard["path"] for shard in shards)
     read = partial(_shards_here, full=full) if cluster is None else partial(_shards_on, cluster)
-    with closing(read(version, shards, bad)) as found:
+    with closing(read(version, shards, bad)) as results:
         for shard in progress(
             shards,
             f"verify {version.name}",
             lambda shard: int(shard["nbytes"]) if full else 1,
             sum(s["nbytes"] for s in shards) if full else len(shards),
         ):
-            one = next(found)
+            result = next(results)
             report.shards += 1
             report.rows += shard["n_rows"]
             report.nbytes += shard["nbytes"]
-            report.problems.extend(one.problems)
-            report.unverified_nbytes += one.unverified_nbytes
+            report.problems.extend(result.problems)
+            report.unverified_nbytes += result.unverified_nbytes
     return report
 
 
 def _shards_here(
     version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
 ) -> Generator[ShardProblems]:
-    """Yield what is wrong with each shard: with `full` one after the other, in order of their bytes."""
     files = [TableFile.from_json(one) for one in _keys_files(version, bad)] if full else []
     keys, no_keys = keys_of_parts(version.store, files), _no_keys(version, bad)
 
@@ -131,7 +122,6 @@ def _shards_here(
 def _shards_on(
     cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
 ) -> Generator[ShardProblems]:
-    """Yield what is wrong with each shard, every byte of which a cluster reads."""
     from ...compute.work import StoredPlace
     from .shards_job import ShardUnit, shards_read_on
 
@@ -151,12 +141,11 @@ def _shards_on(
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
-    """Return the keys of a part that no good samples file has: none, or None where a bad one may have it."""
+    """Return the keys of a part without a good samples file, or None if a bad one may have them."""
     return None if any_in(bad, version.manifest["samples"]) else []
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
-    """Return the rows of the shards tables that are not bad, whatever is wrong with others."""
     try:
         return version.parts.shard_rows()
     except PenstockError:  # a problem that was found before
@@ -166,12 +155,10 @@ def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
 
 
 def _keys_files(version: Version, bad: Collection[str]) -> list[dict[str, Any]]:
-    """Return the samples files with keys that are not bad, as the manifest names them."""
     return [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
 
 
 def _file_of_parts(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return part -> the file of `_keys_files` with its keys."""
     files = _keys_files(version, bad)
     tables = get_tables(version.store, [TableFile.from_json(one) for one in files], ["part"])
     return {

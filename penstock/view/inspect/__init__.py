@@ -1,1 +1,1 @@
-"""Questions about trainings and versions, answered by frozen records that web, terminal and command line show alike."""
+"""Records that answer questions about trainings and versions, for web, terminal and command line alike."""

@@ -1,4 +1,4 @@
-"""A run of a training: its notes by step, thinned for a chart, its unusual steps, starts and repeated steps."""
+"""A run of a training: its metrics by step, thinned for a chart; unusual steps, starts, repeated steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,23 +14,62 @@ from loader.run.trail.step_rows import NOTE
 
 from ...text import clean
 from ..json_record import Record
+from ..marks import MIN_STEPS, SIGMAS, StepMark, note_marks
 from ..replays.training import Training
-from ..samples.marks import StepMark, note_marks
-from .unusual_steps import unusual_steps
 
 if TYPE_CHECKING:
     import polars as pl
 
+
 MOST_POINTS = 1000
-"""Places of a chart along its steps, over all notes; each has the least and the greatest value of a note there."""
+"""Stretches of a chart over all metrics; each keeps a metric's smallest and largest value."""
 LEAST_POINTS = 100
-"""Places of a note, however many notes there are."""
+"""Stretches of a metric, however many metrics there are."""
 MOST_LARGEST = 12
-"""Samples that are listed of a note."""
+"""Samples listed per metric."""
 MOST_SPIKES = 20
-"""Unusual steps of a page."""
+"""Unusual steps per page."""
 MOST_STRUCK = 2000
-"""Unusual steps that a chart strikes: more of them fall onto the same pixels."""
+"""Unusual steps marked in a chart: more would share pixels."""
+
+
+def unusual_steps(training: Training) -> NDArray[np.int64]:
+    """Return the steps with a mark of `note_marks`, the worst first: not finite, then the farthest."""
+    frame = _last_notes(training)
+    steps = frame["step"].to_numpy()
+    bad, farthest = np.zeros(len(steps), bool), np.zeros(len(steps))
+    for column in frame.columns:
+        if column == "step":
+            continue
+        values = frame[column].to_numpy().astype(np.float64, copy=False)  # null is NaN
+        finite = np.isfinite(values)
+        bad |= ~finite & ~frame[column].is_null().to_numpy()
+        spread = training.spreads[column.removeprefix(NOTE)]
+        if spread.n >= MIN_STEPS and spread.sigma > 0:
+            far = np.abs(np.where(finite, values, spread.median) - spread.median) / spread.sigma
+            farthest = np.maximum(farthest, np.where(far > SIGMAS, far, 0))
+    marked = np.flatnonzero(bad | (farthest > 0))
+    order = np.lexsort((steps[marked], -farthest[marked], ~bad[marked]))
+    worst: NDArray[np.int64] = steps[marked[order]]
+    return worst
+
+
+def _last_notes(training: Training) -> "pl.DataFrame":
+    import polars as pl
+
+    trail = training.charted
+    assert trail is not None
+    notes = [name for name in trail.steps.columns if name.startswith(NOTE)]
+    frame, numbers = trail.steps, trail.steps["step"].to_numpy()
+    if (numbers[1:] > numbers[:-1]).all():
+        return frame.select("step", *notes)
+    plans = {one.id: one.plan for one in trail.starts}
+    if len(set(plans.values())) > 1:  # a step that ran under several plans counts for the last one
+        plan = pl.col("start").replace_strict(plans, default=None, return_dtype=pl.String)
+        frame = frame.with_columns(plan.alias("plan"))
+        frame = frame.filter(pl.col("plan").eq_missing(pl.col("plan").sort_by("at_us").last().over("step")))
+    frame = frame.filter(pl.col("rank") == pl.col("rank").first().over("step"))
+    return frame.group_by("step", maintain_order=True).agg(pl.col(notes).drop_nulls().last())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +77,19 @@ class StartRow(Record):
     """A start of the run."""
 
     plan: str
-    """Hash of the plan."""
+    """Plan hash."""
     world_size: int
-    """Data-parallel ranks."""
+    """Number of ranks."""
     recipe: str
-    """Function that gives the training's decoders and transform; "" for none."""
+    """Function that returns the training's decoders and transform; "" for none."""
     code: str
-    """Text about the training's code."""
+    """Description of the training's code."""
     at_us: int
     """Time in UTC microseconds."""
     versions: tuple[str, ...]
-    """Names of the versions that the plan reads; none where they cannot be told."""
+    """Names of the versions that the plan reads; none if unknown."""
     error: str = ""
-    """The reason why the versions cannot be told, such as deleted data; "" where they are."""
+    """Why the versions are unknown, such as deleted data; "" if they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +99,21 @@ class Spike(Record):
     step: int
     """Global step."""
     marks: tuple[StepMark, ...]
-    """Marks of its notes, the worst first."""
+    """Marks of its metrics, the worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestNote(Record):
-    """A sample with one of the largest values of a note per sample."""
+    """A sample with one of the largest values of a per-sample metric."""
 
     note: str
-    """Name of the note."""
+    """Metric."""
     step: int
     """Global step."""
     slot: int
-    """Slot of the global batch."""
+    """Global slot."""
     value: float
-    """Value, which is finite."""
+    """Finite value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +121,7 @@ class RunRecord(Record):
     """A run of a training."""
 
     run: str
-    """Name of the run."""
+    """Run name."""
     n_steps: int
     """Recorded steps, each counted once."""
     first_step: int
@@ -90,31 +129,31 @@ class RunRecord(Record):
     last_step: int
     """Last recorded step; -1 for none."""
     differing: tuple[int, ...]
-    """Steps that a rank got twice with different digests."""
+    """Steps that a rank received twice with different digests."""
     substituted: tuple[int, ...]
     """Steps with substituted or masked samples."""
     starts: tuple[StartRow, ...]
     """Starts, by time."""
     n_spikes: int
-    """Steps with unusual notes."""
+    """Number of steps with unusual metrics."""
     first_spike: int
-    """Place of the first of `spikes` among them."""
+    """Index of the first of `spikes` among them."""
     spikes: tuple[Spike, ...]
-    """Steps with unusual notes, the worst first: those of one page."""
+    """Steps of this page with unusual metrics, the worst first."""
     struck: tuple[int, ...]
-    """Steps with unusual notes, ascending; of more than 2,000 some that stand for their neighbours."""
+    """Steps with unusual metrics, ascending, thinned to 2,000."""
     largest: tuple[LargestNote, ...]
-    """Samples with the largest notes, 12 of each note, the largest first."""
+    """Samples with the largest metrics, 12 per metric, the largest first."""
     chart: Mapping[str, tuple[float | None, ...]]
-    """"step", and by name each note, `wait_ms` and `substituted`; null where a step has none."""
+    """"step", and by name each metric, `wait_ms` and `substituted`; null if missing."""
     stale: str = ""
-    """The reason why steps may be missing that were recorded since; "" where the trail was just read."""
+    """Why recent steps may be missing; "" if the trail was just read."""
 
 
 def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> RunRecord:
     """Return the record of a run with a trail or metrics. Costs a pass over its steps.
 
-    first: place of the first unusual step that is listed. most: how many are listed; None for all.
+    first: index of the first unusual step listed. most: number of these; None for all.
     """
     trail = training.charted
     assert trail is not None
@@ -145,8 +184,8 @@ def _start_row(training: Training, start: Start) -> StartRow:
     error = ""
     try:
         versions = training.versions(start)
-    except (RootError, InvalidPlan, StoreError) as told:
-        error = clean(told, 400)  # the digests and notes of the trail remain
+    except (RootError, InvalidPlan, StoreError) as failure:
+        error = clean(failure, 400)  # the trail's digests and metrics remain
     return StartRow(
         plan=start.plan,
         world_size=start.world_size,
@@ -159,16 +198,14 @@ def _start_row(training: Training, start: Start) -> StartRow:
 
 
 def _spikes(training: Training, steps: list[int]) -> tuple[Spike, ...]:
-    """Return steps with the marks of their notes, the worst first."""
-    found = []
+    spikes = []
     for step in steps:
         marks = note_marks(step, training.notes(step), training.spreads)
-        found.append(Spike(step=step, marks=tuple(sorted(marks, key=lambda one: -one.weight))))
-    return tuple(found)
+        spikes.append(Spike(step=step, marks=tuple(sorted(marks, key=lambda mark: -mark.weight))))
+    return tuple(spikes)
 
 
 def _thinned(steps: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return steps, ascending; of many the first one of each of `MOST_STRUCK` stretches."""
     ordered = np.sort(steps)
     if len(ordered) > MOST_STRUCK:
         ends = np.linspace(float(ordered[0]), float(ordered[-1]), MOST_STRUCK)
@@ -190,7 +227,7 @@ def _largest(training: Training) -> tuple[LargestNote, ...]:
 
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
-    """Return columns of some 2 * MOST_POINTS steps: those of the least and greatest value of each stretch."""
+    """Return about 2 * MOST_POINTS steps: each stretch keeps its smallest and largest value."""
     assert training.charted is not None
     numbers = training.charted.steps["step"].to_numpy()  # ascending
     last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
@@ -205,14 +242,14 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
     chosen = np.arange(n)
     if n > 2 * MOST_POINTS:
         ends = np.linspace(0, n, max(LEAST_POINTS, MOST_POINTS // len(shown)) + 1).astype(int)
-        kept = {0, n - 1}
+        indexes = {0, n - 1}
         for column in shown.values():  # one after the other: a column of 1e6 steps is 8 MB
             values = _floats(frame[column])
             for start, stop in pairwise(ends.tolist()):
-                some = values[start:stop]
-                low, high = np.nan_to_num(some, nan=np.inf), np.nan_to_num(some, nan=-np.inf)
-                kept.update((start + int(low.argmin()), start + int(high.argmax())))
-        chosen = np.array(sorted(kept))
+                stretch = values[start:stop]
+                low, high = np.nan_to_num(stretch, nan=np.inf), np.nan_to_num(stretch, nan=-np.inf)
+                indexes.update((start + int(low.argmin()), start + int(high.argmax())))
+        chosen = np.array(sorted(indexes))
     rows = frame[chosen]
     return {
         "step": tuple(rows["step"].to_list()),
@@ -227,5 +264,5 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
 
 
 def _floats(column: "pl.Series") -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return float64 [n]; null is NaN. The column's own memory where it can be."""
+    """Return float64 [n], NaN for null; shares memory if possible."""
     return column.to_numpy().astype(np.float64, copy=False)

@@ -1,4 +1,4 @@
-"""A sample of a version: its fields decoded, its row of the samples table, its way back, and edits of its row."""
+"""A sample of a version: its decoded fields, its row of the samples table, its provenance and relations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +17,11 @@ from loader.modalities.video.request import is_run
 from ...text import clean
 from ..json_record import Record
 from ..kinds.decode_budget import BUDGET
-from ..kinds.lengths import length_marks
-from ..kinds.stored_bytes import Read, decoded_bytes, mp4_of, read_bounded
-from ..samples.column_edits import ColumnEdit, column_edits
-from ..samples.far_columns import far_marks
-from ..samples.held_steps import AskedRuns, HeldSteps
-from ..samples.marks import StepMark
-from ..samples.phash_neighbours import Neighbour, phash_neighbours
-from ..samples.shown_values import Shown, facts_of, shown
+from ..kinds.stored_bytes import DecodedValue, decoded_bytes, mp4_of, read_bounded
+from ..kinds.video import length_marks
+from ..marks import StepMark, far_marks
+from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
+from ..shown_values import ShownValue, facts_of, shown_value
 from .version_record import fields_of
 
 _MEDIA = ("image", "video", "audio")
@@ -37,7 +34,7 @@ class SampleField(Record):
     """A stored field."""
 
     field: str
-    """Name of the field."""
+    """Field name."""
     path: str
     """Path of its shard, relative to the root."""
     offset: int
@@ -45,11 +42,11 @@ class SampleField(Record):
     nbytes: int
     """Number of bytes."""
     crc32c: str
-    """CRC-32C, 8 hex digits; "not known" of registered bytes that are not sealed."""
-    decoded: Shown | None
-    """Value as the loader decodes it; None where it cannot be read."""
+    """CRC-32C, 8 hex digits; "not known" for unsealed registered bytes."""
+    decoded: ShownValue | None
+    """Value as the loader decodes it; None if unreadable."""
     error: str = ""
-    """The reason why it cannot be read."""
+    """Why it is unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +54,15 @@ class SampleRecord(Record):
     """A sample of a version."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
-    """Number of the version."""
+    """Version number."""
     ordinal: int
-    """Number of the sample in the version."""
+    """Number in the version."""
     n_samples: int
     """Live samples of the version."""
     key: str
-    """Key of the sample."""
+    """Sample key."""
     part: str
     """Id of its part."""
     row: int
@@ -79,11 +76,11 @@ class SampleRecord(Record):
     provenance: Mapping[str, str]
     """Provenance columns."""
     trainings: tuple[HeldSteps, ...]
-    """Slots that held it, of each training that was asked."""
+    """Slots that held it, per searched training."""
     runs_left: tuple[str, ...]
-    """Runs of the root that were not asked."""
+    """Runs of the root that were not searched."""
     runs_error: str
-    """The reason why the other runs of the root are not known; "" where they are."""
+    """Why the other runs of the root are unknown; "" if known."""
     edits: tuple[ColumnEdit, ...]
     """Edits of its columns, by column, the oldest first."""
     neighbours: tuple[Neighbour, ...]
@@ -91,11 +88,8 @@ class SampleRecord(Record):
 
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
-    """Return a field's bytes, verified.
-
-    Raises: InvalidRuntime for no such sample or field, or one too large; Corrupt.
-    """
-    _checked(version, ordinal)
+    """Return a field's bytes, verified. Raises: InvalidRuntime for no such or too large a field; Corrupt."""
+    _check_ordinal(version, ordinal)
     if field not in fields_of(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
     (address,) = version.address(np.array([ordinal]), [field])
@@ -104,40 +98,37 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
             f"{address.describe(field)} has {address.fields[field].nbytes} bytes; up to "
             f"{MAX_FIELD_BYTES} are read whole"
         )
-    (found,) = read_fields(version.shard_store, [address])
-    return found[field]
+    (data,) = read_fields(version.shard_store, [address])
+    return data[field]
 
 
 def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
-    """Return a field's bytes, and those of the field without which it cannot be read. Raises: as `stored`."""
-    found = {field: stored(version, ordinal, field)}
+    """Return a field's bytes, and the bytes of a field needed to decode it. Raises: as `stored`."""
+    data = {field: stored(version, ordinal, field)}
     if is_run(field) and field + SUFFIX in fields_of(version, [ordinal])[0]:
-        found[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
-    return found
+        data[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
+    return data
 
 
 def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes, str]:
-    """Return a field's bytes and the word that they are of: of a run of packets, an mp4 file made of it.
-
-    Raises: as `stored`; DecodeFailed for a run without its packet table.
-    """
+    """Return a field's bytes and their extension; a run of packets becomes mp4. Raises: as `stored`; DecodeFailed."""
     data = stored_sample(version, ordinal, field)
     if is_run(field):
         return mp4_of(data[field], facts_of(data, field, version)), "mp4"
     return data[field], field
 
 
-def sample_record(version: "loader.Version", ordinal: int, asked: AskedRuns | None = None) -> SampleRecord:
-    """Return the record of a sample. Costs its bytes, and the samples table. Raises: InvalidRuntime; StoreError."""
-    _checked(version, ordinal)
+def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | None = None) -> SampleRecord:
+    """Return the record of a sample. Costs its bytes, and the samples table."""
+    _check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
     fields = _fields(version, ordinal, names, address)
     dataset, _, number = version.name.partition("@")
     (origin,) = provenance(version, [address])
     columns, marks = _columns(version, ordinal)
-    asked = asked or AskedRuns()
-    held = asked.held(dataset, address.key, ordinal)
+    search = search or RunSearch()
+    held = search.held_steps(dataset, address.key, ordinal)
     return SampleRecord(
         dataset=dataset,
         number=int(number),
@@ -151,8 +142,8 @@ def sample_record(version: "loader.Version", ordinal: int, asked: AskedRuns | No
         marks=marks,
         provenance=origin,
         trainings=held,
-        runs_left=asked.left,
-        runs_error=asked.error,
+        runs_left=search.unsearched,
+        runs_error=search.error,
         edits=column_edits(version, ordinal),
         neighbours=phash_neighbours(version, ordinal),
     )
@@ -161,14 +152,14 @@ def sample_record(version: "loader.Version", ordinal: int, asked: AskedRuns | No
 def _fields(
     version: "loader.Version", ordinal: int, names: Sequence[str], address: SampleAddress
 ) -> tuple[SampleField, ...]:
-    """Return the fields, those that are looked at or listened to first. All are decoded at once: one reservation."""
-    data, values, errors = dict[str, dict[str, bytes]](), dict[str, Read](), dict[str, str]()
+    """Return the fields, media first. All are decoded at once, with one reservation."""
+    data, values, errors = dict[str, dict[str, bytes]](), dict[str, DecodedValue](), dict[str, str]()
     for name in names:
         try:
             data[name] = stored_sample(version, ordinal, name)
         except (Corrupt, InvalidRuntime) as error:
             errors[name] = str(error)
-    facts = {name: facts_of(one, name, version) for name, one in data.items()}
+    facts = {name: facts_of(sample, name, version) for name, sample in data.items()}
     with BUDGET.reserve(sum(decoded_bytes(data[name][name], facts[name]) for name in data)):
         for name in data:
             try:
@@ -179,41 +170,39 @@ def _fields(
 
 
 def _shown_fields(
-    version: "loader.Version", address: SampleAddress, values: dict[str, Read], errors: dict[str, str]
+    version: "loader.Version", address: SampleAddress, values: dict[str, DecodedValue], errors: dict[str, str]
 ) -> tuple[SampleField, ...]:
-    found = [
+    fields = [
         SampleField(
             field=name,
             path=at.path,
             offset=at.offset,
             nbytes=at.nbytes,
             crc32c=crc_text(at.crc32c) or "not known",
-            decoded=_shown(name, values, version) if name in values else None,
+            decoded=_shown_value(name, values, version) if name in values else None,
             error=errors.get(name, ""),
         )
         for name, at in address.fields.items()
     ]
-    return tuple(sorted(found, key=lambda one: one.decoded is None or one.decoded.kind not in _MEDIA))
+    return tuple(sorted(fields, key=lambda field: field.decoded is None or field.decoded.kind not in _MEDIA))
 
 
-def _shown(name: str, values: Mapping[str, Read], version: "loader.Version") -> Shown:
-    """Return a field's value, below facts of its file."""
+def _shown_value(name: str, values: Mapping[str, DecodedValue], version: "loader.Version") -> ShownValue:
     read = values[name]
-    facts = facts_of({field: one.value for field, one in values.items()}, name, version)
-    found = shown(name, read.value, replace(facts, rate=read.facts.rate))
+    facts = facts_of({field: item.value for field, item in values.items()}, name, version)
+    value = shown_value(name, read.value, replace(facts, rate=read.facts.rate))
     marks = read.marks
-    if found.kind == "video" and read.seconds:
-        sounds = {
-            clean(other, 80): one.seconds
-            for other, one in values.items()
-            if one.facts.rate and one.seconds is not None
+    if value.kind == "video" and read.seconds:
+        audio_s = {
+            clean(other, 80): item.seconds
+            for other, item in values.items()
+            if item.facts.rate and item.seconds is not None
         }
-        marks = (*marks, *length_marks(read.seconds, sounds, read.frame_s))
-    return replace(found, lines=(*read.lines, *found.lines), marks=(*marks, *found.marks))
+        marks = (*marks, *length_marks(read.seconds, audio_s, read.frame_s))
+    return replace(value, lines=(*read.lines, *value.lines), marks=(*marks, *value.marks))
 
 
 def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], tuple[StepMark, ...]]:
-    """Return the columns of a sample in words, and marks of them."""
     try:
         row = live_row(version, ordinal)
         marks = far_marks(version, row)
@@ -222,6 +211,6 @@ def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], t
     return {name: clean(value, 400) for name, value in row.items() if value is not None}, tuple(marks)
 
 
-def _checked(version: "loader.Version", ordinal: int) -> None:
+def _check_ordinal(version: "loader.Version", ordinal: int) -> None:
     if not 0 <= ordinal < len(version):
         raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")

@@ -1,8 +1,4 @@
-"""A rank's part of a step as it is shown: its fields in words with their marks, and thumbnails; no tensor is kept.
-
-It is made where the values are: with a recipe in its process, slot by slot. A batch of 256 photos is 150 MiB, and its
-page 2 MiB.
-"""
+"""A rank's part of a step for display, made where the values are: a batch of 150 MiB becomes 2 MiB."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -11,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import loader
-from loader.run.trail.tensor_crcs import array_bytes
+from loader.run.trail.slot_columns import array_bytes
 
 from ..kinds import kind_of
-from ..kinds.array_drawing import looking_once
+from ..kinds.array_values import ranges_cached
 from ..kinds.kind import Media
 from ..replays.replayed_values import PartValues, Texts
-from ..samples.shown_values import Shown, facts_of, shown_sample, version_of
+from ..shown_values import ShownValue, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
-"""Kinds of which a slot shows a thumbnail: that of its first such field."""
+"""Kinds with a thumbnail; a slot shows its first such field."""
 PICTURED_SLOTS = 32
-"""Slots of a part whose thumbnails are made with it: more than a window shows. Others are asked for with theirs."""
+"""Slots of a part whose thumbnails come with it: more than a window shows. Others come on request."""
 _MIN_BYTES = 64
 _LINE_BYTES = 120
 
@@ -31,76 +27,76 @@ _LINE_BYTES = 120
 class ShownSlot:
     """One slot of a part."""
 
-    fields: tuple[Shown, ...]
+    fields: tuple[ShownValue, ...]
     """Its fields; none at padding."""
     thumbnails: Mapping[str, Media] = field(repr=False)
-    """Field -> its thumbnail, of the field that has one."""
+    """Field -> its thumbnail."""
     hashes: Mapping[str, bytes] = field(repr=False)
-    """Field -> BLAKE2b of its bytes, where another slot's may be equal: the CRC-32C is. Small values have none."""
+    """Field -> BLAKE2b of its bytes, if another slot's CRC-32C is equal. Small values have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownBatch:
-    """A rank's part of a step; fields that `BatchValues` has too are the same."""
+    """A rank's part of a step. Fields that `BatchValues` has too are equal."""
 
     step: int
     """Global step."""
     rank: int
-    """Data-parallel rank."""
+    """Rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """Number of the first slot in the global batch."""
+    """First slot, over all ranks."""
     digest: int
-    """64-bit digest of the samples that were read."""
+    """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
     """Field -> CRC-32C of its column."""
     errors: Mapping[int, str]
-    """Slot of the global batch -> the reason why its sample cannot be read any more."""
+    """Slot of the global batch -> why its sample is unreadable."""
     settled: bool | None
-    """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
+    """As in `BatchValues`."""
     slots: list[ShownSlot] = field(repr=False)
     """Slots of the part."""
     n_pictured: int
-    """Slots whose thumbnails were made: the first ones."""
+    """Number of slots with thumbnails: the first ones."""
     cut: tuple[str, ...] = ()
-    """Fields of which some values are beginnings alone: their checksums are not those of the training."""
+    """Fields with values that were decoded in part: their checksums differ from the training's."""
 
     @property
     def nbytes(self) -> int:
-        """About the bytes that it takes in memory."""
+        """Approximate size in memory."""
         lines = sum(len(shown.lines) + len(shown.boxes) for slot in self.slots for shown in slot.fields)
-        pictures = (media for slot in self.slots for media in slot.thumbnails.values())
-        return _LINE_BYTES * lines + sum(len(media.data) for media in pictures)
+        thumbnails = (media for slot in self.slots for media in slot.thumbnails.values())
+        return _LINE_BYTES * lines + sum(len(media.data) for media in thumbnails)
 
 
 def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
-    """Return a part as it is shown. n_pictured: slots whose thumbnails are made, the first ones."""
-    made: dict[int, _Made] = defaultdict(_Made)
+    """Return a part for display. n_pictured: number of slots with thumbnails."""
+    parts: dict[int, _SlotParts] = defaultdict(_SlotParts)
     versions: dict[str, loader.Version | None] = {}
 
-    def look(i: int, sample: Mapping[str, Any], texts: Texts) -> None:
+    def add_values(i: int, sample: Mapping[str, Any], texts: Texts) -> None:
         source = values.source(i)
         if source and source not in versions:
             versions[source] = version_of(plan, source)
-        version, one = versions.get(source), made[i]
-        with looking_once():
+        version, part = versions.get(source), parts[i]
+        with ranges_cached():
             shown = shown_sample(sample, version, texts, values.cut.get(i))
-            one.fields.update(zip(sample, shown, strict=True))
-            if i < n_pictured and not one.thumbnails:
-                one.thumbnails = _thumbnails(sample, shown, version)
-        one.crcs |= values.crcs_of(
+            part.fields.update(zip(sample, shown, strict=True))
+            if i < n_pictured and not part.thumbnails:
+                part.thumbnails = _thumbnails(sample, shown, version)
+        part.crcs |= values.crcs_of(
             i, {name: value for name, value in sample.items() if _nbytes(value) >= _MIN_BYTES}
         )
 
-    values.each(look)
-    hashes = _hashes(values, made)
+    values.each(add_values)
+    hashes = _hashes(values, parts)
     names = values.names()
     n = len(values.ids)
     slots = [
         ShownSlot(
-            fields=tuple(made[i].fields[name] for name in names if name in made[i].fields),
-            thumbnails=made[i].thumbnails,
+            fields=tuple(parts[i].fields[name] for name in names if name in parts[i].fields),
+            thumbnails=parts[i].thumbnails,
             hashes=hashes.get(i, {}),
         )
         for i in range(n)
@@ -116,45 +112,46 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
         settled=values.settled,
         slots=slots,
         n_pictured=min(n_pictured, n),
-        cut=tuple(sorted({name for one in values.cut.values() for name in one})),
+        cut=tuple(sorted({name for fields in values.cut.values() for name in fields})),
     )
 
 
 @dataclass(slots=True)
-class _Made:
-    """One slot, as far as it is looked at."""
+class _SlotParts:
+    """One slot, as far as examined."""
 
-    fields: dict[str, Shown] = field(default_factory=dict)
+    fields: dict[str, ShownValue] = field(default_factory=dict)
     thumbnails: dict[str, Media] = field(default_factory=dict)
     crcs: dict[str, int] = field(default_factory=dict)
-    """Field -> CRC-32C of its value; none of small values, which are often equal."""
+    """Field -> CRC-32C of its value; none for small values, which are often equal."""
 
 
-def _hashes(values: PartValues, made: Mapping[int, _Made]) -> dict[int, dict[str, bytes]]:
-    """Return slot -> field -> hash, of values whose checksum is another's too: they are made once more for it."""
-    times = Counter(place for one in made.values() for place in one.crcs.items())
-    twice = {i: [name for name, crc in one.crcs.items() if times[name, crc] > 1] for i, one in made.items()}
-    found: dict[int, dict[str, bytes]] = defaultdict(dict)
+def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
+    """Return slot -> field -> hash, for values with equal checksums, which are replayed again."""
+    times = Counter(item for part in parts.values() for item in part.crcs.items())
+    twice = {
+        i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()
+    }
+    hashes: dict[int, dict[str, bytes]] = defaultdict(dict)
 
     def hashed(i: int, sample: Mapping[str, Any], _: Texts) -> None:
-        found[i] |= {name: _hash(sample[name]) for name in twice[i] if name in sample}
+        hashes[i] |= {name: _hash(sample[name]) for name in twice[i] if name in sample}
 
-    wanted = [i for i, names in twice.items() if names]
-    if wanted:
-        values.again(wanted, hashed)
-    return found
+    repeated = [i for i, names in twice.items() if names]
+    if repeated:
+        values.again(repeated, hashed)
+    return hashes
 
 
 def _thumbnails(
-    sample: Mapping[str, Any], fields: tuple[Shown, ...], version: "loader.Version | None"
+    sample: Mapping[str, Any], fields: tuple[ShownValue, ...], version: "loader.Version | None"
 ) -> dict[str, Media]:
-    """Return the thumbnail of the first field that has one."""
     for (name, value), shown in zip(sample.items(), fields, strict=True):
         if shown.kind in PICTURED:
             facts = facts_of(sample, name, version)
-            found = kind_of(value, facts).thumbnail(value, facts)
-            if found is not None:
-                return {name: found}
+            media = kind_of(value, facts).thumbnail(value, facts)
+            if media is not None:
+                return {name: media}
     return {}
 
 

@@ -1,55 +1,110 @@
-"""One slot of a step: stored, decoded and transformed side by side, its way back, and the steps with its sample."""
+"""One slot of a step: stored, decoded and transformed values, provenance, and the steps with its sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 import loader
 from loader.api.explain import Explanation, explain_slots
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import crc_text
-from loader.errors import TransformFailed, WorkerFailed
+from loader.errors import PenstockError, TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
 from loader.run.replay import Functions
 
-from ...lineage import StageRun, made_by
+from ...lineage import StageRun, pipeline_runs
+from ...text import clean
 from ..json_record import Record
-from ..kinds.kind import Mark
-from ..replays.picture_placement import Placement
+from ..kinds.kind import Facts, Mark
+from ..kinds.stored_bytes import MAX_TEXT_BYTES, read_bounded
+from ..marks import SlotFacts, StepMark, ranked, slot_marks, step_mark
+from ..replays.image_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
-from ..samples.column_edits import ColumnEdit, column_edits
-from ..samples.far_columns import slot_marks
-from ..samples.held_steps import AskedRuns, HeldSteps
-from ..samples.marks import Faced, StepMark, ranked, step_mark
-from ..samples.phash_neighbours import Neighbour, phash_neighbours
-from ..samples.shown_values import Shown, shown_sample, version_of
+from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
+from ..shown_values import ShownValue, shown_sample, version_of
 from .proofs import PartOf, slot_stage
-from .restored_text import restored_marks
+from .version_record import fields_of
+
+_SHOWN = 24
+"""Characters shown of both texts, from where they differ."""
+
+
+def restored_marks(
+    version: loader.Version, ordinal: int, restored: Mapping[str, str], slot: int
+) -> list[StepMark]:
+    """Return a mark per token field that decodes to none of its source texts (fact `text_fields`).
+
+    Truncation and outer blanks do not count. restored: field -> text of its tokens, without special ones.
+    """
+    marks = []
+    for field, decoded in restored.items():
+        try:
+            texts = _texts(version, ordinal, field)
+        except PenstockError as error:
+            marks.append(
+                step_mark("unreadable", f"the text of its tokens: {clean(error, 300)}", [slot], field)
+            )
+            continue
+        if texts and not any(_is_beginning(decoded, text.strip()) for text in texts.values()):
+            name, text = next(iter(texts.items()))
+            marks.append(
+                step_mark("not_restored", _not_restored(decoded.strip(), name, text.strip()), [slot], field)
+            )
+    return marks
+
+
+def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
+    sources = version.facts.get(field, {}).get("text_fields")
+    (present,) = fields_of(version, [ordinal])
+    names = [one for one in sources if one in present] if isinstance(sources, list) else []
+    if not names:
+        return {}
+    (address,) = version.address(np.array([ordinal]), names)
+    if sum(one.nbytes for one in address.fields.values()) > MAX_TEXT_BYTES:
+        return {}
+    (stored,) = read_fields(version.shard_store, [address])
+    read = {name: read_bounded(data, Facts(field=name)).value for name, data in stored.items()}
+    return {name: text for name, text in read.items() if isinstance(text, str)}
+
+
+def _is_beginning(restored: str, text: str) -> bool:
+    """Return whether a text is restored, possibly truncated, which may cut a character into U+FFFD."""
+    beginning = restored.strip()
+    return text.startswith((beginning, beginning.rstrip("\ufffd"))) and bool(restored or not text)
+
+
+def _not_restored(restored: str, name: str, text: str) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(restored, text, strict=False))
+    at = sum(1 for _ in same)
+    actual, expected = (clean(one[at : at + _SHOWN]) for one in (restored, text))
+    return f"the stored tokens do not decode to {clean(name, 80)}: from character {at:,} “{actual}” for “{expected}”"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRow(Record):
-    """One field at the three stages."""
+    """One field at its three stages."""
 
     field: str
-    """Name of the field."""
+    """Field name."""
     path: str
-    """Path of its shard, relative to the root; "" for a field that the transform made."""
+    """Path of its shard, relative to the root; "" for a field of the transform."""
     offset: int
     """First byte in the shard."""
     nbytes: int
     """Number of stored bytes."""
     crc32c: str
-    """CRC-32C of the stored bytes, 8 hex digits; "not known" of registered bytes that are not sealed."""
-    decoded: Shown | None
-    """Value before the transform; None where there is none."""
-    transformed: Shown | None
-    """Value after the transform; None where the transform dropped it, or was not run."""
+    """CRC-32C of the stored bytes, 8 hex digits; "not known" for unsealed registered bytes."""
+    decoded: ShownValue | None
+    """Value before the transform; None without one."""
+    transformed: ShownValue | None
+    """Value after the transform; None if it dropped the field or did not run."""
     placement: Placement | None = None
-    """Place of the transformed picture in the decoded one; None for other values."""
+    """Position of the transformed image in the decoded one; None for other values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,41 +114,41 @@ class SlotRecord(Record):
     training: str
     """Run, or hash of a plan."""
     plan: str
-    """Hash of the plan."""
+    """Plan hash."""
     step: int
     """Global step."""
     slot: int
-    """Number of the slot in the global batch."""
+    """Global slot."""
     batch_size: int
-    """Slots of the global batch."""
+    """Slots over all ranks."""
     source: str
-    """Name of the plan's source."""
+    """Source in the plan."""
     key: str
-    """Key of the sample."""
+    """Sample key."""
     version: str
-    """Name of the sample's version."""
+    """Version name."""
     ordinal: int
-    """Number of the sample in its version."""
+    """Number in its version."""
     epoch: int
     """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
-    """0, or the number of the substitute that came instead."""
+    """0, or the number of the substitute."""
     stage: str
-    """`trained` where `transformed` was replayed and proved; else `transformed`, or `decoded` without the transform."""
+    """`trained` if `transformed` was replayed and proved; else `transformed`, or `decoded`."""
     untrained: str
-    """The reason why nothing says that this step was trained; "" where it is recorded."""
+    """Why no record shows that this step was trained; "" if it is recorded."""
     fields: tuple[FieldRow, ...]
-    """Its fields: stored ones first, then those that the transform made."""
+    """Stored fields first, then fields of the transform."""
     draws: tuple[str, ...]
-    """Draws of the transform from the sample's generator."""
+    """Random draws of the transform from the sample's generator."""
     repeats: bool
-    """True where the transform gave the same values twice."""
+    """True if the transform gave equal values twice."""
     marks: tuple[StepMark, ...]
     """Faults of this slot, the worst first."""
     largest: Mapping[str, float]
-    """Note -> value of this slot, where it is among the step's largest."""
+    """Metric -> value of this slot, if it is among the step's largest."""
     provenance: Mapping[str, str]
     """Provenance columns of the sample."""
     runs: tuple[StageRun, ...]
@@ -101,56 +156,54 @@ class SlotRecord(Record):
     trainings: tuple[HeldSteps, ...]
     """Slots that held the sample: of this training, then of others; none for a packed sequence."""
     runs_left: tuple[str, ...]
-    """Runs of the root that were not asked for it."""
+    """Runs of the root that were not searched."""
     runs_error: str
-    """The reason why the other runs of the root are not known; "" where they are."""
+    """Why the other runs of the root are unknown; "" if known."""
     edits: tuple[ColumnEdit, ...]
-    """Edits of the sample's columns, by column, the oldest first; none for a packed sequence."""
+    """Edits of its columns, by column, the oldest first; none for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
-    """Samples of its version that look like it by `phash`, the nearest first; none for a packed sequence."""
+    """Look-alikes in its version by `phash`, the nearest first; none for a packed sequence."""
     explained: str
-    """The way back in text, as `penstock explain` prints it."""
+    """Provenance as text, as `penstock explain` prints it."""
     error: str = ""
-    """The reason why values are missing."""
+    """Why values are missing."""
     trouble: str = ""
-    """The reason why the recipe could not be run; "" where it was, or none was given."""
+    """Why the recipe failed; "" if it did not, or without one."""
 
 
 def slot_values(
     training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
 ) -> tuple[T, str]:
-    """Return what `take` makes of a slot, and the reason why it is without the recipe; "" with it."""
+    """Return the result of `take` for a slot, and why it lacks the recipe."""
     plain, own = replayers.plain, replayers.recipe
-    trouble, told = "", training.told(step)
+    trouble, digests = "", training.part_digests(step)
     if own is not None:
         try:
-            return own.slot(training.setting(step, recipe=True), step, slot, take, told), ""
+            return own.slot(training.setting(step, recipe=True), step, slot, take, digests), ""
         except (TransformFailed, WorkerFailed) as error:
             trouble = str(error)
-    return plain.slot(training.setting(step, recipe=False), step, slot, take, told), trouble
+    return plain.slot(training.setting(step, recipe=False), step, slot, take, digests), trouble
 
 
 def slot_record(
     training: Training,
     values: SlotValues,
     trouble: str = "",
-    others: AskedRuns | None = None,
+    others: RunSearch | None = None,
     *,
     functions: Functions | None = None,
     part: PartOf | None = None,
 ) -> SlotRecord:
-    """Return the record of a slot. others: trainings that are asked as well for slots that held its sample.
+    """Return the record of a slot. others: search of further trainings for its sample.
 
-    functions: facts of the recipe, None without one. part: makes a part of the step, to prove its tensors.
-
-    Costs, beside its values, what edits and neighbours of its sample cost.
+    part: makes a part of the step, to prove its tensors.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)
     version = version_of(plan, values.source)
     stage = slot_stage(training, values, functions, trouble, part)
     fields = _fields(values, version, transformed=stage != "decoded")
-    faced = Faced(
+    facts = SlotFacts(
         slot=values.slot,
         key=values.address.key,
         hashes={},
@@ -158,10 +211,10 @@ def slot_record(
         provenance=explained.provenance,
         error=values.error,
     )
-    # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
+    # A packed sequence is no sample of its version: its number would be another sample's.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
-    marks = _all_marks(values, faced, fields, stage, sample)
-    (runs,) = made_by(training.root, [explained])
+    marks = _all_marks(values, facts, fields, stage, sample)
+    (runs,) = pipeline_runs(training.root, [explained])
     return SlotRecord(
         training=training.name,
         plan=plan.hash,
@@ -184,7 +237,7 @@ def slot_record(
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        **_relations(training, values, sample, others or AskedRuns()),
+        **_relations(training, values, sample, others or RunSearch()),
         explained=str(explained),
         error=values.error,
         trouble=trouble,
@@ -192,16 +245,15 @@ def slot_record(
 
 
 def _relations(
-    training: Training, values: SlotValues, sample: "loader.Version | None", others: AskedRuns
+    training: Training, values: SlotValues, sample: "loader.Version | None", others: RunSearch
 ) -> dict[str, Any]:
-    """Return the fields of a record that are about its sample. sample: its version; None for a packed sequence."""
     if sample is None:
         return {"trainings": (), "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
     ordinal = values.address.ordinal
-    held = others.held(sample.dataset, values.address.key, ordinal, training, values.step + 1)
+    held = others.held_steps(sample.dataset, values.address.key, ordinal, training, values.step + 1)
     return {
         "trainings": held,
-        "runs_left": others.left,
+        "runs_left": others.unsearched,
         "runs_error": others.error,
         "edits": column_edits(sample, ordinal),
         "neighbours": phash_neighbours(sample, ordinal),
@@ -210,13 +262,12 @@ def _relations(
 
 def _all_marks(
     values: SlotValues,
-    faced: Faced,
+    facts: SlotFacts,
     fields: tuple[FieldRow, ...],
     stage: str,
     sample: "loader.Version | None",
 ) -> list[StepMark]:
-    """Return the marks of a transform that is no function, of the values, the worst first, and of the sample's row."""
-    marks = [*ranked([faced]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
+    marks = [*ranked([facts]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, step_mark("not_a_function", text, [values.slot]))
@@ -227,31 +278,29 @@ def _all_marks(
 
 
 def _marks(fields: tuple[FieldRow, ...], stage: str) -> dict[str, Sequence[Mark]]:
-    """Return field -> marks of its last stage."""
     last = {one.field: one.decoded if stage == "decoded" else one.transformed for one in fields}
     return {name: one.marks for name, one in last.items() if one is not None}
 
 
 def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
-    """Return marks of decoded values that the transformed ones do not have."""
-    found = []
+    marks = []
     for row in fields:
         known = {mark.name for mark in row.transformed.marks} if row.transformed is not None else set()
         for mark in row.decoded.marks if row.decoded is not None else ():
             if mark.name not in known:
                 text = f"before the transform: {mark.text}"
-                found.append(
+                marks.append(
                     StepMark(name=mark.name, text=text, weight=mark.weight, slots=(slot,), field=row.field)
                 )
-    return sorted(found, key=lambda one: -one.weight)
+    return sorted(marks, key=lambda mark: -mark.weight)
 
 
 def _explained(training: Training, values: SlotValues) -> Explanation:
     plan = training.plan(values.step)
     n = plan.batch_size(values.step)
     slots = training.slots(values.step, values.slot, n)
-    (found,) = explain_slots(plan, values.step, slots, np.arange(1), values.slot)
-    return found
+    (explanation,) = explain_slots(plan, values.step, slots, np.arange(1), values.slot)
+    return explanation
 
 
 def _fields(

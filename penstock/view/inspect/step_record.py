@@ -16,12 +16,11 @@ from loader.run.replay import Functions
 
 from ...text import clean
 from ..json_record import Record
-from ..replays.replayed_values import BatchValues, PartValues, Setting, T, Take, Told, batch_itself
+from ..marks import SlotFacts, StepMark, note_marks, ranked, step_marks
+from ..replays.replayed_values import BatchValues, PartDigest, PartValues, Setting, T, Take, batch_itself
 from ..replays.replays import Replayer, Replayers
 from ..replays.training import Training
-from ..samples.far_columns import step_marks
-from ..samples.marks import Faced, StepMark, note_marks, ranked
-from ..samples.shown_values import Shown, version_of
+from ..shown_values import ShownValue, version_of
 from .proofs import Proof, proofs, stage_of
 from .shown_batch import ShownBatch, ShownSlot
 
@@ -31,27 +30,27 @@ class SlotRow(Record):
     """One slot of a rank's part."""
 
     slot: int
-    """Number of the slot in the global batch."""
+    """Global slot."""
     source: str
-    """Name of the plan's source; "" at padding."""
+    """Source in the plan; "" at padding."""
     key: str
     """Key of the sample; "" at padding."""
     version: str
-    """Name of the sample's version; "" at padding."""
+    """Name of its version; "" at padding."""
     ordinal: int
-    """Number of the sample in its version; -1 at padding."""
+    """Number in its version; -1 at padding."""
     epoch: int
     """Epoch of the source."""
     attempt: int
-    """0, or the number of the substitute that came instead."""
+    """0, or the number of the substitute."""
     raw: str
-    """URI of the raw object; "" where none is recorded."""
-    shown: tuple[Shown, ...]
-    """Fields, at the stage that the record names."""
+    """URI of the raw object; "" if not recorded."""
+    shown: tuple[ShownValue, ...]
+    """Fields, at the record's stage."""
     largest: Mapping[str, float]
-    """Note -> value of this slot, where it is among the step's largest."""
+    """Metric -> value of this slot, if it is among the step's largest."""
     error: str = ""
-    """The reason why the sample cannot be read; "" where it can."""
+    """Why it is unreadable; "" if readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +60,11 @@ class StepRecord(Record):
     training: str
     """Run, or hash of a plan."""
     plan: str
-    """Hash of the plan of this step."""
+    """Plan hash."""
     step: int
     """Global step."""
     rank: int
-    """Data-parallel rank."""
+    """Rank."""
     world_size: int
     """Number of ranks."""
     batch_size: int
@@ -75,23 +74,23 @@ class StepRecord(Record):
     bucket: str
     """Bucket of the batch; "" without buckets."""
     proofs: tuple[Proof, ...]
-    """Proofs that this is the batch that was trained on."""
+    """Proofs that this batch was trained on."""
     stage: str
-    """`trained` where the values were replayed and proved; else `transformed`, or `decoded` without the transform."""
+    """`trained` if the values were replayed and proved; else `transformed`, or `decoded`."""
     untrained: str
-    """The reason why nothing says that this step was trained; "" where it is recorded."""
+    """Why no record shows that this step was trained; "" if it is recorded."""
     marks: tuple[StepMark, ...]
     """Faults, the worst first."""
     notes: Mapping[str, float]
-    """Notes of the training at this step."""
+    """Metrics of this step."""
     mixture: Mapping[str, int]
     """Source -> slots of this part."""
     slots: tuple[SlotRow, ...]
-    """Slots of this part, padding left out."""
+    """Slots of this part, without padding."""
     trouble: str = ""
-    """The reason why the recipe could not be run; "" where it was, or none was given."""
+    """Why the recipe failed; "" if it did not, or without one."""
     stale: str = ""
-    """The reason why the trail may have grown since it was read; "" where it was just read."""
+    """Why the trail may have grown since it was read; "" if it was just read."""
 
 
 def step_values(
@@ -101,35 +100,35 @@ def step_values(
     rank: int,
     world_size: int,
     take: Take[PartValues, T],
-    told: Sequence[Told] | None = None,
+    digests: Sequence[PartDigest] | None = None,
 ) -> tuple[T, str]:
-    """Return what `take` makes of a rank's part of a step, and the reason why it is without the recipe; "" with it.
+    """Return the result of `take` for a rank's part of a step, and why it lacks the recipe.
 
-    told: parts of the step that the trail has; None for what it has of this part.
+    digests: None for this part's.
     """
-    told = training.told(step, rank, world_size) if told is None else told
-    return _tried(
+    digests = training.part_digests(step, rank, world_size) if digests is None else digests
+    return _recipe_or_plain(
         training,
         replayers,
         step,
-        lambda replayer, setting: replayer.part(setting, step, rank, world_size, take, told),
+        lambda replayer, setting: replayer.part(setting, step, rank, world_size, take, digests),
     )
 
 
 def whole_values(
     training: Training, replayers: Replayers, step: int, rank: int, world_size: int
 ) -> tuple[BatchValues, str]:
-    """Return all values of a rank's part of a step, and the reason why they are without the recipe; "" with it."""
-    told = training.told(step, rank, world_size)
-    return _tried(
+    """Return all values of a rank's part of a step, and why they lack the recipe."""
+    digests = training.part_digests(step, rank, world_size)
+    return _recipe_or_plain(
         training,
         replayers,
         step,
-        lambda replayer, setting: replayer.batch(setting, step, rank, world_size, batch_itself, told),
+        lambda replayer, setting: replayer.batch(setting, step, rank, world_size, batch_itself, digests),
     )
 
 
-def _tried(
+def _recipe_or_plain(
     training: Training, replayers: Replayers, step: int, ask: Callable[[Replayer, Setting], T]
 ) -> tuple[T, str]:
     trouble = ""
@@ -147,27 +146,27 @@ def step_record(
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
-    """Return the record of a part of a step. functions: facts of the recipe; None without one."""
+    """Return the record of a part. functions: of the recipe; None without one."""
     plan, step = training.plan(batch.step), batch.step
-    explained = {one.slot: one for one in explained_part(training, plan, batch)}
+    explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)
     rows = [
-        _row(one, batch.slots[slot - batch.first_slot], largest.get(slot, {}), batch.errors.get(slot, ""))
-        for slot, one in explained.items()
+        _row(item, batch.slots[slot - batch.first_slot], largest.get(slot, {}), batch.errors.get(slot, ""))
+        for slot, item in explained.items()
     ]
-    faced = [
-        Faced(
+    facts = [
+        SlotFacts(
             slot=row.slot,
             key=row.key,
             hashes=batch.slots[row.slot - batch.first_slot].hashes,
-            marks={one.field: one.marks for one in row.shown},
+            marks={item.field: item.marks for item in row.shown},
             provenance=explained[row.slot].provenance,
             error=row.error,
         )
         for row in rows
     ]
     notes = training.notes(step)
-    found = proofs(training, batch, functions, trouble)
+    proof_list = proofs(training, batch, functions, trouble)
     recipe = functions is not None and not trouble
     return StepRecord(
         training=training.name,
@@ -178,10 +177,10 @@ def step_record(
         batch_size=plan.batch_size(step),
         digest=batch.digest,
         bucket=_bucket(plan, explained),
-        proofs=found,
-        stage=stage_of(training, step, found, recipe=recipe),
+        proofs=proof_list,
+        stage=stage_of(training, step, proof_list, recipe=recipe),
         untrained=training.untrained(step),
-        marks=ranked(faced, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
+        marks=ranked(facts, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
         slots=tuple(rows),
@@ -191,17 +190,14 @@ def step_record(
 
 
 def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:
-    """Return the way back of each slot of a part, substitutes on record included."""
+    """Return the provenance of each slot of a part, with recorded substitutes."""
     slots = training.slots(batch.step, batch.rank, batch.world_size)
     return explain_slots(plan, batch.step, slots, np.arange(len(slots)), batch.first_slot)
 
 
 def default_part(training: Training, step: int) -> tuple[int, int]:
-    """Return (rank, world size) of the part that is shown unless another is asked for: one that was recorded.
-
-    Without a trail it is the whole step, or the first of the parts of at most 256 slots.
-    """
-    recorded = training.recorded(step)
+    """Return (rank, world size) of a recorded part; without a trail, of a first part of at most 256 slots."""
+    recorded = training.rows(step)
     if recorded:
         last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
         first = min(row["rank"] for row in recorded if row["world_size"] == last["world_size"])
@@ -213,7 +209,7 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
 def part_of(
     training: Training, step: int, rank: int | None = None, world_size: int | None = None
 ) -> tuple[int, int]:
-    """Return (rank, world size) as they are asked for, else of the part that is shown by default."""
+    """Return the requested (rank, world size); None takes the default part's."""
     first, world = default_part(training, step)
     world_size = world if world_size is None else world_size
     return (first if world_size == world else 0) if rank is None else rank, world_size
@@ -242,16 +238,16 @@ def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float],
 
 
 def _column_marks(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> list[StepMark]:
-    """Return the marks of the samples' columns. A packed sequence is no sample of its version."""
+    """Return the marks of the samples' columns, except for packed sequences."""
     by_source: dict[str, dict[int, SampleAddress]] = {}
-    for slot, one in explained.items():
-        if not isinstance(plan.sources[one.source].view, PackedView):
-            by_source.setdefault(one.source, {})[slot] = one.address
-    found = ((version_of(plan, source), at) for source, at in by_source.items())
-    return [mark for version, at in found if version is not None for mark in step_marks(version, at)]
+    for slot, explanation in explained.items():
+        if not isinstance(plan.sources[explanation.source].view, PackedView):
+            by_source.setdefault(explanation.source, {})[slot] = explanation.address
+    groups = ((version_of(plan, source), at) for source, at in by_source.items())
+    return [mark for version, at in groups if version is not None for mark in step_marks(version, at)]
 
 
 def _bucket(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> str:
-    for one in explained.values():
-        return plan.sources[one.source].bucket or ""
+    for explanation in explained.values():
+        return plan.sources[explanation.source].bucket or ""
     return ""

@@ -1,4 +1,4 @@
-"""A window of a training's steps: samples that came more than once, the mixture, buckets and substitutes."""
+"""A window of a training's steps: repeated samples, the mixture, buckets and substitutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,18 +14,18 @@ from loader.order.steps.slots import Slots, slot_identities
 
 from ..json_record import Record
 from ..replays.training import Training
-from ..samples.shown_values import version_of
+from ..shown_values import version_of
 
 MOST_STEPS = 2000
 """Steps of a window."""
 MOST_SLOTS = 4_000_000
 """Slots of a window, over all its steps."""
 FIRST_STEPS = 100
-"""Steps of a window that is not asked for: the last ones recorded."""
+"""Steps of the default window: the last ones recorded."""
 MOST_LISTED = 60
-"""Repeated samples that are listed, and substitutes."""
+"""Listed repeated samples, and substitutes."""
 MOST_PLACES = 20
-"""Places that are listed of a sample."""
+"""Slots listed per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class WindowSource(Record):
     """A source of the mixture."""
 
     source: str
-    """Name of the source, without its bucket."""
+    """Name without its bucket."""
     planned: float
     """Slots by the plan's weights: each step's slots times the source's share."""
     delivered: int
-    """Slots that held a sample of it."""
+    """Slots that held its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,17 @@ class WindowSample(Record):
     """A sample, and the slots of the window that held it."""
 
     source: str
-    """Name of the source, without its bucket."""
+    """Source without its bucket."""
     key: str
-    """Key of the sample."""
+    """Sample key."""
     version: str
     """Name of its version; "" for a source without bytes."""
     ordinal: int
-    """Number of the sample in its version."""
+    """Number in the version."""
     n_slots: int
     """Slots that held it."""
     places: tuple[tuple[int, int], ...]
-    """(step, slot) of the first 20 of them."""
+    """(step, slot) of the first 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,32 +69,31 @@ class StepWindow(Record):
     last: int
     """Last step."""
     unrecorded: tuple[int, ...]
-    """Steps that no trail and no metrics have: nothing says that they were trained, and their slots are as planned."""
+    """Steps that neither trail nor metrics have: nothing shows that they were trained; slots are as planned."""
     n_slots: int
     """Slots of all steps."""
     n_padding: int
     """Slots without a sample."""
     n_samples: int
-    """Different samples. A sample of another version is another one."""
+    """Different samples, by version."""
     n_repeated: int
-    """Samples that several slots held."""
+    """Samples in several slots."""
     repeated: tuple[WindowSample, ...]
-    """Those of them that the most slots held; at most 60."""
+    """The most repeated samples; at most 60."""
     sources: tuple[WindowSource, ...]
     """Sources, by name."""
     buckets: Mapping[str, int]
     """Bucket -> steps; empty without buckets."""
     n_substituted: int
-    """Slots that held a substitute, of a quarantined sample or on record."""
+    """Slots with a substitute, for a quarantined sample or on record."""
     substituted: tuple[WindowSample, ...]
-    """The first substitutes, a slot each; at most 60."""
+    """The first substitutes, one slot each; at most 60."""
 
 
 def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
-    """Return the record of the steps first to last, both included; without them the last 100 recorded.
+    """Return the record of the steps first to last, inclusive; by default the last 100 recorded.
 
-    Costs the slots of each step, made from the plan and the ledger; reads no media. Raises: InvalidRuntime for more
-    than 2,000 steps or 4,000,000 slots.
+    Reads no media. Raises: InvalidRuntime above 2,000 steps or 4,000,000 slots.
     """
     if last is None:
         last = first + FIRST_STEPS - 1 if first is not None else max(training.last_step, 0)
@@ -103,16 +102,20 @@ def step_window(training: Training, first: int | None = None, last: int | None =
         raise InvalidRuntime(
             f"from = {first}, to = {last}; a window has 1 to {MOST_STEPS:,} steps, both ends included"
         )
-    looked = _Looked()
+    builder = _WindowBuilder()
     for step in range(first, last + 1):
-        # Without a trail each step's plan is asked of reports and checkpoints: the first step's stands for all.
-        with training.settled(step) if training.trail is not None else training.using(first) as replay:
-            looked.add(replay.plan, step, replay.slots(step))
+        # Without a trail, reports and checkpoints name each step's plan: the first step's plan counts for all.
+        with (
+            training.settled_replay(step)
+            if training.trail is not None
+            else training.open_replay(first) as replay
+        ):
+            builder.add(replay.plan, step, replay.slots(step))
     unrecorded = tuple(step for step in range(first, last + 1) if training.untrained(step))
-    return looked.record(training.name, first, last, unrecorded)
+    return builder.record(training.name, first, last, unrecorded)
 
 
-class _Looked:
+class _WindowBuilder:
     """Slots of the steps so far."""
 
     def __init__(self) -> None:
@@ -143,12 +146,11 @@ class _Looked:
             self._planned[name] += share * len(slots)
 
     def record(self, name: str, first: int, last: int, unrecorded: tuple[int, ...]) -> StepWindow:
-        """Return the record."""
         valid = np.concatenate([slots.valid for _, _, slots in self._rows])
         attempts = np.concatenate([slots.attempt for _, _, slots in self._rows])
         real, substitutes = np.flatnonzero(valid), np.flatnonzero(valid & (attempts > 0))
-        held = _held(np.concatenate(self._identities)[real])
-        repeated = [real[rows] for rows in held.most]
+        groups = _sample_groups(np.concatenate(self._identities)[real])
+        repeated = [real[rows] for rows in groups.most]
         return StepWindow(
             training=name,
             first=first,
@@ -156,8 +158,8 @@ class _Looked:
             unrecorded=unrecorded,
             n_slots=self._n,
             n_padding=self._n - len(real),
-            n_samples=held.n,
-            n_repeated=held.n_repeated,
+            n_samples=groups.n,
+            n_repeated=groups.n_repeated,
             repeated=tuple(self._samples(repeated)),
             sources=tuple(
                 WindowSource(source=one, planned=self._planned[one], delivered=self._delivered[one])
@@ -169,7 +171,6 @@ class _Looked:
         )
 
     def _samples(self, groups: Iterable[NDArray[np.int64]]) -> Iterable[WindowSample]:
-        """Yield the sample of each group of rows of the window."""
         ends = np.cumsum([len(slots) for _, _, slots in self._rows])
         for rows in groups:
             places = []
@@ -191,7 +192,7 @@ class _Looked:
             )
 
 
-class _Held(NamedTuple):
+class _SampleGroups(NamedTuple):
     """Groups of slots with the same sample."""
 
     n: int
@@ -202,18 +203,17 @@ class _Held(NamedTuple):
     """Slots of the largest of these, ascending; at most 60 groups."""
 
 
-def _held(identities: NDArray[np.uint64]) -> _Held:
-    """Return the groups of equal identities, uint64 [n]: the largest first, then by their first place."""
+def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:
+    """Return the groups of equal identities, uint64 [n]: the largest first, then by first slot."""
     _, inverse, counts = np.unique(identities, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.cumsum(counts) - counts
     n_repeated = int((counts > 1).sum())
     most = np.lexsort((order[starts], -counts))[: min(n_repeated, MOST_LISTED)].tolist()
-    return _Held(len(counts), n_repeated, [order[starts[i] : starts[i] + counts[i]] for i in most])
+    return _SampleGroups(len(counts), n_repeated, [order[starts[i] : starts[i] + counts[i]] for i in most])
 
 
 def _shares(plan: loader.Plan, step: int) -> dict[str, float]:
-    """Return source -> share of a step's slots by the weights in force."""
     turn = plan.turn(step)
     weights = turn.stream.segment_at(turn.step).weights
     sources = {one.stream: one.source for one in plan.sources.values()}

@@ -1,28 +1,76 @@
-"""A version of a dataset: its columns' statistics, and a page of its samples, filtered and sorted."""
+"""Records of a root, of a version with a page of its samples, and of the difference of two versions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 import loader
 from loader.dataset.tables.columns import SOURCE_COLUMNS
+from loader.dataset.versions.expression import counts, tokens_of
 from loader.dataset.versions.samples_table import live_columns
-from loader.errors import InvalidRuntime
+from loader.errors import FieldNotFound, InvalidRuntime
+from loader.run.trail.read_trail import trail_runs
+from loader.storage.mirror.store import primary_of
 
 from ...text import clean
-from ...upkeep.diff import column_statistics
+from ...upkeep.diff import Diff, column_statistics, diff
 from ..json_record import Record
-from .filter_limit import check_limit
 
+# Limits of a filter and an order: a page must not keep its server busy for minutes. polars' time grows with the
+# square of the words, and by powers with the depth: BETWEEN, CASE and some functions repeat their operand.
+MOST_WORDS = 600
+"""Words and operators: about 200 comparisons."""
+MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
+"""Nested brackets; nested CASE; WHEN in all."""
+REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
+"""Words whose operand polars repeats, and their number in all."""
 PAGE = 60
-"""Samples of a page of the grid."""
+"""Samples per page of the grid."""
 MOST_CATEGORIES = 12
-"""Values of a column that are listed."""
-TOLD = ("label", "kind", "split", "language", "licence", "raw_key")
-"""Columns that a sample in the grid is told with, where they are there."""
+"""Values listed of a column."""
+GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
+"""Columns shown with a sample in the grid, if present."""
 _IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
+MOST_SAMPLES = 200
+"""Samples listed per side."""
+
+
+def check_limit(text: str, what: str) -> None:
+    """Raise FieldNotFound for an expression beyond the limit. what: "where" or "sort"."""
+    tokens = tokens_of(text)
+    words = [token for kind, token in tokens if kind == "word"]
+    counts_by_limit = {
+        f"words and operators, up to {MOST_WORDS}": (
+            sum(counts(kind, token) for kind, token in tokens),
+            MOST_WORDS,
+        ),
+        f"nested brackets, up to {MOST_DEPTH}": (
+            _depth([token for kind, token in tokens if kind == "bracket"], "(", ")"),
+            MOST_DEPTH,
+        ),
+        f"nested CASE, up to {MOST_CASE_DEPTH}": (
+            _depth(words, "CASE", "END"),
+            MOST_CASE_DEPTH,
+        ),
+        f"WHEN, up to {MOST_WHENS}": (words.count("WHEN"), MOST_WHENS),
+        f"of {', '.join(sorted(REPEATS))}, up to {MOST_REPEATS}": (
+            sum(word in REPEATS for word in words),
+            MOST_REPEATS,
+        ),
+    }
+    beyond = [f"{n:,} {limit}" for limit, (n, most) in counts_by_limit.items() if n > most]
+    if beyond:
+        raise FieldNotFound(
+            f"the {what} of this page has {'; '.join(beyond)}. Write column IN (...) for many values, or ask in "
+            "Python: version.where(...) takes more"
+        )
+
+
+def _depth(tokens: list[str], begin: str, end: str) -> int:
+    return max(accumulate((token == begin) - (token == end) for token in tokens), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +78,23 @@ class Facet(Record):
     """Statistics of a column."""
 
     column: str
-    """Name of the column."""
+    """Column name."""
     type: str
     """Arrow type."""
     n: int
     """Samples with a value."""
     nulls: int
-    """Samples without one."""
+    """Samples without a value."""
     low: float | None = None
-    """Least value; None for text."""
+    """Smallest value; None for text."""
     high: float | None = None
-    """Greatest value; None for text."""
+    """Largest value; None for text."""
     mean: float | None = None
     """Mean; None for text."""
     values: tuple[tuple[str, int], ...] = ()
     """(value, samples) of the most frequent values; none for numbers, or too many values."""
     n_values: int = 0
-    """Different values; 0 where they were not counted."""
+    """Number of different values; 0 if not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +102,13 @@ class GridRow(Record):
     """A sample in the grid."""
 
     ordinal: int
-    """Number of the sample in the version."""
+    """Number in the version."""
     key: str
-    """Key of the sample."""
+    """Key."""
     fields: tuple[str, ...]
-    """Its fields."""
-    told: Mapping[str, str]
-    """Column -> value, of a few columns that tell samples apart; empty without a filter or a small table."""
+    """Field names."""
+    columns: Mapping[str, str]
+    """Column -> value, of GRID_COLUMNS; empty unless the page is filtered or sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +116,11 @@ class VersionRecord(Record):
     """A version, and a page of its samples."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
-    """Number of the version."""
+    """Version number."""
     version_id: str
-    """Id of the version."""
+    """Version id."""
     n_samples: int
     """Live samples."""
     n_excluded: int
@@ -82,17 +130,17 @@ class VersionRecord(Record):
     created_us: int
     """Time of the publish in UTC microseconds."""
     producer: Mapping[str, str]
-    """Maker of the version."""
+    """Producer in the manifest."""
     facets: tuple[Facet, ...]
-    """Statistics of its columns; excluded samples still count."""
+    """Statistics of its columns, excluded samples included."""
     where: str
     """SQL expression of the filter; "" for none."""
     sort: str
-    """SQL expression of the order, with `-` before it for descending; "" for the version's order."""
+    """SQL expression of the order, prefixed `-` for descending; "" for the version's order."""
     n_found: int
-    """Samples that the filter keeps."""
+    """Samples that match the filter."""
     first: int
-    """Place of the first row among those found."""
+    """Index of the first row among these."""
     rows: tuple[GridRow, ...]
     """Samples of this page."""
 
@@ -100,15 +148,13 @@ class VersionRecord(Record):
 def version_record(
     version: "loader.Version", *, where: str = "", sort: str = "", first: int = 0
 ) -> VersionRecord:
-    """Return a version's record.
+    """Return a version's record. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
 
-    Without filter and order it costs the manifest, the statistics and the indexes of one page: no samples table.
-
-    Raises: FieldNotFound for an expression that is refused; InvalidRuntime for a bad place.
+    Reads a samples table only for a filter or an order.
     """
     if first < 0:
-        raise InvalidRuntime(f"from = {first}; a place from 0 is needed")
-    ordinals, n_found, told = _found(version, where, sort, first)
+        raise InvalidRuntime(f"from = {first}; pass a number from 0")
+    ordinals, n_found, columns = _page(version, where, sort, first)
     manifest = version.manifest
     dataset, _, number = version.name.partition("@")
     return VersionRecord(
@@ -129,12 +175,12 @@ def version_record(
         sort=sort,
         n_found=n_found,
         first=first,
-        rows=_rows(version, ordinals, told),
+        rows=_rows(version, ordinals, columns),
     )
 
 
 def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[str, ...]]:
-    """Return the fields of each sample: those of the groups that its part has."""
+    """Return the fields of each sample, by the groups of its part."""
     part, _ = version.parts.locate(np.asarray(ordinals, np.int64))
     groups = {name: version.parts.has_group(name) for name in version.manifest["groups"]}
     fields = {name: tuple(body["field_nbytes"]) for name, body in version.manifest["groups"].items()}
@@ -144,19 +190,15 @@ def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[
     ]
 
 
-def _found(
+def _page(
     version: "loader.Version", where: str, sort: str, first: int
 ) -> tuple[list[int], int, list[dict[str, Any]]]:
-    """Return the ordinals of one page, the number of all that the filter keeps, and columns that the page is told with.
-
-    Without filter and order these are none: no table is read for them.
-    """
     for what, text in (("where", where), ("sort", sort)):
         check_limit(text, what)
     if not where and not sort:
         whole = list(range(min(first, len(version)), min(first + PAGE, len(version))))
         return whole, len(version), [{} for _ in whole]
-    columns = [name for name in TOLD if name in version.manifest["columns"]]
+    columns = [name for name in GRID_COLUMNS if name in version.manifest["columns"]]
     frame = live_columns(
         version,
         [
@@ -166,43 +208,47 @@ def _found(
         ],
         truths=1,
     )
-    kept = frame["0"].arg_true()
+    matches = frame["0"].arg_true()
     if sort:
         descending = sort.startswith("-")
-        ranked = frame[kept, -1].to_frame().with_row_index("at")
+        ranked = frame[matches, -1].to_frame().with_row_index("at")
         name = ranked.columns[-1]
-        kept = kept[ranked.sort(name, descending=descending, nulls_last=True, maintain_order=True)["at"]]
-    page = kept[first : first + PAGE]
-    told = [frame[str(i + 1)][page].to_list() for i in range(len(columns))]
+        matches = matches[
+            ranked.sort(name, descending=descending, nulls_last=True, maintain_order=True)["at"]
+        ]
+    page = matches[first : first + PAGE]
+    values = [frame[str(i + 1)][page].to_list() for i in range(len(columns))]
     # A version without any of these columns has an empty row for each sample.
-    rows = zip(*told, strict=True) if told else (() for _ in page)
-    return page.to_list(), len(kept), [dict(zip(columns, row, strict=True)) for row in rows]
+    rows = zip(*values, strict=True) if values else (() for _ in page)
+    return page.to_list(), len(matches), [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _facets(version: "loader.Version") -> tuple[Facet, ...]:
-    found = []
-    for name, one in column_statistics(version).items():
+    facets = []
+    for name, statistics in column_statistics(version).items():
         if name in _IDENTITY and name not in ("split", "subject"):
             continue
-        categories = dict(one.get("categories") or ())
+        categories = dict(statistics.get("categories") or ())
         top = sorted(categories.items(), key=lambda item: (-item[1], item[0]))
-        found.append(
+        facets.append(
             Facet(
                 column=name,
-                type=one["type"],
-                n=one["n"] - one["nulls"],
-                nulls=one["nulls"],
-                low=one.get("min"),
-                high=one.get("max"),
-                mean=one.get("mean"),
+                type=statistics["type"],
+                n=statistics["n"] - statistics["nulls"],
+                nulls=statistics["nulls"],
+                low=statistics.get("min"),
+                high=statistics.get("max"),
+                mean=statistics.get("mean"),
                 values=tuple(top[:MOST_CATEGORIES]),
                 n_values=len(categories),
             )
         )
-    return tuple(sorted(found, key=lambda one: one.column))
+    return tuple(sorted(facets, key=lambda facet: facet.column))
 
 
-def _rows(version: "loader.Version", ordinals: list[int], told: list[dict[str, Any]]) -> tuple[GridRow, ...]:
+def _rows(
+    version: "loader.Version", ordinals: list[int], columns: list[dict[str, Any]]
+) -> tuple[GridRow, ...]:
     if not ordinals:
         return ()
     keys = version.keys(np.array(ordinals, np.int64))
@@ -211,7 +257,77 @@ def _rows(version: "loader.Version", ordinals: list[int], told: list[dict[str, A
             ordinal=ordinal,
             key=key,
             fields=fields,
-            told={name: clean(value, 80) for name, value in row.items() if value is not None},
+            columns={name: clean(value, 80) for name, value in row.items() if value is not None},
         )
-        for ordinal, key, fields, row in zip(ordinals, keys, fields_of(version, ordinals), told, strict=True)
+        for ordinal, key, fields, row in zip(
+            ordinals, keys, fields_of(version, ordinals), columns, strict=True
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Record):
+    """The difference of two versions, a and b."""
+
+    counts: Diff
+    """Difference by tables that are small for any data."""
+    left_out: tuple[tuple[int, str], ...]
+    """(ordinal in a, key) of samples only in a; the first 200."""
+    added: tuple[tuple[int, str], ...]
+    """(ordinal in b, key) of samples only in b; the first 200."""
+    n_left_out: int
+    """Samples only in a."""
+    n_added: int
+    """Samples only in b."""
+
+
+def difference(a: "loader.Version", b: "loader.Version") -> Difference:
+    """Return the difference from a to b. Costs the key columns of both."""
+    keys = [one.samples().select("ordinal", "key").collect() for one in (a, b)]
+    removed = keys[0].join(keys[1], on="key", how="anti", maintain_order="left")
+    added = keys[1].join(keys[0], on="key", how="anti", maintain_order="left")
+    return Difference(
+        counts=diff(a, b),
+        left_out=tuple(removed.head(MOST_SAMPLES).iter_rows()),
+        added=tuple(added.head(MOST_SAMPLES).iter_rows()),
+        n_left_out=removed.height,
+        n_added=added.height,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionLine(Record):
+    """A version of a dataset."""
+
+    number: int
+    """Number."""
+    retired: bool
+    """True if it is retired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootRecord(Record):
+    """A root."""
+
+    root: str
+    """URL of the root."""
+    runs: tuple[str, ...]
+    """Runs with a trail, sorted."""
+    datasets: Mapping[str, tuple[VersionLine, ...]]
+    """Dataset -> its versions, the newest first."""
+
+
+def root_record(root: loader.Root) -> RootRecord:
+    """Return the record of a root. Costs its state, and a listing of runs."""
+    state = root.state
+    return RootRecord(
+        root=root.url,
+        runs=tuple(trail_runs(primary_of(root.store))),
+        datasets={
+            name: tuple(
+                VersionLine(number=one.number, retired=one.retired is not None)
+                for one in reversed(state.versions(name))
+            )
+            for name in root.datasets()
+        },
     )

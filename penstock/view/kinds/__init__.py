@@ -1,7 +1,4 @@
-"""Kinds of values: how a field is shown, as stored, as decoded and as trained.
-
-To add a kind: one file here with its `Kind`, and one line in `KINDS`; `tests/view/kinds` is the conformance suite.
-"""
+"""Kinds of values. To add one, write a module with its `Kind` and add it to `KINDS`."""
 
 from .array import ARRAY
 from .audio import AUDIO
@@ -22,7 +19,7 @@ def kind_of(value: object, facts: Facts) -> Kind:
     return next(kind for kind in KINDS.values() if kind.fits(value, facts))
 
 
-# The first that fits is taken; the last fits every value.
+# The first kind that fits wins; the last fits every value.
 KINDS = {
     kind.name: kind
     for kind in (PACKED, TOKENS, IMAGE, VIDEO, AUDIO, TEXT, JSON, ARRAY, stored_of(kind_of), OTHER)

@@ -1,38 +1,36 @@
-"""Arrays of numbers of any rank. Those of rank 2 and above are drawn: a gray pixel a value, their planes in a row."""
+"""Arrays of numbers of any rank. From rank 2 on they are drawn: one gray pixel per value, planes side by side."""
 
 from typing import Any
 
 import numpy as np
 
 from ...units import number
-from .array_drawing import Array, array_lines, array_marks, as_array, range_of, told
+from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
 from .kind import EDGE_PX, Facts, Kind, Mark, Media
-from .png import Pixels, png, thinned, thumbnail_of
-from .scaled_pixels import scale_of, scaled
+from .pixels import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 
 MAX_PLANES = 8
-"""Planes that are drawn: of more, these at equal distances."""
+"""Planes that are drawn, at equal distances."""
 MAX_PLANE_PX = 2048
-"""Values a side of a plane that are drawn one by one; of a larger plane every n-th row or column."""
+"""Values per side of a drawn plane; of a larger one, every n-th row or column."""
 MAX_VALUES = 16
-"""Values that are told."""
+"""Values listed as text."""
 _GAP_PX = 1
 
 
-def _found(value: object) -> Array:
+def _array(value: object) -> Array:
     array = as_array(value)
     assert array is not None  # it fits
     return array
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is an array of numbers or truth values."""
     return as_array(value) is not None
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    """Return the planes, small; None below rank 2 and without values. Small planes are drawn larger."""
-    array = _found(value)
+    """Return the planes, small; small planes are enlarged."""
+    array = _array(value)
     if not _is_drawn(array):
         return None
     strip = _strip(array, edge)
@@ -43,18 +41,17 @@ def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a PNG with a pixel a value; none below rank 2 and without values."""
-    array = _found(value)
+    """Return a PNG with one pixel per value."""
+    array = _array(value)
     return (png(_strip(array, MAX_PLANE_PX)),) if _is_drawn(array) else ()
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return shape, dtype, range and the first values."""
-    array = _found(value)
+    array = _array(value)
     out = list(array_lines(value, array))
     if array.size:
-        first = [told(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
-        # The first line stands alone in a grid: of one number it is the number.
+        first = [number_text(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
+        # A grid shows only the first line: for a single number, that number.
         place = len(out) if array.size > 1 else 0
         out.insert(place, " ".join(first) + (" …" if array.size > MAX_VALUES else ""))
     if _is_drawn(array):
@@ -65,8 +62,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return NaN, infinite, constant, no values."""
-    array = _found(value)
+    array = _array(value)
     return array_marks(array, range_of(array))
 
 
@@ -79,7 +75,7 @@ def _magnitudes(array: Array) -> Array:
 
 
 def _strip(array: Array, most: int) -> Pixels:
-    """Return the planes beside one another, thinned to a few times `most` px."""
+    """Return the planes side by side, thinned to a few times `most` px."""
     n = int(np.prod(array.shape[:-2], dtype=np.int64))
     scale = scale_of(array)
     chosen = np.unique(np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64))
@@ -88,7 +84,7 @@ def _strip(array: Array, most: int) -> Pixels:
     if len(drawn) == 1:
         return drawn[0]
     gap = np.full((drawn[0].shape[0], _GAP_PX, drawn[0].shape[2]), 255, np.uint8)
-    row = [part for one in drawn for part in (one, gap)]
+    row = [part for plane in drawn for part in (plane, gap)]
     return np.concatenate(row[:-1], axis=1)
 
 

@@ -1,7 +1,4 @@
-"""Sound: samples [n] or [channels, n]. Full scale is 1 for floats, and the largest value for integers.
-
-A WAV holds the samples as float32, for which there is no full scale; a picture shows envelope and spectrogram.
-"""
+"""Audio: samples [n] or [channels, n]. Full scale is 1 for floats, the largest value for integers."""
 
 import struct
 from typing import Any
@@ -10,21 +7,21 @@ import numpy as np
 
 from ...card.pictures import envelope, spectrogram
 from ...units import length
-from .array_drawing import Array, array_lines, array_marks, as_array, range_of, told
+from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
-from .png import Pixels, png
+from .pixels import Pixels, png
 
 MAX_CHANNELS = 16
 MAX_SAMPLES = 2**24
-"""Samples of all channels that are played and drawn: of a longer sound its beginning."""
+"""Samples of all channels that are played and drawn: the beginning of longer audio."""
 RATE_HZ = 16_000
-"""Samples a second where nobody knows them."""
+"""Samples per second if the rate is not on record."""
 SILENT = 10 ** (-60 / 20)
-"""A sound is silent whose largest sample is below it: -60 dB of full scale."""
+"""Audio is silent if its largest sample is below -60 dB of full scale."""
 CLIPPED_RUN, CLIPPED_SAMPLES, CLIPPED_FROM = 3, 10, 0.98
-"""A sound is clipped where so many samples in a row are its largest, so many in all, near full scale or beyond."""
+"""Samples in a row at the largest value, samples in all, and share of full scale from which audio is clipped."""
 MAX_SCALED = 20
-"""Normalised samples stay within it; those that were not divided by their full scale do not."""
+"""Normalised samples stay within this; samples not divided by their full scale exceed it."""
 DETAIL_PX = (1024, 384)
 
 _WORDS = frozenset({"wav", "flac", "mp3", "ogg", "opus", "m4a", "audio", "sound", "waveform", "speech"})
@@ -33,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is sound: by the field's name, or by a rate that is known, and by its shape."""
+    """Return whether a value is audio, by name or rate, and shape."""
     if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
         return False
     array = as_array(value)
@@ -42,26 +39,26 @@ def fits(value: Any, facts: Facts) -> bool:
     return array.ndim == 1 or (array.ndim == 2 and array.shape[0] <= min(MAX_CHANNELS, array.shape[1]))
 
 
-def _found(value: object) -> Array:
-    """Return samples [channels, n] in the dtype that they have."""
+def _samples(value: object) -> Array:
+    """Return samples [channels, n] in their own dtype."""
     array = as_array(value)
     assert array is not None  # it fits
     return array[None] if array.ndim == 1 else array
 
 
-def _heard(samples: Array) -> Floats:
-    """Return the beginning as float32 [channels, n], full scale 1; silence where a sample is not finite."""
-    some = samples[:, : MAX_SAMPLES // samples.shape[0]]
-    if some.dtype.kind == "f":
+def _scaled_start(samples: Array) -> Floats:
+    """Return the beginning as float32 [channels, n], full scale 1; a sample that is not finite becomes 0."""
+    start = samples[:, : MAX_SAMPLES // samples.shape[0]]
+    if start.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            return np.nan_to_num(some.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    full = _full_scale(some)
-    offset = full if some.dtype.kind == "u" else 0.0
-    return ((some.astype(np.float64) - offset) / full).astype(np.float32)
+            return np.nan_to_num(start.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    full = _full_scale(start)
+    offset = full if start.dtype.kind == "u" else 0.0
+    return ((start.astype(np.float64) - offset) / full).astype(np.float32)
 
 
 def _full_scale(samples: Array) -> float:
-    """Return the largest magnitude of a sample: 128 for bytes without a sign, whose silence is 128."""
+    """Return the largest magnitude of a sample: 128 for uint8, whose silence is 128."""
     if samples.dtype.kind == "f":
         return 1.0
     bits = 8 * samples.dtype.itemsize
@@ -74,20 +71,18 @@ def _rate(facts: Facts) -> int:
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
-    """Return envelope and spectrogram."""
-    return png(_drawn(_heard(_found(value)), edge, max(3, edge // 2)))
+    return png(_drawn(_scaled_start(_samples(value)), edge, max(3, edge // 2)))
 
 
-def _drawn(heard: Floats, width: int, height: int) -> Pixels:
-    mean: Any = np.clip(heard, -1e6, 1e6).mean(axis=0)
+def _drawn(samples: Floats, width: int, height: int) -> Pixels:
+    mean: Any = np.clip(samples, -1e6, 1e6).mean(axis=0)
     top = height // 3
     return np.concatenate([envelope(mean, width, top), spectrogram(mean, width, height - top)])
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a WAV of the samples, and a picture of them."""
-    heard = _heard(_found(value))
-    return Media(type="audio/wav", data=wav(heard, _rate(facts))), png(_drawn(heard, *DETAIL_PX))
+    start = _scaled_start(_samples(value))
+    return Media(type="audio/wav", data=wav(start, _rate(facts))), png(_drawn(start, *DETAIL_PX))
 
 
 def wav(samples: Floats, rate_hz: int) -> bytes:
@@ -104,56 +99,53 @@ def wav(samples: Floats, rate_hz: int) -> bytes:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return channels, length and rate; shape, dtype and range; peak and level in dB of full scale."""
-    samples = _found(value)
+    samples = _samples(value)
     channels, n = samples.shape
     rate = _rate(facts)
-    at = f"{rate:,} Hz" if facts.rate == rate else f"{rate:,} Hz (assumed: its rate is not on record)"
+    at = f"{rate:,} Hz" if facts.rate == rate else f"{rate:,} Hz (assumed: no rate is on record)"
     count = "1 channel" if channels == 1 else f"{channels} channels"
-    heard = _heard(samples)
-    peak, level = float(np.abs(heard).max()), float(np.sqrt(np.mean(np.square(heard, dtype=np.float64))))
+    start = _scaled_start(samples)
+    peak, level = float(np.abs(start).max()), float(np.sqrt(np.mean(np.square(start, dtype=np.float64))))
     out = [
         f"{count}, {length(n / rate)} at {at}",
         *array_lines(value, samples),
         f"peak {_decibels(peak)}, level {_decibels(level)} of full scale",
     ]
-    if heard.shape[1] < n:
-        out.append(f"the first {length(heard.shape[1] / rate)} are played and drawn")
+    if start.shape[1] < n:
+        out.append(f"the first {length(start.shape[1] / rate)} are played and drawn")
     return tuple(out)
 
 
-def _decibels(of: float) -> str:
-    return f"{20 * np.log10(of):.1f} dB" if of > 0 else "-inf dB"
+def _decibels(amplitude: float) -> str:
+    return f"{20 * np.log10(amplitude):.1f} dB" if amplitude > 0 else "-inf dB"
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return: NaN, infinite, constant, silent, clipped, and floats that were not divided by their full scale."""
-    samples = _found(value)
-    found = range_of(samples)
-    out = array_marks(samples, found)
-    heard = _heard(samples)
-    peak = float(np.abs(heard).max())
+    samples = _samples(value)
+    values = range_of(samples)
+    out = array_marks(samples, values)
+    start = _scaled_start(samples)
+    peak = float(np.abs(start).max())
     if peak < SILENT:
-        kept = (one for one in out if one.name != "constant")
-        out = (*kept, mark("silent", f"the loudest sample is {_decibels(peak)} of full scale"))
-    n_clipped = _clipped(heard, peak)
+        others = (one for one in out if one.name != "constant")
+        out = (*others, mark("silent", f"the loudest sample is {_decibels(peak)} of full scale"))
+    n_clipped = _clipped(start, peak)
     if peak >= CLIPPED_FROM and n_clipped >= CLIPPED_SAMPLES:
-        out = (*out, mark("clipped", f"{n_clipped:,} samples stand in rows at the largest value"))
-    if samples.dtype.kind == "f" and max(-found.low, found.high) > MAX_SCALED:
+        out = (*out, mark("clipped", f"{n_clipped:,} samples stand in runs at the largest value"))
+    if samples.dtype.kind == "f" and max(-values.low, values.high) > MAX_SCALED:
+        low, high = number_text(values.low), number_text(values.high)
         out = (
             *out,
-            mark(
-                "not_scaled", f"floats from {told(found.low)} to {told(found.high)}: were they scaled to 1?"
-            ),
+            mark("not_scaled", f"floats from {low} to {high}: were they scaled to 1?"),
         )
     return out
 
 
-def _clipped(heard: Floats, peak: float) -> int:
-    """Return the samples that stand in rows of CLIPPED_RUN and more at the largest magnitude, to 1 in 10,000."""
+def _clipped(samples: Floats, peak: float) -> int:
+    """Return the number of samples in runs of CLIPPED_RUN or more at the largest magnitude, within 1 in 10,000."""
     count = 0
     for sign in (1, -1):
-        at_top = sign * heard >= peak * (1 - 1e-4)
+        at_top = sign * samples >= peak * (1 - 1e-4)
         inner = at_top[:, : -CLIPPED_RUN + 1].copy()
         for shift in range(1, CLIPPED_RUN):
             inner &= at_top[:, shift : at_top.shape[1] - CLIPPED_RUN + 1 + shift]

@@ -1,21 +1,27 @@
-"""One budget of decoded bytes over all threads of a viewer: who does not fit waits for the others, in order.
+"""One budget of decoded bytes for all threads of a viewer, in order of arrival.
 
-A reservation is made of a file's header, before anything is decoded, and held while the value is drawn. No lock is
-taken inside of one, so that those who wait always come to their turn.
+A thread reserves by a file's header, before it decodes. It takes no other lock inside a reservation, so every thread
+gets its turn.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, local
 
-from ..freed_memory import give_back
-
 DECODED_BYTES = 2**30
-"""Bytes that all threads may decode at once; a larger value is decoded while no other is."""
+"""Bytes that all threads may decode at once; a larger value is decoded on its own."""
+RELEASED_FROM_BYTES = 64 * 2**20
+"""A reservation of this size ends with returning freed memory to the system."""
 
-GIVEN_BACK_BYTES = 64 * 2**20
-"""A reservation from which on freed memory is returned to the system at its end, which takes milliseconds."""
+
+def release_memory() -> None:
+    """Return freed memory to the system if the C library can; costs milliseconds."""
+    # 256 photos and their tensors are 300 MiB: glibc keeps the values of threads in heaps that grow.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+    if trim is not None:
+        trim(0)
 
 
 class DecodeBudget:
@@ -24,22 +30,22 @@ class DecodeBudget:
     def __init__(self, limit: int = DECODED_BYTES) -> None:
         self._limit, self._used = limit, 0
         self._turn, self._waiting = Condition(), deque[object]()
-        self._mine = local()
+        self._thread = local()
 
-    # Freed canvases stay in the heap of their thread: eight pictures one after the other held 2.4 GiB.
+    # Freed canvases stay in the heap of their thread: eight images, one after the other, held 2.4 GiB.
     @contextmanager
     def reserve(self, nbytes: int) -> Iterator[None]:
-        """Hold so many bytes inside the block; wait for them before it."""
-        held = getattr(self._mine, "held", 0)
+        """Wait for so many bytes, and hold them inside the block."""
+        held = getattr(self._thread, "held", 0)
         more = max(0, min(nbytes, self._limit) - held)
         self._take(more, waits=not held)
-        self._mine.held = held + more
+        self._thread.held = held + more
         try:
             yield
         finally:
-            self._mine.held = held
-            if more >= GIVEN_BACK_BYTES:
-                give_back()
+            self._thread.held = held
+            if more >= RELEASED_FROM_BYTES:
+                release_memory()
             with self._turn:
                 self._used -= more
                 self._turn.notify_all()

@@ -1,4 +1,4 @@
-"""Values of JSON: objects, lists, numbers, truth values and null; a class label with the name of its class."""
+"""JSON values: objects, lists, numbers, booleans and null; class labels with their names."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,27 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from .array_drawing import as_array, shape_of
+from .array_values import as_array, shape_of
 from .kind import Facts, Kind, Mark, mark
-from .shown_text import MAX_LINES, bounded
+from .text import MAX_LINES, bounded
 
 MAX_DEPTH = 12
-"""Levels that are shown: of a deeper value the number of its items."""
+"""Levels that are shown; below them only the number of items."""
 MAX_DIGITS = 60
-"""Digits of a whole number that are told."""
+"""Digits shown of a whole number."""
 MAX_EXAMINED = 100_000
-"""Values inside one that are looked at for faults."""
+"""Nested values examined for faults."""
 _LABEL_WORD = "cls"
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is one of JSON, or a class label in any library's integers."""
+    """Return whether a value is JSON, or a class label in any library's integers."""
     plain = isinstance(value, dict | list | tuple | int | float) and not isinstance(value, np.generic)
     return value is None or plain or _label(value, facts) is not None
 
 
 def _label(value: object, facts: Facts) -> int | None:
-    """Return a whole number, where the field holds class labels."""
     if facts.word != _LABEL_WORD and facts.labels is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -38,7 +37,6 @@ def _label(value: object, facts: Facts) -> int | None:
 
 
 def _name(label: int, facts: Facts) -> str | None:
-    """Return the name of a class; None where there is none."""
     labels = facts.labels
     if labels is None or isinstance(labels, Mapping):
         return None if labels is None else labels.get(label)
@@ -46,13 +44,12 @@ def _name(label: int, facts: Facts) -> str | None:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return a line per value, indented by its depth; of a class label its number and name."""
     label = _label(value, facts)
     if label is not None:
         name = _name(label, facts)
         return (_whole(label) if name is None else f"{_whole(label)}: {bounded(str(name))}",)
     out: list[str] = []
-    for line in _walked(value, "", 0):
+    for line in _walk(value, "", 0):
         if len(out) == MAX_LINES:
             out.append("…")
             break
@@ -61,7 +58,6 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return: a label without a class; numbers that are NaN or infinite; an empty list or object."""
     label = _label(value, facts)
     if label is not None:
         if facts.labels is None or _name(label, facts) is not None:
@@ -79,21 +75,20 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield the values that hold no others, MAX_EXAMINED at most; a value that holds itself ends as well."""
-    left, seen = [value], 0
-    while left and seen < MAX_EXAMINED:
-        seen += 1
-        one = left.pop()
-        if isinstance(one, dict):
-            left.extend(one.values())
-        elif isinstance(one, list | tuple):
-            left.extend(one)
+    """Yield the values that hold no others, at most MAX_EXAMINED; a self-referencing value ends too."""
+    stack, n = [value], 0
+    while stack and n < MAX_EXAMINED:
+        n += 1
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
         else:
-            yield one
+            yield item
 
 
-def _walked(value: object, head: str, depth: int) -> Iterator[str]:
-    """Yield the lines of a value: `head` and the value, its items below."""
+def _walk(value: object, head: str, depth: int) -> Iterator[str]:
     indent = "  " * depth
     if not isinstance(value, dict | list | tuple):
         yield f"{indent}{head}{_leaf(value)}"
@@ -105,16 +100,16 @@ def _walked(value: object, head: str, depth: int) -> Iterator[str]:
         return
     yield f"{indent}{head}{brackets[0]}"
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _walked(one, f"{_leaf(key)}: ", depth + 1)
+        for key, item in value.items():
+            yield from _walk(item, f"{_leaf(key)}: ", depth + 1)
     else:
-        for one in value:
-            yield from _walked(one, "", depth + 1)
+        for item in value:
+            yield from _walk(item, "", depth + 1)
     yield f"{indent}{brackets[1]}"
 
 
 def _leaf(value: object) -> str:
-    """Return a value that holds no others, as JSON writes it; of others their shape or type."""
+    """Return a value that holds no others as JSON; of other types their shape or name."""
     if isinstance(value, str):
         return f'"{bounded(value)}"'
     if value is None or isinstance(value, bool):
@@ -129,7 +124,7 @@ def _leaf(value: object) -> str:
 
 
 def _whole(value: int) -> str:
-    """Return a whole number; of one with very many digits their number, about."""
+    """Return a whole number; one with too many digits as their approximate number."""
     if value.bit_length() <= MAX_DIGITS * math.log2(10):
         return str(int(value))
     return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1:,} digits"

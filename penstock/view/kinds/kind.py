@@ -1,7 +1,4 @@
-"""A kind of value: the functions that show a field's value as pictures, sound, text and marks.
-
-Limits are applied before anything is decoded or allocated, and every text is free of control characters.
-"""
+"""The interface of a kind of value. Texts are bounded, and free of control characters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +6,10 @@ from dataclasses import field as with_default
 from typing import Any, Protocol
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "audio/wav")
-"""Media types that a kind may give: none that a browser would run."""
+"""Media types that a kind may return: none that a browser would run."""
 
 EDGE_PX = 192
-"""Pixels of a thumbnail's longer side, unless asked otherwise."""
+"""Default pixels of a thumbnail's longer side."""
 
 WEIGHTS = {
     "unreadable": 100,
@@ -39,28 +36,28 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a field beside its value."""
+    """Facts about a field, besides its value."""
 
     field: str
-    """Name of the field, such as "jpg" or "tokens.npy"."""
+    """Name, such as "jpg" or "tokens.npy"."""
     labels: Sequence[str] | Mapping[int, str] | None = None
-    """Class names by their number."""
+    """Class names by number."""
     vocabulary: int | None = None
-    """Tokens of the tokenizer."""
+    """Size of the tokenizer's vocabulary."""
     tokenizer: str = ""
-    """Name and SHA-256 of the tokenizer that made the tokens; "" for not told."""
+    """Name and SHA-256 of the tokenizer; "" if not on record."""
     special: Mapping[int, str] = with_default(default_factory=dict)
-    """Names of special tokens by their id."""
+    """Names of special tokens by id."""
     decode: Callable[[Sequence[int]], str] | None = None
-    """Text of tokens by their ids, such as a tokenizer's `decode`."""
+    """Function of token ids that returns their text, such as a tokenizer's `decode`."""
     rate: float | None = None
-    """Samples of sound, or pictures, a second."""
+    """Audio samples, or video frames, per second."""
     sample: Mapping[str, Any] = with_default(default_factory=dict)
-    """All fields of the same sample, this one among them."""
+    """All fields of the same sample, including this one."""
 
     @property
     def word(self) -> str:
-        """The last word of the field's name, in lower case: it picks the decoder."""
+        """Last word of the field's name in lower case, which selects the decoder."""
         return self.field.rpartition(".")[2].lower()
 
 
@@ -71,7 +68,7 @@ class Media:
     type: str
     """One of MEDIA_TYPES."""
     data: bytes = with_default(repr=False)
-    """The file."""
+    """Content of the file."""
 
     def __post_init__(self) -> None:
         if self.type not in MEDIA_TYPES:
@@ -80,18 +77,17 @@ class Media:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A fault of a value that a person would overlook."""
+    """A fault of a value that is easy to miss."""
 
     name: str
     """Stable name, such as "nan"."""
     text: str
-    """The fault in words, one line."""
+    """One line of text."""
     weight: int
     """Weight among the marks of a batch; the worst has the largest."""
 
 
 def mark(name: str, text: str) -> Mark:
-    """Return a mark with the weight that its name has."""
     return Mark(name=name, text=text, weight=WEIGHTS[name])
 
 
@@ -100,28 +96,27 @@ class TokenBox:
     """One token of a sequence."""
 
     id: int
-    """Number of the token."""
+    """Token id."""
     text: str
-    """Name of a special token, or the token's text with its blanks made visible; "" where nobody knows."""
+    """Name of a special token, or the token's text with visible blanks; "" if unknown."""
     special: bool
     """True for a special token."""
     segment: int | None
-    """Number of its document in a packed sequence, 0 for none; None where the sequence is not packed."""
+    """Number of its document in a packed sequence, 0 for none; None if the sequence is not packed."""
     masked: bool
-    """True where the loss does not count it."""
+    """True if the loss ignores it."""
     values: Mapping[str, float]
     """Field -> value of this token, such as an advantage or a log-probability."""
 
 
 class Thumbnail(Protocol):
-    """A function that makes a small picture of a value."""
+    """Function that draws a small image of a value."""
 
     def __call__(self, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-        """Return a PNG or JPEG of at most `edge` pixels a side; None for a value that text shows better."""
+        """Return a PNG or JPEG of at most `edge` pixels a side; None if text is better."""
 
 
 def no_thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    """Return None."""
     return None
 
 
@@ -132,22 +127,19 @@ def nothing(value: Any, facts: Facts) -> tuple[()]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value. Its functions take a value that `fits`; they write nothing, and equal values give equal results.
-
-    A value is a tensor or array of any dtype, bytes, or any other Python object.
-    """
+    """A kind of value. Its functions take a value that `fits`, write nothing, and are deterministic."""
 
     name: str
     """Name in KINDS."""
     fits: Callable[[Any, Facts], bool]
-    """Return whether a value is of this kind; False, and no error, for every other."""
+    """Return whether a value is of this kind; must not raise."""
     lines: Callable[[Any, Facts], tuple[str, ...]]
-    """Lines of text shown everywhere: shape, dtype, range, duration, the text itself. Bounded, and cleaned."""
+    """Lines of text shown everywhere: shape, dtype, range, duration, the text itself. Bounded and cleaned."""
     marks: Callable[[Any, Facts], tuple[Mark, ...]] = nothing
     """Faults of the value."""
     thumbnail: Thumbnail = no_thumbnail
-    """Small picture of the value."""
+    """Small image of the value."""
     detail: Callable[[Any, Facts], tuple[Media, ...]] = nothing
-    """The value in full: pixel for pixel, sample for sample. Bounded."""
+    """The whole value, pixel for pixel or sample for sample. Bounded."""
     boxes: Callable[[Any, Facts], tuple[TokenBox, ...]] = nothing
-    """Tokens one by one. Bounded."""
+    """Single tokens. Bounded."""

@@ -1,25 +1,23 @@
-"""Every value that no other kind takes: its type, shape, dtype and first bytes, so that no field is invisible."""
+"""Any other value: its type, shape, dtype and first bytes, so that no field is invisible."""
 
 from typing import Any
 
 import numpy as np
 
 from ...units import size
-from .array_drawing import shape_of
+from .array_values import shape_of
 from .kind import Facts, Kind, Mark, mark
-from .shown_text import bounded, hex_lines
+from .text import bounded, hex_lines
 
 MAX_BYTES = 64
 """Bytes that are shown."""
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return True."""
     return True
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return type, length, shape and dtype, and the first bytes."""
     if isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
         start = view.cast("B") if view.c_contiguous else view.tobytes()[:MAX_BYTES]
@@ -35,13 +33,12 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return: no bytes."""
     empty = isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes
     return (mark("empty", "no bytes"),) if empty else ()
 
 
 def _first_bytes(value: object) -> bytes:
-    """Return the first bytes of an array; none of one that holds Python objects, and of a tensor without memory."""
+    """Return the first bytes of an array; none if it holds Python objects, or for a tensor without memory."""
     if not isinstance(value, np.ndarray | np.generic):
         return b""
     array = np.asarray(value)

@@ -1,7 +1,4 @@
-"""Bytes as they are stored: decoded by the loader's own decoders, then shown by the kind of what came out.
-
-Sizes are read from headers, and refused, before pixels are allocated. A sound, a film and a text are read to a limit.
-"""
+"""Stored bytes: decoded by the loader, up to limits, then shown by the kind of the decoded value."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,36 +11,37 @@ import numpy as np
 from loader.errors import DecodeFailed, MissingDependency, PenstockError
 from loader.modalities import DECODERS, WITH_TABLES, decoder_for
 from loader.modalities.fields import as_buffer, load
+from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import SUFFIX
 
 from ...card.pictures import MAX_FRAME_PX
 from ...units import length, size
 from .decode_budget import BUDGET
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
-from .lengths import length_marks
-from .png import fitted, jpeg
-from .shown_text import bounded, hex_lines
+from .pixels import fitted, jpeg
+from .text import bounded, hex_lines
+from .video import length_marks
 
-MAX_PICTURE_PX = 2**25
-"""Pixels of a picture that is decoded: 128 MiB with alpha. A JPEG that is made smaller by its decoder may have more."""
-MAX_SOUND_BYTES = 2**26
-"""Bytes of samples that are decoded of a sound, 4 a sample."""
+MAX_IMAGE_PX = 2**25
+"""Pixels of a decoded image: 128 MiB with alpha. A JPEG that its decoder scales down may have more."""
+MAX_AUDIO_BYTES = 2**26
+"""Bytes of decoded audio, 4 per sample."""
 MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
-"""Bytes of a text, and of JSON, that is decoded; larger JSON is shown as text."""
+"""Bytes of decoded text, and of JSON; larger JSON appears as text."""
 CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
-"""Frames that are decoded of a film, and pixels of all of them."""
+"""Decoded frames of a video, and pixels of all of them."""
 MAX_PACKETS = 240
-"""Packets that are decoded for them; where it would take more, frames are those that a decoder can begin with."""
+"""Packets decoded for these frames; if it would take more, only frames that a decoder can begin with."""
 
-_FILM_BYTES, _SOUND_BYTES = 320 * 2**20, 3 * MAX_SOUND_BYTES
-"""Bytes that decoding the frames of a video, or audio, takes at most: the frames that a codec refers to, and copies."""
+_VIDEO_BYTES, _AUDIO_BYTES = 320 * 2**20, 3 * MAX_AUDIO_BYTES
+"""Bytes for decoding video frames or audio: reference frames of the codec, and copies."""
 _PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
-"""Bytes per pixel that decoding takes, measured: Pillow's canvases and copies; a JPEG's coefficients and pixels."""
+"""Bytes per pixel for decoding, measured: Pillow's canvases and copies; JPEG coefficients and pixels."""
 
 KindOf = Callable[[object, Facts], Kind]
 
 
-class Read(NamedTuple):
+class DecodedValue(NamedTuple):
     """A decoded value."""
 
     value: Any
@@ -51,15 +49,15 @@ class Read(NamedTuple):
     facts: Facts
     """Facts that its file adds, such as its rate."""
     lines: tuple[str, ...] = ()
-    """Facts of the file in words."""
+    """Facts of the file as text."""
     is_thumbnail: bool = False
-    """True where the value is the pixels of a thumbnail of a lossy file."""
+    """True if the value is the pixels of a thumbnail of a lossy file."""
     marks: tuple[Mark, ...] = ()
     """Faults of the file."""
     seconds: float | None = None
-    """Length of a sound or a film; None where it is not known."""
+    """Length of audio or video; None if unknown."""
     frame_s: float = 0.0
-    """Seconds of one frame of a film."""
+    """Seconds per video frame."""
 
 
 def stored_of(kind_of: KindOf) -> Kind:
@@ -76,37 +74,34 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is the bytes of a field that the loader decodes."""
+    """Return whether a value is bytes of a field that the loader decodes."""
     return isinstance(value, bytes | bytearray | memoryview) and (
         facts.word in DECODERS or facts.word in WITH_TABLES
     )
 
 
-def read_bounded(data: bytes, facts: Facts) -> Read:
-    """Return a field's bytes as the loader decodes them: of a sound, a film and a text a part; others as they are.
-
-    Raises: DecodeFailed, also for a picture beyond the limit; MissingDependency.
-    """
+def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
+    """Return a field's decoded value, up to the limits. Raises: DecodeFailed; MissingDependency."""
     if not fits(data, facts):
-        return Read(data, facts)
+        return DecodedValue(data, facts)
     with BUDGET.reserve(decoded_bytes(data, facts)):
-        return _read(data, facts, None)
+        return _decode(data, facts, None)
 
 
 def decoded_bytes(data: bytes, facts: Facts) -> int:
     """Return the bytes that decoding a field takes at most, by its header."""
     if facts.word in WITH_TABLES:
-        return _FILM_BYTES
+        return _VIDEO_BYTES
     modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
     if modality == "image":
         try:
             width, height = _sides(data)
         except DecodeFailed:
-            return 0  # nothing of it is decoded, nor of a larger picture
+            return 0  # neither this nor a larger image is decoded
         if data[:2] == b"\xff\xd8":
             return width * height * _JPEG_PIXEL_BYTES
-        return width * height * _PIXEL_BYTES if width * height <= MAX_PICTURE_PX else 0
-    return {"audio": _SOUND_BYTES, "video": _FILM_BYTES}.get(modality, 3 * len(data))
+        return width * height * _PIXEL_BYTES if width * height <= MAX_IMAGE_PX else 0
+    return {"audio": _AUDIO_BYTES, "video": _VIDEO_BYTES}.get(modality, 3 * len(data))
 
 
 def _lines(kind_of: KindOf, value: Any, facts: Facts) -> tuple[str, ...]:
@@ -155,62 +150,56 @@ def _bytes(value: object) -> bytes:
 
 
 @contextmanager
-def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[Read | str]:
-    """Yield as `_tried` returns, inside of the budget of all threads."""
+def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[DecodedValue | str]:
     with BUDGET.reserve(decoded_bytes(data, facts)):
-        yield _tried(data, facts, edge)
+        yield _decode_or_reason(data, facts, edge)
 
 
-def _tried(data: bytes, facts: Facts, edge: int | None = None) -> Read | str:
-    """Return the decoded value, or the reason why there is none. edge: pixels that are enough a side."""
+def _decode_or_reason(data: bytes, facts: Facts, edge: int | None = None) -> DecodedValue | str:
     try:
-        return _read(data, facts, edge)
+        return _decode(data, facts, edge)
     except (DecodeFailed, MissingDependency) as error:
         return bounded(str(error))
 
 
-def _read(data: bytes, facts: Facts, edge: int | None) -> Read:
-    """Return the decoded value. Raises: DecodeFailed; MissingDependency."""
+def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
     if facts.word in WITH_TABLES:
-        return _film(mp4_of(data, facts), facts, 1 if edge else CLIP_FRAMES)
+        return _video(mp4_of(data, facts), facts, 1 if edge else CLIP_FRAMES)
     modality, word = DECODERS[facts.word].partition(".")[0], facts.word
     if modality == "image":
-        return _picture(data, facts, edge)
+        return _image(data, facts, edge)
     if modality == "audio":
-        return _sound(data, facts)
+        return _audio(data, facts)
     if modality == "video":
-        return _film(data, facts, 1 if edge else CLIP_FRAMES)
+        return _video(data, facts, 1 if edge else CLIP_FRAMES)
     if word == "txt" or (word in ("json", "jsonl") and len(data) > MAX_JSON_BYTES):
         return _text(data, facts)
-    return Read(decoder_for(facts.word)(data, None), facts)
+    return DecodedValue(decoder_for(facts.word)(data, None), facts)
 
 
-def _text(data: bytes, facts: Facts) -> Read:
+def _text(data: bytes, facts: Facts) -> DecodedValue:
     if len(data) <= MAX_TEXT_BYTES:
-        return Read(decoder_for("txt")(data, None), facts)
+        return DecodedValue(decoder_for("txt")(data, None), facts)
     start = data[:MAX_TEXT_BYTES].decode("utf-8", "replace")
-    return Read(start, facts, (f"the first {size(MAX_TEXT_BYTES)} are shown",))
+    return DecodedValue(start, facts, (f"the first {size(MAX_TEXT_BYTES)} are shown",))
 
 
-def _picture(data: bytes, facts: Facts, edge: int | None) -> Read:
-    """Return uint8 [H, W, C], upright. A JPEG is made smaller by its decoder where `edge` is given.
-
-    Raises: DecodeFailed; MissingDependency.
-    """
+def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
+    """Return uint8 [H, W, C], upright. A JPEG's decoder scales it down to `edge`."""
     width, height = _sides(data)
     if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
         if header.components in (1, 3):  # others are decoded whole first
             upright = (width, height) if header.turn.transpose else (height, width)
             pixels = load("image.request:ImageDecoder")(size=fitted(*upright, edge))(data)
-            return Read(pixels, facts, is_thumbnail=True)
-    if width * height > MAX_PICTURE_PX:
-        raise DecodeFailed(f"{width} x {height} px; at most {MAX_PICTURE_PX:,} px are shown")
-    return Read(decoder_for("img")(data, None), facts)
+            return DecodedValue(pixels, facts, is_thumbnail=True)
+    if width * height > MAX_IMAGE_PX:
+        raise DecodeFailed(f"{width} x {height} px; at most {MAX_IMAGE_PX:,} px are shown")
+    return DecodedValue(decoder_for("img")(data, None), facts)
 
 
 def _sides(data: bytes) -> tuple[int, int]:
-    """Return (width, height) in px of a JPEG, PNG or WebP, of its header; (0, 0) for what is none of them."""
+    """Return (width, height) in px by the header of a JPEG, PNG or WebP; (0, 0) for other files."""
     if data[:2] == b"\xff\xd8":
         header = load("image.jpeg_header:read_header")(data)
         return header.width_px, header.height_px
@@ -226,23 +215,18 @@ def _sides(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _sound(data: bytes, facts: Facts) -> Read:
-    samples, rate_hz, whole = load("audio.decode:read_start")(data, MAX_SOUND_BYTES)
+def _audio(data: bytes, facts: Facts) -> DecodedValue:
+    samples, rate_hz, whole = load("audio.decode:read_start")(data, MAX_AUDIO_BYTES)
     cut = () if whole else (f"the first {length(samples.shape[1] / rate_hz)} are shown",)
     seconds = samples.shape[1] / rate_hz if whole else None
-    return Read(samples, replace(facts, rate=float(rate_hz)), cut, seconds=seconds)
+    return DecodedValue(samples, replace(facts, rate=float(rate_hz)), cut, seconds=seconds)
 
 
 def mp4_of(data: bytes, facts: Facts) -> bytes:
-    """Return a run of packets as an mp4 file: its packet table is another field of the sample.
-
-    Raises: DecodeFailed without it, and where the two do not fit.
-    """
-    from loader.modalities.video.packet_runs import mp4_of_run
-
+    """Return a run of packets as mp4, by the packet table in the sample. Raises: DecodeFailed."""
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:
-        raise DecodeFailed(f"a run of packets is shown by its sample's field {facts.field + SUFFIX!r}")
+        raise DecodeFailed(f"a run of packets needs its sample's field {facts.field + SUFFIX!r}")
     try:
         return mp4_of_run(data, packets, facts.field)
     except (DecodeFailed, MissingDependency):
@@ -251,8 +235,8 @@ def mp4_of(data: bytes, facts: Facts) -> bytes:
         raise DecodeFailed(str(error)) from error
 
 
-def _film(data: bytes, facts: Facts, most: int) -> Read:
-    """Return frames of a film, uint8 [T, H, W, 3]. Raises: DecodeFailed."""
+def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
+    """Return frames, uint8 [T, H, W, 3]."""
     whole_file, decoded = load("video.demux:whole_file"), load("video.decode:decoded")
     with whole_file(data) as file:
         width, height, timeline = file.stream.width, file.stream.height, file.timeline
@@ -262,20 +246,21 @@ def _film(data: bytes, facts: Facts, most: int) -> Read:
             raise DecodeFailed("no frame is shown")
         frames = _chosen(timeline, max(1, min(most, MAX_CLIP_PX // (width * height))))
         clip = decoded(file, frames, load("image.crop:Framing")())
-        name, sound_s = file.stream.codec_context.name, _sound_s(file.stream.container)
+        name, audio_s = file.stream.codec_context.name, _audio_seconds(file.stream.container)
     n, seconds = len(timeline), float(timeline.end_s - timeline.begin_s)
     rate = f"{n / seconds:.4g} a second" if seconds > 0 else "without a length"
-    told = [float(timeline.time_s(frame)) for frame in frames]
+    times = [float(timeline.time_s(frame)) for frame in frames]
     lines = (
         f"{name}, {n:,} frames, {length(seconds)}, {rate}",
-        "frames at " + ", ".join(f"{time:.3f}" for time in told) + " s are shown",
+        "frames at " + ", ".join(f"{time:.3f}" for time in times) + " s are shown",
     )
-    marks = length_marks(seconds, {"its sound": sound_s} if sound_s else {}, seconds / n)
-    return Read(clip, replace(facts, rate=None), lines, marks=marks, seconds=seconds, frame_s=seconds / n)
+    marks = length_marks(seconds, {"its audio": audio_s} if audio_s else {}, seconds / n)
+    return DecodedValue(
+        clip, replace(facts, rate=None), lines, marks=marks, seconds=seconds, frame_s=seconds / n
+    )
 
 
-def _sound_s(container: Any) -> float | None:
-    """Return the seconds of a film's first sound, of its header; None where there is none, or nobody says."""
+def _audio_seconds(container: Any) -> float | None:
     streams = container.streams.audio
     if not streams or streams[0].duration is None or streams[0].time_base is None:
         return None
@@ -283,9 +268,9 @@ def _sound_s(container: Any) -> float | None:
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:
-    """Return the numbers of frames at equal distances in display order, the middle one first of all.
+    """Return frame numbers at equal distances, the middle one for `most` = 1.
 
-    Where they would take too many packets: of those that a decoder can begin with, and of the beginning.
+    Beyond MAX_PACKETS: only frames that a decoder can begin with, or the beginning.
     """
     n = len(timeline)
     frames = _spread(np.arange(n), most)

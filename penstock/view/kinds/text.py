@@ -1,41 +1,67 @@
-"""Text: captions, documents, transcripts."""
+"""Text: captions, documents, transcripts; bounded lines without control characters and terminal escapes."""
 
 import re
 from typing import Any
 
+from ...text import terminal_text
 from .kind import Facts, Kind, Mark, mark
-from .shown_text import text_lines
 
+MAX_LINES = 200
+"""Lines shown of one value."""
+MAX_LETTERS = 1000
+"""Characters shown of one line."""
 MAX_EXAMINED = 2**20
-"""Letters of a text whose faults are looked for."""
-
-# Marks and overrides of the writing direction, letters without width, tags, other control characters.
+"""Characters examined for faults."""
+# Direction marks and overrides, characters without width, tags, other control characters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]"
 )
 _BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
+def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
+    """Return the first lines of a text, with control characters as Python escapes."""
+    start = text[: most * (MAX_LETTERS + 1)]
+    lines = start.split("\n")
+    shown = [bounded(line) for line in lines[:most]]
+    if len(lines) > most or len(start) < len(text):
+        shown.append(f"… {len(text):,} characters in all")
+    return tuple(shown)
+
+
+def bounded(line: str) -> str:
+    """Return one cleaned line of at most MAX_LETTERS characters."""
+    cleaned = terminal_text(line[: MAX_LETTERS + 1].replace("\n", " "))
+    return cleaned if len(cleaned) <= MAX_LETTERS else f"{cleaned[: MAX_LETTERS - 1]}…"
+
+
+def hex_lines(data: bytes | memoryview, *, most: int = 64) -> tuple[str, ...]:
+    """Return the first bytes, 16 a line: offset, hex, ASCII characters."""
+    start = bytes(data[:most])
+    return tuple(
+        f"{at:04x}  {start[at : at + 16].hex(' '):<47}  "
+        + "".join(chr(one) if 32 <= one < 127 else "." for one in start[at : at + 16])
+        for at in range(0, len(start), 16)
+    )
+
+
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a text."""
     return isinstance(value, str)
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return the number of letters, and the text."""
-    return f"{len(value):,} letters", *text_lines(value)
+    return f"{len(value):,} characters", *text_lines(value)
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return: no text; letters that were lost in a conversion; letters that nobody sees."""
     start = value[:MAX_EXAMINED]
     if not start.strip():
-        return (mark("empty", f"no text: {len(value):,} letters, all of them blanks"),)
+        return (mark("empty", f"no text: {len(value):,} characters, all of them blanks"),)
     out = []
     if broken := len(_BROKEN.findall(start)):
-        out.append(mark("replaced_letters", f"{broken:,} letters were lost in a conversion (U+FFFD)"))
+        out.append(mark("replaced_letters", f"{broken:,} characters were lost in a conversion (U+FFFD)"))
     if hidden := len(_HIDDEN.findall(start)):
-        out.append(mark("hidden_letters", f"{hidden:,} letters that nobody sees, such as turns of direction"))
+        out.append(mark("hidden_letters", f"{hidden:,} invisible characters, such as direction marks"))
     return tuple(out)
 
 

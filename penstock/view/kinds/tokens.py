@@ -1,8 +1,7 @@
 """Token ids: one sequence, or several documents packed into one.
 
-Fields of the same sample say more about a token: `<field>.segment_ids` and `<field>.loss_mask`, as the loader's packing
-writes them, or `segment_ids` and `loss_mask`; and floats of the same length, such as an advantage or a log-probability.
-A target of -100 counts nowhere, as in torch's cross-entropy.
+Fields `<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and floats of equal length, describe the
+tokens.
 """
 
 import re
@@ -12,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from .array_drawing import Array, as_array, shape_of
+from .array_values import Array, as_array, shape_of
 from .kind import Facts, Kind, Mark, TokenBox, mark
-from .shown_text import MAX_LINES, bounded
+from .text import MAX_LINES, bounded
 
 MAX_TOKENS = 2**14
-"""Tokens that are shown one by one."""
+"""Tokens shown one by one."""
 MAX_LENGTH = 2**24
 """Tokens of a sequence; a longer one is an array."""
 TOKENS_A_LINE = 24
 MAX_TOKEN_LETTERS = 80
 IGNORED = -100
-"""Target that the loss passes over (`ignore_index` of torch.nn.CrossEntropyLoss)."""
+"""Target that the loss ignores (`ignore_index` of torch.nn.CrossEntropyLoss)."""
 
 SEGMENTS, LOSS = "segment_ids", "loss_mask"
 _NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
-_BESIDE = frozenset({SEGMENTS, LOSS, "position_ids", "attention_mask"})
+_COMPANIONS = frozenset({SEGMENTS, LOSS, "position_ids", "attention_mask"})
 _BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 _ENDS = re.compile(
     r"^\W*(eos|eot|eod|im_end|/s|end_?of_?(text|turn|sentence|document)|endoftext)\W*$", re.IGNORECASE
@@ -35,10 +34,9 @@ _ENDS = re.compile(
 
 
 def _sequence(value: object, facts: Facts) -> Array | None:
-    """Return token ids [n]; None for a value that is none."""
     words = facts.field.split(".")
     named = bool(_NAMES.intersection(words) or facts.vocabulary is not None or facts.special)
-    if not named or words[-1] in _BESIDE:
+    if not named or words[-1] in _COMPANIONS:
         return None
     array = as_array(value)
     if array is None or array.dtype.kind not in "iu" or array.ndim not in (1, 2) or array.size > MAX_LENGTH:
@@ -48,14 +46,13 @@ def _sequence(value: object, facts: Facts) -> Array | None:
     return array[-1] if array.ndim == 2 else array
 
 
-def _found(value: object, facts: Facts) -> Array:
+def _ids(value: object, facts: Facts) -> Array:
     ids = _sequence(value, facts)
     assert ids is not None  # it fits
     return ids
 
 
-def _beside(facts: Facts, name: str, n: int) -> Array | None:
-    """Return the values per token of a field beside the tokens; None where there is none of their length."""
+def _companion(facts: Facts, name: str, n: int) -> Array | None:
     for field in (f"{facts.field}.{name}", name):
         array = as_array(facts.sample.get(field))
         if array is not None and array.size == n and array.dtype.kind in "biuf":
@@ -64,20 +61,17 @@ def _beside(facts: Facts, name: str, n: int) -> Array | None:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a sequence of token ids."""
     return _sequence(value, facts) is not None
 
 
 def fits_packed(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a sequence of token ids whose documents are told."""
     ids = _sequence(value, facts)
-    return ids is not None and _beside(facts, SEGMENTS, ids.size) is not None
+    return ids is not None and _companion(facts, SEGMENTS, ids.size) is not None
 
 
 def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
-    """Return the first MAX_TOKENS tokens."""
-    ids = _found(value, facts)
-    segments, masked = _beside(facts, SEGMENTS, ids.size), _masked(ids, facts)
+    ids = _ids(value, facts)
+    segments, masked = _companion(facts, SEGMENTS, ids.size), _masked(ids, facts)
     values = _values(facts, ids.size)
     texts: dict[int, str] = {}
     out = []
@@ -91,21 +85,19 @@ def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
                 special=token in facts.special,
                 segment=None if segments is None else int(segments[at]),
                 masked=bool(masked[at]),
-                values={field: float(some[at]) for field, some in values.items()},
+                values={field: float(column[at]) for field, column in values.items()},
             )
         )
     return tuple(out)
 
 
 def _masked(ids: Array, facts: Facts) -> Array:
-    """Return bool [n], True where the loss does not count a token."""
-    loss = _beside(facts, LOSS, ids.size)
+    loss = _companion(facts, LOSS, ids.size)
     ignored: Array = ids == IGNORED
     return ignored if loss is None else np.logical_or(ignored, loss == 0)
 
 
 def _values(facts: Facts, n: int) -> Mapping[str, Array]:
-    """Return field -> float values per token, of the fields beside them."""
     out = {}
     for field, value in facts.sample.items():
         array = as_array(value) if n else None
@@ -115,7 +107,6 @@ def _values(facts: Facts, n: int) -> Mapping[str, Array]:
 
 
 def _text(token: int, facts: Facts) -> str:
-    """Return a token's name or text, its blanks visible; "" where nobody knows."""
     text = facts.special.get(token)
     if text is None and facts.decode is not None and _is_known(token, facts):
         text = facts.decode([token])
@@ -127,15 +118,14 @@ def _is_known(token: int, facts: Facts) -> bool:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return the number of tokens, of targets and of documents; the tokens, each by its text or its number."""
-    ids = _found(value, facts)
+    ids = _ids(value, facts)
     out = [f"{ids.size:,} tokens, {shape_of(value)}"]
     if ids.size and _has_mask(ids, facts):
         out.append(f"{int(np.count_nonzero(~_masked(ids, facts))):,} of them are targets of the loss")
     if facts.tokenizer and facts.decode is None:
-        out.append(bounded(f"by {facts.tokenizer}: tokenizers() beside the recipe shows their text"))
-    out += [f"{field} beside each" for field in _values(facts, ids.size)]
-    segments = _beside(facts, SEGMENTS, ids.size)
+        out.append(bounded(f"by {facts.tokenizer}: add tokenizers() beside the recipe to show their text"))
+    out += [f"{field} for each" for field in _values(facts, ids.size)]
+    segments = _companion(facts, SEGMENTS, ids.size)
     shown = boxes(value, facts)
     for name, start, stop in _pieces(segments, ids.size):
         if name is not None and len(out) < MAX_LINES:
@@ -147,12 +137,12 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _line(some: Sequence[TokenBox]) -> str:
-    return bounded("|".join(box.text or str(box.id) for box in some))
+def _line(shown: Sequence[TokenBox]) -> str:
+    return bounded("|".join(box.text or str(box.id) for box in shown))
 
 
 def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]:
-    """Return (name, first token, the one behind the last) of each document and each stretch without."""
+    """Return (name, first token, last token + 1) of each document and each stretch without one."""
     if segments is None or not n:
         return [(None, 0, n)]
     borders = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), n]
@@ -163,12 +153,11 @@ def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]
 
 
 def _has_mask(ids: Array, facts: Facts) -> bool:
-    return _beside(facts, LOSS, ids.size) is not None or bool((ids == IGNORED).any())
+    return _companion(facts, LOSS, ids.size) is not None or bool((ids == IGNORED).any())
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return: ids outside the vocabulary; no target left; documents without an end."""
-    ids = _found(value, facts)
+    ids = _ids(value, facts)
     if not ids.size:
         return (mark("empty", "no tokens"),)
     out = []
@@ -183,11 +172,10 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
-    """Return a mark for documents whose last token is no end, where an end is among the special tokens."""
     ends = [token for token, name in facts.special.items() if _ENDS.match(name)]
     if not ends:
         return ()
-    segments = _beside(facts, SEGMENTS, ids.size)
+    segments = _companion(facts, SEGMENTS, ids.size)
     pieces = _pieces(segments, ids.size)
     whole = [(name, stop) for name, _, stop in pieces if name != "no document"]
     if segments is None:  # the padding behind one sequence is special as well

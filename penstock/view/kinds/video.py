@@ -1,25 +1,28 @@
-"""Clips: arrays [T, H, W, C], [T, C, H, W] and [C, T, H, W] with 1, 3 or 4 channels."""
+"""Video: arrays [T, H, W, C], [T, C, H, W] and [C, T, H, W] with 1, 3 or 4 channels."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ...units import length
-from .array_drawing import MAX_EXAMINED, Array, array_lines, as_array
-from .image import channels_last, picture_marks, scale_lines, size_of, small_picture, whole_picture
+from .array_values import MAX_EXAMINED, Array, array_lines, as_array
+from .image import channels_last, image_marks, scale_lines, size_of, small_image, whole_image
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
-from .scaled_pixels import scale_of
+from .pixels import scale_of
 
 MAX_FRAMES = 64
-"""Frames that are shown: of a longer clip, these at equal distances."""
+"""Frames that are shown, at equal distances."""
 MAX_CLIP_PX = 2**25
-"""Pixels of all frames that are shown; of larger frames fewer are."""
+"""Pixels of all frames shown; larger frames are fewer."""
 STILL_FRAMES = 4
-"""Equal frames in a row, below which a part of a clip is not called frozen: drawn films hold a picture for 3."""
+"""Equal frames in a row from which a clip is frozen: drawn animation holds an image for 3."""
+TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
+"""Video and audio may differ by this: encoders fill blocks, cuts end with a frame."""
 
 
 def frames_of(array: Array) -> Array | None:
-    """Return a view [T, H, W, C] of a clip; None for an array that is none. The last axis is tried first."""
+    """Return a view [T, H, W, C] of a clip, trying the last axis first; None for other arrays."""
     if array.ndim != 4 or not array.size:
         return None
     for clip in (array, array.transpose(1, 0, 2, 3)):
@@ -34,40 +37,35 @@ def _clip(value: object) -> Array | None:
     return None if array is None else frames_of(array)
 
 
-def _found(value: object) -> Array:
+def _frames(value: object) -> Array:
     clip = _clip(value)
     assert clip is not None  # it fits
     return clip
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a clip."""
     return _clip(value) is not None
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
-    """Return the middle frame, small."""
-    clip = _found(value)
-    return small_picture(clip[len(clip) // 2], scale_of(clip), edge)
+    clip = _frames(value)
+    return small_image(clip[len(clip) // 2], scale_of(clip), edge)
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a PNG of every frame, pixel for pixel."""
-    clip = _found(value)
+    clip = _frames(value)
     scale = scale_of(clip)
-    return tuple(whole_picture(clip[at], scale) for at in _chosen(clip))
+    return tuple(whole_image(clip[at], scale) for at in _chosen(clip))
 
 
 def _chosen(clip: Array) -> list[int]:
-    """Return the frames that are shown."""
     most = max(1, min(MAX_FRAMES, MAX_CLIP_PX // (clip.shape[1] * clip.shape[2])))
     chosen: list[int] = np.unique(np.linspace(0, len(clip) - 1, min(most, len(clip))).astype(int)).tolist()
     return chosen
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return frames, size and channels; shape, dtype and range; how it is drawn."""
-    array, clip = as_array(value), _found(value)
+    array, clip = as_array(value), _frames(value)
     assert array is not None
     seconds = (
         f", {length(len(clip) / facts.rate)} at {facts.rate:g} a second"
@@ -75,15 +73,14 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
         else ""
     )
     shown = len(_chosen(clip))
-    fewer = (f"{shown} frames of them are shown",) if shown < len(clip) else ()
+    fewer = (f"{shown} of these frames are shown",) if shown < len(clip) else ()
     head = f"{len(clip):,} frames of {size_of(clip)}{seconds}"
     return head, *array_lines(value, array), *scale_lines(clip, scale_of(clip)), *fewer
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return frozen frames, and the marks of pictures for the clip as a whole."""
-    clip = _found(value)
-    out = picture_marks(clip[..., :3], scale_of(clip))
+    clip = _frames(value)
+    out = image_marks(clip[..., :3], scale_of(clip))
     start, n = _still(clip)
     if n == len(clip) > 1 or n >= max(STILL_FRAMES, len(clip) / 2):
         out = (
@@ -94,10 +91,9 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _still(clip: Array) -> tuple[int, int]:
-    """Return the first frame and the number of frames of the longest row of equal ones."""
     best, start = (0, 1), 0
-    looked_at = max(2, MAX_EXAMINED // clip[0].size)
-    for at in range(1, min(len(clip), looked_at)):
+    n_examined = max(2, MAX_EXAMINED // clip[0].size)
+    for at in range(1, min(len(clip), n_examined)):
         if not np.array_equal(clip[at], clip[at - 1]):
             start = at
         elif at - start + 1 > best[1]:
@@ -106,3 +102,15 @@ def _still(clip: Array) -> tuple[int, int]:
 
 
 VIDEO = Kind(name="video", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)
+
+
+def length_marks(video_s: float, audio_s: Mapping[str, float], frame_s: float) -> tuple[Mark, ...]:
+    """Return a mark if video and audio of a sample differ in length, in seconds. frame_s: seconds per frame."""
+    apart = [
+        f"{name} takes {length(seconds)}"
+        for name, seconds in audio_s.items()
+        if abs(seconds - video_s) > max(TOLERANCE_S, TOLERANCE_FRAMES * frame_s)
+    ]
+    if not apart:
+        return ()
+    return (mark("lengths_differ", f"the video takes {length(video_s)}, {', '.join(apart)}"),)

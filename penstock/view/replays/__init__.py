@@ -1,1 +1,1 @@
-"""Values of a step as a training got them, made in this process or in that of the training's recipe."""
+"""Values of a step as a training received them, made in this process or in the recipe's process."""

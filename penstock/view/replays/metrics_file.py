@@ -1,10 +1,13 @@
-"""Metrics of a training from a file of another tool: CSV, JSON lines or Parquet with a `step` column."""
+"""Metrics of a training from another tool's file: CSV, JSON lines or Parquet with a column `step`."""
 
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loader.errors import InvalidRuntime, MissingDependency
 
@@ -13,19 +16,42 @@ from ...text import clean
 if TYPE_CHECKING:
     import polars as pl
 
+_MAD_PER_SIGMA = 0.6745
+"""Median absolute deviation of a normal distribution, in standard deviations (Rousseeuw and Croux 1993)."""
 MOST_COLUMNS = 100
-"""Columns of numbers of a file."""
+"""Numeric columns of a file."""
 _ACCEPTED = "accepted: .csv, .jsonl, .ndjson or .parquet with a column `step` of whole numbers from 0"
+
+
+class Spread(NamedTuple):
+    """Median and width of the finite values of a metric. Single spikes do not widen it."""
+
+    n: int
+    """Number of finite values."""
+    median: float
+    """Median; NaN without finite values."""
+    sigma: float
+    """1.4826 * median absolute deviation: the standard deviation if normal; NaN without finite values."""
+
+
+def spread_of(values: NDArray[Any]) -> Spread:
+    """Return the spread of the finite numbers."""
+    known = np.asarray(values, np.float64)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return Spread(0, np.nan, np.nan)
+    median = float(np.median(known))
+    return Spread(len(known), median, float(np.median(np.abs(known - median))) / _MAD_PER_SIGMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFile:
-    """Numbers by step, and digests."""
+    """Metrics by step, and digests."""
 
     name: str
     """Name of the file."""
     frame: "pl.DataFrame" = field(repr=False)
-    """A row per step, ascending: step (Int64), and a Float64 column per metric; null where a step has none."""
+    """One row per step, ascending: step (Int64), a Float64 column per metric, null if missing."""
     digests: Mapping[int, str] = field(repr=False)
     """Step -> digest as text; empty without such a column."""
 
@@ -34,8 +60,8 @@ class MetricsFile:
         """Names of the metrics."""
         return tuple(name for name in self.frame.columns if name != "step")
 
-    def beside(self, notes: Collection[str]) -> "MetricsFile":
-        """Return the file with its name added to metrics that a trail has as well."""
+    def named_apart(self, notes: Collection[str]) -> "MetricsFile":
+        """Return the file with its name appended to metrics that a trail has."""
         same = {name: f"{name} ({self.name})" for name in self.notes if name in notes}
         return replace(self, frame=self.frame.rename(same))
 
@@ -48,16 +74,13 @@ class MetricsFile:
         return {name: float(value) for name, value in row.items() if name != "step" and value is not None}
 
     def has_digest(self, step: int, digest: int) -> bool:
-        """Return whether the file has this digest of a step, in decimal, with or without a sign, or in hex."""
+        """Return whether the file has this digest of a step, in decimal or hex."""
         forms = (f"{digest}", f"{digest - 2**64}", f"{digest:016x}", f"0x{digest:016x}", f"{digest:#x}")
         return self.digests.get(step) in forms
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """Read a file. Of a step's several rows the last value of each column counts; columns of text are left out.
-
-    Raises: InvalidRuntime for a file that cannot be read as one; MissingDependency without polars.
-    """
+    """Read a file; the last value of a step and column counts. Raises: InvalidRuntime; MissingDependency."""
     try:
         import polars as pl
     except ImportError as error:
@@ -65,31 +88,31 @@ def read_metrics(path: Path) -> MetricsFile:
             "--metrics is read with polars: pip install 'penstock-data[tables]'"
         ) from error
     try:
-        found = _read(path)
+        frame = _read(path)
     except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
         raise InvalidRuntime(f"--metrics {path} cannot be read: {error}; {_ACCEPTED}") from error
-    if "step" not in found.columns or not found["step"].dtype.is_numeric():
-        raise InvalidRuntime(f"--metrics {path} has the columns {found.columns[:20]}; {_ACCEPTED}")
-    found = found.filter(found["step"].is_not_null())
-    steps = found["step"].cast(pl.Int64, strict=False)
-    if not len(steps) or steps.null_count() or not (steps == found["step"]).all() or (steps < 0).any():
+    if "step" not in frame.columns or not frame["step"].dtype.is_numeric():
+        raise InvalidRuntime(f"--metrics {path} has the columns {frame.columns[:20]}; {_ACCEPTED}")
+    frame = frame.filter(frame["step"].is_not_null())
+    steps = frame["step"].cast(pl.Int64, strict=False)
+    if not len(steps) or steps.null_count() or not (steps == frame["step"]).all() or (steps < 0).any():
         raise InvalidRuntime(
-            f"--metrics {path} has no steps, or some that are no whole numbers from 0; {_ACCEPTED}"
+            f"--metrics {path} has no steps, or steps that are not whole numbers from 0; {_ACCEPTED}"
         )
     numbers = [
-        name for name in found.columns if name not in ("step", "digest") and found[name].dtype.is_numeric()
+        name for name in frame.columns if name not in ("step", "digest") and frame[name].dtype.is_numeric()
     ]
     if len(numbers) > MOST_COLUMNS:
         raise InvalidRuntime(
-            f"--metrics {path} has {len(numbers)} columns of numbers; up to {MOST_COLUMNS} are shown: leave some out"
+            f"--metrics {path} has {len(numbers)} numeric columns; up to {MOST_COLUMNS} are shown: leave some out"
         )
     labels = [clean(name, 80) for name in numbers]
     if len({*labels, "step", "digest"}) < len(labels) + 2:
         raise InvalidRuntime(f"--metrics {path} has two columns of one name: {sorted(labels)[:20]}")
-    digests = ["digest"] if "digest" in found.columns else []
-    values = found.select(
+    digests = ["digest"] if "digest" in frame.columns else []
+    values = frame.select(
         steps,
-        *(found[name].cast(pl.Float64).alias(label) for name, label in zip(numbers, labels, strict=True)),
+        *(frame[name].cast(pl.Float64).alias(label) for name, label in zip(numbers, labels, strict=True)),
         *(pl.col(one).cast(pl.String) for one in digests),
     )
     last = values.group_by("step").agg(pl.all().drop_nulls().last()).sort("step")
@@ -108,22 +131,21 @@ def _read(path: Path) -> "pl.DataFrame":
     import polars as pl
 
     if path.suffix == ".csv":
-        # A digest beyond int64 is text, or its last figures are lost.
+        # As text: a digest beyond int64 would lose its last digits.
         return pl.read_csv(path, infer_schema_length=None, schema_overrides={"digest": pl.String})
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         raise ValueError(f"its name ends in {path.suffix!r}")
-    # NaN, which Python and training tools write, is no JSON to the strict reader; it is often the value looked for.
+    # Python and training tools write NaN, which the strict reader rejects; it is often the value of interest.
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("a line is no JSON object")
+        raise ValueError("a line is not a JSON object")
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pl.DataFrame({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
 
 def _column(name: str, values: list[Any]) -> "pl.Series":
-    """Return a column of numbers, of digests as text, or of nulls where it is of anything else."""
     import polars as pl
 
     if name == "digest":

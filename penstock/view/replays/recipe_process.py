@@ -1,39 +1,185 @@
-"""A process of its own for a training's recipe: code of the user's can hang or crash it, and nothing else.
-
-The process is spawned by `start`, or at the first question. One that does not answer within the limit is killed, and
-the next question starts another.
-"""
+"""A separate process for a training's recipe, whose code may hang or crash; it is restarted on demand."""
 
 import atexit
+import importlib
+import importlib.util
 import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 import loader
-from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
+from loader.errors import InvalidRuntime, PenstockError, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
+from loader.run.workers.parent_watch import Watch, descriptor_of_parent
+from loader.storage.shared.requests import tried_while
 
+from ..kinds.decode_budget import release_memory
 from ..outage import Outage
-from .recipe_code import FORM, serve_recipe
-from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
+from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take
+from .replays import Replays
+
+FORM = "accepted: module:function, such as train:recipe, or file.py:function"
+
 
 LIMIT_S = 30.0
-"""Seconds that a question may take; the first one also imports the recipe's module."""
+"""Seconds that a request may take; the first one also imports the recipe's module."""
 START_S = 120.0
-"""Seconds that the start may take: `import torch` alone is many on a cold disk."""
-LOOK_S = 0.5
-"""Seconds between looks whether the process lives: a child that it forked may hold its end of the pipe open."""
+"""Seconds that the start may take: even `import torch` takes many on a cold disk."""
+CHECK_S = 0.5
+"""Seconds between checks that the process lives: a forked child may keep its end of the pipe open."""
+
+
+def load_recipe(recipe: str) -> Mapping[str, Any]:
+    """Import a recipe and call it. Raises: InvalidRuntime; TransformFailed if the user's code raises."""
+    module, _, name = recipe.rpartition(":")
+    function: Callable[[], Any] | None
+    try:
+        function = getattr(_import_module(module), name, None)
+        arguments = function() if callable(function) else None
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise TransformFailed(f"--recipe {recipe} raised {type(error).__name__}: {error}") from error
+    except SystemExit as error:
+        raise TransformFailed(
+            f"--recipe {recipe} ended its process (SystemExit: {error}): its module is imported, so start the "
+            "training below `if __name__ == '__main__':`"
+        ) from error
+    if not isinstance(arguments, Mapping):
+        problem = (
+            "there is no such function" if function is None else f"it returned {type(arguments).__name__}"
+        )
+        raise InvalidRuntime(
+            f"--recipe {recipe}: {problem}; name a function without arguments that returns the Loader's arguments, "
+            "such as {'decode': True, 'transform': augment}"
+        )
+    return arguments
+
+
+def load_tokenizers(recipe: str) -> Mapping[str, Any]:
+    """Return field -> tokenizer by the function `tokenizers` beside a recipe.
+
+    Raises: InvalidRuntime; TransformFailed if the user's code raises.
+    """
+    function = getattr(_import_module(recipe.rpartition(":")[0]), "tokenizers", None)
+    if not callable(function):
+        return {}
+    try:
+        by_field = function()
+    except Exception as error:
+        raise TransformFailed(
+            f"tokenizers() of --recipe {recipe} raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(by_field, Mapping):
+        raise InvalidRuntime(
+            f"tokenizers() of --recipe {recipe} returned {type(by_field).__name__}; return a dict "
+            "of field -> tokenizer with decode(list of ids), such as {'tokens.npy': tokenizer}"
+        )
+    return by_field
+
+
+@cache  # running a file twice would make other classes of the same names
+def _import_module(module: str) -> Any:
+    if not module.endswith(".py"):
+        sys.path.insert(0, os.getcwd())  # as python -m does: a train.py beside the caller
+        return importlib.import_module(module)
+    path = Path(module)
+    if not path.is_file():
+        raise InvalidRuntime(f"--recipe {module}: there is no such file; {FORM}")
+    sys.path.insert(0, str(path.resolve().parent))  # as python does: modules beside it
+    names, folder = [path.stem], path.resolve().parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if len(names) > 1:  # in a package: relative imports work as with `python -m`
+        sys.path.insert(0, str(folder))
+        return importlib.import_module(".".join(names))
+    name = path.stem if path.stem not in sys.modules else f"penstock_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # its name ends in .py
+    assert spec.loader is not None
+    imported = importlib.util.module_from_spec(spec)
+    sys.modules[name] = imported  # pickled functions find their module here
+    spec.loader.exec_module(imported)
+    return imported
+
+
+def serve_recipe(
+    pipe: Connection, root: loader.Root, recipe: str, quiet: bool, viewer: int, patience_s: float
+) -> None:
+    """Answer requests until the pipe closes or the viewer's process ends.
+
+    patience_s: seconds of retries against a failing store, less than the viewer's limit.
+    """
+    with suppress(OSError):
+        os.setpgid(0, 0)  # one group with all that it starts, to end them together
+    # Not SIG_IGN: processes that it starts would inherit it.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    Watch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
+    _print_to(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
+    # As in torch's DataLoader workers: threads that join after each small operation take twenty times as long
+    # on a busy machine. The recipe, or the environment, may ask for more.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Each request touches a new batch: page faults at 4 KiB would take longer than filling it.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    try:
+        replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
+    except PenstockError as error:
+        pipe.send_bytes(_pickled(False, error))
+        return
+    pipe.send_bytes(_pickled(True, None))
+    with suppress(EOFError, OSError):  # the viewer is gone
+        while True:
+            verb, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the viewer
+            try:
+                with tried_while(lambda spent_s: spent_s < patience_s):
+                    answer = _pickled(True, getattr(replays, verb)(*arguments))
+            except PenstockError as error:
+                answer = _pickled(False, error)
+            except Exception as error:  # noqa: BLE001 - of the user's code: shown in place of its value
+                answer = _pickled(False, TransformFailed(f"{type(error).__name__}: {error}"))
+            pipe.send_bytes(answer)
+            del answer
+            if verb in ("batch", "part"):
+                release_memory()
+    replays.close()
+
+
+def _pickled(answered: bool, value: object) -> bytes:
+    if isinstance(value, BaseException):
+        value = _plain(value)
+    try:
+        return pickle.dumps((answered, value), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # noqa: BLE001 - of the user's classes
+        text = f"a value of the transform cannot leave its process: {type(error).__name__}: {error}"
+        return pickle.dumps((False, TransformFailed(text)))
+
+
+def _plain(error: BaseException) -> BaseException:
+    """Return the error without its causes, whose classes only the recipe may define."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _print_to(file: int) -> None:
+    os.dup2(file, 1)
+    os.dup2(file, 2)
 
 
 class RecipeProcess:
-    """A `Replayer` through a recipe, in a process of its own. Thread-safe."""
+    """A `Replayer` that runs a recipe in a separate process. Thread-safe."""
 
     def __init__(
         self,
@@ -44,17 +190,16 @@ class RecipeProcess:
         quiet: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """recipe: "module:function" or "file.py:function", of no arguments. Raises: InvalidRuntime for another form.
+        """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for another form.
 
-        quiet: True drops the text that it prints; else it goes to stderr. outage: of the root's store, shared with
-        others that ask it.
+        quiet: True drops its output; else it goes to stderr. outage: of the root's store.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
             raise InvalidRuntime(f"--recipe {recipe!r}; {FORM}")
         self.recipe = recipe
         self.n_answers = 0
-        """Questions that were answered: a value that failed before may be had by now."""
+        """Requests answered: a value that failed before may succeed now."""
         self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
@@ -65,22 +210,26 @@ class RecipeProcess:
         atexit.register(self.stop)
 
     def start(self) -> None:
-        """Spawn the process, unless it lives, and wait for it. Raises: errors of the recipe; WorkerFailed."""
+        """Spawn the process unless it lives. Raises: errors of the recipe; WorkerFailed."""
         with self._lock:
             if self._process is None or not self._process.is_alive():
-                self._started()
+                self._start_process()
 
     @property
     def starting_s(self) -> float | None:
-        """Seconds since the process was spawned, while it imports the recipe's module; None at other times."""
+        """Seconds since the spawn, while the recipe's module is imported; else None."""
         at = self._starting_at
         return None if at is None else time.monotonic() - at
 
     def slot(
-        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
+        self,
+        setting: Setting,
+        step: int,
+        slot: int,
+        take: Take[SlotValues, T],
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a slot, in the process."""
-        return cast(T, self._ask("slot", setting, step, slot, take, told))
+        return cast(T, self._request("slot", setting, step, slot, take, digests))
 
     def batch(
         self,
@@ -89,10 +238,9 @@ class RecipeProcess:
         rank: int,
         world_size: int,
         take: Take[BatchValues, T],
-        told: Sequence[Told] = (),
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a rank's part of a step, in the process."""
-        return cast(T, self._ask("batch", setting, step, rank, world_size, take, told))
+        return cast(T, self._request("batch", setting, step, rank, world_size, take, digests))
 
     def part(
         self,
@@ -101,47 +249,45 @@ class RecipeProcess:
         rank: int,
         world_size: int,
         take: Take[PartValues, T],
-        told: Sequence[Told] = (),
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a rank's part of a step, slot by slot, in the process."""
-        return cast(T, self._ask("part", setting, step, rank, world_size, take, told))
+        return cast(T, self._request("part", setting, step, rank, world_size, take, digests))
 
     def functions(self, setting: Setting) -> Functions:
-        """Return facts of the recipe's decoders and transforms."""
-        found = self._functions.get(setting)
-        if found is None:  # of the process's life: its modules are imported once
-            found = self._functions[setting] = cast(Functions, self._ask("functions", setting))
-        return found
+        functions = self._functions.get(setting)
+        if functions is None:  # constant for the process's life: it imports its modules once
+            functions = self._functions[setting] = cast(Functions, self._request("functions", setting))
+        return functions
 
     def stop(self) -> None:
-        """Kill the process, and start none any more. Does not wait, so that a signal's handler may call it."""
+        """Kill the process for good. Does not wait: a signal handler may call it."""
         self._stopped = True
         self._kill()
 
     def close(self) -> None:
-        """End the process: a question that it is at fails."""
+        """End the process; a request in progress fails."""
         self.stop()
         atexit.unregister(self.stop)
         with self._lock:
             self._end()
 
-    def _ask(self, verb: str, *given: object) -> object:
+    def _request(self, verb: str, *arguments: object) -> object:
         with self._lock:
-            return self._outage.ask(lambda: self._asked(verb, given))
+            return self._outage.ask(lambda: self._exchange(verb, arguments))
 
-    def _asked(self, verb: str, given: tuple[object, ...]) -> object:
+    def _exchange(self, verb: str, arguments: tuple[object, ...]) -> object:
         try:
             pipe = self._pipe if self._process is not None and self._process.is_alive() else None
-            pipe = pipe or self._started()
-            pipe.send_bytes(pickle.dumps((verb, given)))
+            pipe = pipe or self._start_process()
+            pipe.send_bytes(pickle.dumps((verb, arguments)))
             answered, value = self._answer(pipe, self._limit_s)
         except (EOFError, OSError) as error:
             self._end()
             raise WorkerFailed(
-                f"the process of --recipe {self.recipe} died while it made a {verb}; the next question "
+                f"the process of --recipe {self.recipe} died while making a {verb}; the next request "
                 "starts another"
             ) from error
-        except BaseException:  # Ctrl-C, too: the answer would be taken for that of the next question
+        except BaseException:  # Ctrl-C, too: the next request would receive this answer
             self._end()
             raise
         self.n_answers += answered
@@ -149,25 +295,25 @@ class RecipeProcess:
             raise cast(BaseException, value)
         return value
 
-    def _started(self) -> Connection:
+    def _start_process(self) -> Connection:
         self._starting_at = time.monotonic()
         try:
-            return self._spawned()
+            return self._spawn()
         finally:
             self._starting_at = None
 
-    def _spawned(self) -> Connection:
+    def _spawn(self) -> Connection:
         self._end()
         self._functions.clear()
         if self._is_stopped():
-            raise WorkerFailed(f"the process of --recipe {self.recipe} is ended, as the viewer is")
+            raise WorkerFailed(f"the process of --recipe {self.recipe} ended with the viewer")
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(
             target=serve_recipe,
             args=(theirs, self._root, self.recipe, self._quiet, os.getpid(), self._limit_s / 2),
-        )  # no daemon: those may start no processes. `stop` at exit ends it
-        # Ctrl-C goes to every process of the terminal: this one hears it only once it can pass over it.
+        )  # not a daemon, which may start no processes. `stop` at exit ends it
+        # Ctrl-C goes to every process of the terminal: this one unblocks it once it has a handler.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -182,8 +328,8 @@ class RecipeProcess:
         except (EOFError, OSError) as error:
             self._end()
             raise WorkerFailed(
-                f"the process of --recipe {self.recipe} died while it was started: importing the module, or calling "
-                "the function, ended it. Its output may say more; the next question starts another"
+                f"the process of --recipe {self.recipe} died while starting: importing the module, or calling "
+                "the function, ended it. Check its output; the next request starts another"
             ) from error
         if not answered:
             self._end()
@@ -191,36 +337,34 @@ class RecipeProcess:
         return ours
 
     def _answer(self, pipe: Connection, limit_s: float) -> tuple[bool, object]:
-        """Return (True, value) or (False, error). Raises: EOFError; WorkerFailed past the limit."""
         assert self._process is not None
         until = time.monotonic() + limit_s
-        while not pipe.poll(min(LOOK_S, max(0.0, until - time.monotonic()))):
+        while not pipe.poll(min(CHECK_S, max(0.0, until - time.monotonic()))):
             if not self._process.is_alive() and not pipe.poll():
                 raise EOFError
             if time.monotonic() >= until:
                 self._end()
                 raise WorkerFailed(
-                    f"--recipe {self.recipe} gave no answer in {limit_s:g} s; its process was ended, and the next "
-                    "question starts another. Stored and decoded values are shown without it"
+                    f"--recipe {self.recipe} did not answer in {limit_s:g} s; its process was ended, and the next "
+                    "request starts another. Stored and decoded values are shown without it"
                 )
         data = pipe.recv_bytes()
         try:
-            return cast(tuple[bool, object], pickle.loads(data))  # noqa: S301 - of our own process
+            return cast(tuple[bool, object], pickle.loads(data))  # noqa: S301 - from our own process
         except Exception as error:  # noqa: BLE001 - a class of the recipe's module, which is not imported here
-            told = f"a value of the transform cannot leave its process: {type(error).__name__}: {error}"
-            return False, TransformFailed(told)
+            text = f"a value of the transform cannot leave its process: {type(error).__name__}: {error}"
+            return False, TransformFailed(text)
 
     def _is_stopped(self) -> bool:
         return self._stopped
 
     def _kill(self) -> None:
-        """Kill the process, and those that it started: they are of one group."""
         process = self._process
         if process is None or process.pid is None:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()  # before it has made the group
+        process.kill()  # in case it has not made the group yet
 
     def _end(self) -> None:
         if self._pipe is not None:

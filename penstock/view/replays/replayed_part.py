@@ -1,4 +1,4 @@
-"""A rank's part of a step, slot by slot: of its values one slot's are in memory, whatever the number of slots."""
+"""A rank's part of a step, slot by slot: only one slot's values are in memory at a time."""
 
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -18,30 +18,29 @@ from ...units import length
 from .replayed_values import TakeValues
 from .token_texts import TokenTexts
 
-MOST_SOUND_BYTES = 2**26
-"""Bytes of samples that are decoded of a sound without a recipe, 4 a sample: 17 minutes at 16 kHz."""
+MOST_AUDIO_BYTES = 2**26
+"""Bytes of samples decoded per audio without a recipe, 4 a sample: 17 minutes at 16 kHz."""
 
 
-class SoundStarts:
-    """Decoders of sounds up to a limit, which note the values that they cut, as long as these live. Thread-safe."""
+class AudioStarts:
+    """Audio decoders up to a limit; they note the values that they cut, while these live. Thread-safe."""
 
     def __init__(self) -> None:
         self.notes: dict[int, str] = {}
-        """`id` of a value that was cut -> its length in words."""
+        """`id` of a cut value -> text with its length."""
 
     def decoders(self, plan: loader.Plan) -> dict[str, Decoder]:
-        """Return field -> decoder, of the fields of a plan that are sounds."""
+        """Return field -> decoder, for the audio fields of a plan."""
         fields = dict.fromkeys(field for view in stored_views(plan) for field in view.fields)
-        sounds = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
-        return dict.fromkeys(sounds, self.start)
+        audio = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
+        return dict.fromkeys(audio, self.start)
 
     def cut(self, decoded: Mapping[str, Any]) -> dict[str, str]:
-        """Return field -> length of what was decoded, in words, of the values of a sample that were cut."""
+        """Return field -> length text, for the cut values of a sample."""
         return {name: self.notes[id(value)] for name, value in decoded.items() if id(value) in self.notes}
 
     def start(self, data: Buffer, rng: object) -> Any:
-        """Return the beginning of a sound: a decoder."""
-        samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_SOUND_BYTES)
+        samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_AUDIO_BYTES)
         if not whole:
             self.notes[id(samples)] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
             finalize(samples, self.notes.pop, id(samples)).atexit = False
@@ -49,7 +48,7 @@ class SoundStarts:
 
 
 class ReplayedPart:
-    """A `PartValues` that is made as it is asked for."""
+    """A `PartValues` that decodes on demand."""
 
     crc32c: Mapping[str, int]
     digest: int
@@ -62,38 +61,36 @@ class ReplayedPart:
         place: tuple[int, int, int],
         framework: str,
         tokenizers: Mapping[str, Any],
-        sounds: SoundStarts,
+        audio_starts: AudioStarts,
         settled: bool | None,
     ) -> None:
-        """place: step, rank and world size. tokenizers: as of `Replays`. settled: answer of `Replay.settle`."""
-        self._replay, self._tokenizers, self._sounds = replay, tokenizers, sounds
+        """place: step, rank and world size. tokenizers: as in `Replays`. settled: result of `Replay.settle`."""
+        self._replay, self._tokenizers, self._audio_starts = replay, tokenizers, audio_starts
         self.cut: dict[int, Mapping[str, str]] = {}
         (self.step, self.rank, self.world_size), self.settled = place, settled
-        mine = rank_slice(replay.plan.batch_size(self.step), *place[1:])
-        self.first_slot, n = mine.start, mine.stop - mine.start
+        part_slice = rank_slice(replay.plan.batch_size(self.step), *place[1:])
+        self.first_slot, n = part_slice.start, part_slice.stop - part_slice.start
         self._columns = SlotColumns(n, framework)
         self._sources = replay.slots(*place).source.tolist()
 
     def source(self, slot: int) -> str:
-        """Return the source of a slot of the part."""
         return str(self._replay.plan.source_names[self._sources[slot]])
 
     def names(self) -> list[str]:
-        """Return every field, in the order in which the samples brought them up."""
         return self._columns.names
 
     def each(self, take: TakeValues) -> None:
-        """Give the values of every slot to `take`: those that take memory as they are made, then the others."""
+        """Pass the values of every slot to `take`: large ones first."""
         texts = TokenTexts(self._tokenizers)
 
-        def taken(slot: int, sample: dict[str, Any]) -> None:
+        def add_values(slot: int, sample: dict[str, Any]) -> None:
             values = self._columns.add(slot, sample)
-            if cut := self._sounds.cut(sample):
+            if cut := self._audio_starts.cut(sample):
                 self.cut[slot] = cut
             if slot >= 0:
                 take(slot, values, texts(values))
 
-        batch = self._replay.each(self.step, taken, self.rank, self.world_size)
+        batch = self._replay.each(self.step, add_values, self.rank, self.world_size)
         for slot, values in self._columns.numbers().items():
             take(slot, values, texts(values))
         self.digest, self.ids, self.crc32c = batch.digest, batch.ids, self._columns.crcs()
@@ -102,15 +99,14 @@ class ReplayedPart:
         }
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return the CRC-32C of some values of a slot: those of columns are joined from them."""
         return self._columns.crcs_of(slot, sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Give the values of some slots to `take` once more: each is made as a part of its own."""
+        """Pass the values of some slots again; each is replayed as its own part."""
         n = self._replay.plan.batch_size(self.step)
         for slot in range(len(self._sources)):
             if slot in slots:
-                with suppress(Corrupt):  # it could be read a moment ago
+                with suppress(Corrupt):  # it was readable a moment ago
                     self._replay.each(self.step, partial(self._alone, slot, take), self.first_slot + slot, n)
 
     def _alone(self, slot: int, take: TakeValues, _: int, sample: dict[str, Any]) -> None:

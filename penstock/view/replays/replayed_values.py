@@ -1,4 +1,4 @@
-"""Values of one slot and of a rank's batch, and functions that are carried out where they are."""
+"""Values of a slot and of a rank's batch, and functions that run where the values are."""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,30 +6,30 @@ from typing import Any, Protocol, TypeVar
 
 import loader
 from loader.dataset.shards.address import SampleAddress
-from loader.run.trail.tensor_crcs import tensor_crcs
+from loader.run.trail.slot_columns import tensor_crcs
 
-from .picture_placement import Placement
+from .image_placement import Placement
 
 V = TypeVar("V")
 T = TypeVar("T")
 Take = Callable[["loader.Plan", V], T]
-"""Function of a plan and of values, for the part of them that is wanted. One for a `RecipeProcess` can be pickled."""
-Told = tuple[int, int, int, int]
-"""A part of a step on a trail: (rank, world size, digest, substituted slots), as `Replay.settle` takes it."""
+"""Function of a plan and values that returns the needed part. One for a `RecipeProcess` must be picklable."""
+PartDigest = tuple[int, int, int, int]
+"""A part of a step on a trail: (rank, world size, digest, substituted slots), for `Replay.settle`."""
 Texts = Mapping[str, Mapping[int, str]]
-"""Field -> token -> its text, of the fields that the recipe has a tokenizer for."""
+"""Field -> token -> its text, for fields with a tokenizer in the recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A plan, and the options of a training that change what a look at it makes."""
+    """A plan, and the options of a training that change its replayed values."""
 
     plan: str
-    """Hash of the plan."""
+    """Plan hash."""
     framework: str = "numpy"
     """Library of the arrays."""
     epochs: int | None = None
-    """`epochs` of the Loader, behind which slots are padding."""
+    """`epochs` of the Loader; later slots are padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,9 +39,9 @@ class SlotValues:
     step: int
     """Global step."""
     slot: int
-    """Number of the slot in the global batch."""
+    """Global slot."""
     source: str
-    """Name of the plan's source."""
+    """Source in the plan."""
     epoch: int
     """Epoch of the source."""
     position: int
@@ -49,35 +49,35 @@ class SlotValues:
     attempt: int
     """0, or the number of the substitute."""
     address: SampleAddress
-    """Place of the sample's bytes; a packed sequence has no fields."""
+    """Location of the sample's bytes; a packed sequence has no fields."""
     decoded: Mapping[str, Any] = field(repr=False)
-    """Field -> value before the transform; empty where the sample cannot be read."""
+    """Field -> value before the transform; empty if the sample is unreadable."""
     trained: Mapping[str, Any] = field(repr=False)
-    """Field -> value after the transform; empty where there is none."""
+    """Field -> value after the transform; empty without one."""
     draws: tuple[str, ...] = ()
-    """Draws of the transform from the sample's generator, in words."""
+    """Random draws of the transform from the sample's generator, as text."""
     repeats: bool = True
-    """True where a second run of the transform gave the same values."""
+    """True if a second run of the transform gave equal values."""
     error: str = ""
-    """The reason why `decoded` or `trained` is empty."""
+    """Why `decoded` or `trained` is empty."""
     settled: bool | None = True
-    """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
+    """True if the substitutions of the run are known; False or None as `Replay.settle`."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """Field of `trained` that holds a picture -> its place in the decoded picture of that name."""
+    """Image field of `trained` -> its position in the decoded image."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
     restored: Mapping[str, str] = field(default_factory=dict)
-    """Field of `decoded` -> text of its tokens, decoded at once without special ones."""
+    """Field of `decoded` -> text of all its tokens, without special ones."""
     cut: Mapping[str, str] = field(default_factory=dict)
-    """Field whose beginning alone was decoded -> its length in words."""
+    """Partly decoded field -> length text."""
 
 
 TakeValues = Callable[[int, Mapping[str, Any], Texts], None]
-"""Function of a slot of a part, from 0, of values of some of its fields, and of the texts of their tokens."""
+"""Function of a slot of a part (from 0), values of some of its fields, and texts of their tokens."""
 
 
 class PartValues(Protocol):
-    """A rank's part of a step, of which the values of one slot are in memory at a time."""
+    """A rank's part of a step, with the values of one slot in memory at a time."""
 
     @property
     def step(self) -> int:
@@ -93,7 +93,7 @@ class PartValues(Protocol):
 
     @property
     def first_slot(self) -> int:
-        """Number of the first slot in the global batch."""
+        """First slot in the global batch."""
 
     @property
     def settled(self) -> bool | None:
@@ -101,7 +101,7 @@ class PartValues(Protocol):
 
     @property
     def digest(self) -> int:
-        """As in `BatchValues`; known after `each`, as all that follow."""
+        """As in `BatchValues`. This and the following are known after `each`."""
 
     @property
     def crc32c(self) -> Mapping[str, int]:
@@ -113,26 +113,26 @@ class PartValues(Protocol):
 
     @property
     def errors(self) -> Mapping[int, str]:
-        """Slot of the global batch -> the reason why its sample cannot be read any more."""
+        """Slot of the global batch -> why its sample is unreadable."""
 
     @property
     def cut(self) -> Mapping[int, Mapping[str, str]]:
-        """Slot of the part -> field whose beginning alone was decoded -> its length in words."""
+        """Slot of the part -> partly decoded field -> length text."""
 
     def source(self, slot: int) -> str:
-        """Return the source of a slot of the part that `each` gives."""
+        """Return the source of a slot of the part."""
 
     def names(self) -> list[str]:
-        """Return every field, in the order in which the samples brought them up."""
+        """Return every field, in order of first appearance."""
 
     def each(self, take: TakeValues) -> None:
-        """Give the values of every slot to `take`, those of a slot at once or in two calls. None is kept."""
+        """Pass the values of every slot to `take`, in one or two calls per slot."""
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return field -> CRC-32C of some values that `each` gave of a slot, as `tensor_crcs`."""
+        """Return field -> CRC-32C of values of a slot, as `tensor_crcs`."""
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Give the values of some slots once more: those that take memory."""
+        """Pass the large values of some slots again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,78 +142,75 @@ class BatchValues:
     step: int
     """Global step."""
     rank: int
-    """Data-parallel rank."""
+    """Rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """Number of the first slot in the global batch."""
+    """First slot, over all ranks."""
     digest: int
-    """64-bit digest of the samples that were read."""
+    """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
     """Field -> CRC-32C of its column, as a trail records it."""
     ids: list[tuple[str, str] | None]
     """(source, key) per slot; None at padding."""
     slots: list[Mapping[str, Any]] = field(repr=False)
-    """Per slot, field -> its value after the transform, a view of the batch's; empty at padding."""
+    """Per slot, field -> value after the transform, a view of the batch's; empty at padding."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """Slot of the global batch -> the reason why its sample cannot be read any more."""
+    """Slot of the global batch -> why its sample is unreadable."""
     settled: bool | None = True
-    """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
+    """True if the substitutions of the run are known; False or None as `Replay.settle`."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
     cut: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Slot of the part -> field whose beginning alone was decoded -> its length in words: of none, of a whole batch."""
+    """As in `PartValues`; empty."""
 
     def source(self, slot: int) -> str:
         """Return the source of a slot of the part; "" at padding."""
-        who = self.ids[slot]
-        return who[0] if who else ""
+        sample_id = self.ids[slot]
+        return sample_id[0] if sample_id else ""
 
     def names(self) -> list[str]:
-        """Return every field, in the order in which the slots have them."""
         return list(dict.fromkeys(name for sample in self.slots for name in sample))
 
     def each(self, take: TakeValues) -> None:
-        """Give the values of every slot to `take`."""
         self.again(range(len(self.slots)), take)
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return field -> CRC-32C of values."""
         return tensor_crcs(sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Give the values of some slots to `take`."""
         for slot, sample in enumerate(self.slots):
             if slot in slots:
                 take(slot, sample, self.texts)
 
 
 def itself(plan: "loader.Plan", values: V) -> V:
-    """Return the values: a `Take` of everything."""
+    """Return the values unchanged."""
     return values
 
 
 def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
-    """Return the values, with arrays for tensors: to read a pickled tensor is to import torch."""
+    """Return the values with arrays for tensors: unpickling a tensor imports torch."""
     decoded, trained = (
-        {name: _alone(value) for name, value in sample.items()} for sample in (values.decoded, values.trained)
+        {name: _detached(value) for name, value in sample.items()}
+        for sample in (values.decoded, values.trained)
     )
     return replace(values, decoded=decoded, trained=trained)
 
 
 def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
-    """Return the values as arrays, each with memory of its own: a view of a tensor travels with its whole batch."""
+    """Return the values as separate arrays: pickling a view of a tensor would pickle its batch."""
     slots: list[Mapping[str, Any]] = [
-        {name: _alone(value) for name, value in sample.items()} for sample in values.slots
+        {name: _detached(value) for name, value in sample.items()} for sample in values.slots
     ]
     return replace(values, slots=slots)
 
 
-def _alone(value: Any) -> Any:
+def _detached(value: Any) -> Any:
     if not hasattr(value, "clone"):
         return value
-    alone = value.detach().clone()
+    copy = value.detach().clone()
     try:
-        return alone.numpy(force=True)
+        return copy.numpy(force=True)
     except TypeError:  # numpy has no bfloat16
-        return alone
+        return copy

@@ -10,35 +10,56 @@ from threading import RLock
 from typing import Any, Protocol
 
 import loader
+from loader.order.steps.slots import rank_slice
 from loader.run.batch.batch import Batch
 from loader.run.recipe.recipe import stored_view
-from loader.run.replay import Functions
-from loader.run.seen import Seen
+from loader.run.replay import Functions, SlotReplay
+from loader.run.trail.slot_columns import tensor_crcs
 
 from ..outage import Outage
-from .picture_placement import placements
-from .replayed_part import ReplayedPart, SoundStarts
-from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
+from .image_placement import placements
+from .replayed_part import AudioStarts, ReplayedPart
+from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take
 from .token_texts import restored_texts, token_texts
 
+
+def index_replay(plan: loader.Plan, ledger: loader.Root | None, epochs: int | None) -> loader.Replay:
+    """Return a replay that reads no media.
+
+    ledger: None applies no substitutes. epochs: as in the training's Loader.
+    """
+    return loader.Replay(
+        plan,
+        () if ledger is None else loader.read_ledger(ledger, plan),
+        decode=plan.pack is not None,
+        framework="numpy",
+        epochs=epochs,
+    )
+
+
 MOST_PLANS = 8
-"""Plans that are held open; the one that was not asked for the longest goes."""
+"""Plans held open; the least recently used one is closed first."""
 LEDGER_S = 30.0
-"""Seconds after which a plan's ledger is read again: a training may be running."""
+"""Seconds after which a plan's ledger is read again: its training may be running."""
 REREAD_S = 5.0
 """Seconds after which it is read again for a step whose substitutions it lacks."""
-_OURS = ("decode", "transform")
+_RECIPE_KEYS = ("decode", "transform")
 
 
 class Replayer(Protocol):
-    """Something that makes values as the training had them. Thread-safe."""
+    """Makes values as the training received them. Thread-safe."""
 
     def slot(
-        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
+        self,
+        setting: Setting,
+        step: int,
+        slot: int,
+        take: Take[SlotValues, T],
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a slot. told: parts of the step that a trail has; () lays all entries in.
+        """Return the result of `take` for a slot. digests: on a trail; () applies all substitutions.
 
-        Raises: InvalidRuntime for padding, or no slot of the step; errors of reading.
+        Raises: InvalidRuntime for padding or no such slot; errors of reading.
         """
 
     def batch(
@@ -48,12 +69,9 @@ class Replayer(Protocol):
         rank: int,
         world_size: int,
         take: Take[BatchValues, T],
-        told: Sequence[Told] = (),
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a rank's part of a step. told: as of `slot`.
-
-        Raises: InvalidRuntime; Corrupt; TransformFailed; errors of reading.
-        """
+        """Return the result of `take` for a rank's part of a step. Raises: InvalidRuntime; Corrupt; TransformFailed."""
 
     def part(
         self,
@@ -62,35 +80,34 @@ class Replayer(Protocol):
         rank: int,
         world_size: int,
         take: Take[PartValues, T],
-        told: Sequence[Told] = (),
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a rank's part of a step, of which it gets a slot at a time. As `batch`."""
+        """Return the result of `take` for a rank's part, which it receives slot by slot."""
 
     def functions(self, setting: Setting) -> Functions:
-        """Return facts of the decoders and transforms, as a trail's start record has them."""
+        """Return facts of the decoders and transforms, as in a trail's start record."""
 
     def close(self) -> None:
-        """Give all leases back, and end all threads."""
+        """Release all leases and end all threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayers:
-    """The ways to look at a training."""
+    """The replayers of a training."""
 
     plain: Replayer
     """Decodes by the fields' extensions, without a transform."""
     recipe: Replayer | None = None
-    """Runs the training's own functions; None where none are given."""
+    """Runs the training's own functions; None without a recipe."""
 
     def close(self) -> None:
-        """Close both."""
         self.plain.close()
         if self.recipe is not None:
             self.recipe.close()
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenReplay:
     lock: RLock
     since: float
     replay: loader.Replay | None = None
@@ -98,12 +115,11 @@ class _Open:
     dropped: bool = False
 
     def is_young(self, ledger_s: float = LEDGER_S) -> bool:
-        """Return whether its ledger is younger than so many seconds."""
         return time.monotonic() <= self.since + ledger_s
 
 
 class Replays:
-    """A `Replayer` in this process: of each setting one question after the other."""
+    """A `Replayer` in this process; requests of one setting run one after the other."""
 
     def __init__(
         self,
@@ -114,23 +130,26 @@ class Replays:
         cut: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """Take the result of a training's `recipe()`; None decodes by the fields' extensions, without a transform.
+        """Take the result of a training's `recipe()`; None decodes by extension, without a transform.
 
-        tokenizers: field -> an object whose `decode` gives the text of a list of tokens, or such a function.
-        cut: True decodes sounds to a limit. outage: of the root's store, shared with others that ask it.
+        tokenizers: field -> object with `decode(ids)`, or a function. cut: True limits audio.
         """
         self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
-        self._sounds, self._cut = SoundStarts(), cut
-        self._recipe = {name: value for name, value in (recipe or {}).items() if name in _OURS}
-        self._open: OrderedDict[Setting, _Open] = OrderedDict()
+        self._audio_starts, self._cut = AudioStarts(), cut
+        self._recipe = {name: value for name, value in (recipe or {}).items() if name in _RECIPE_KEYS}
+        self._open: OrderedDict[Setting, _OpenReplay] = OrderedDict()
         self._lock = RLock()
 
     def slot(
-        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
+        self,
+        setting: Setting,
+        step: int,
+        slot: int,
+        take: Take[SlotValues, T],
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a slot, with the places of its pictures."""
-        with self.settled(setting, step, told) as (replay, settled):
+        with self.settled_replay(setting, step, digests) as (replay, settled):
             values = _slot_values(replay.slot(step, slot))
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
             view = stored_view(replay.plan.sources[values.source].view)
@@ -140,7 +159,7 @@ class Replays:
                 texts=texts,
                 restored=restored_texts(self._tokenizers, values.decoded, facts),
                 settled=settled,
-                cut=self._sounds.cut(values.decoded),
+                cut=self._audio_starts.cut(values.decoded),
             )
             return take(replay.plan, more)
 
@@ -151,10 +170,9 @@ class Replays:
         rank: int,
         world_size: int,
         take: Take[BatchValues, T],
-        told: Sequence[Told] = (),
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a rank's part of a step."""
-        with self.settled(setting, step, told) as (replay, settled):
+        with self.settled_replay(setting, step, digests) as (replay, settled):
             values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
             texts = token_texts(self._tokenizers, values.slots)
             return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
@@ -166,68 +184,65 @@ class Replays:
         rank: int,
         world_size: int,
         take: Take[PartValues, T],
-        told: Sequence[Told] = (),
+        digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return what `take` makes of a rank's part of a step, slot by slot."""
-        with self.settled(setting, step, told) as (replay, settled):
+        with self.settled_replay(setting, step, digests) as (replay, settled):
             place = step, rank, world_size
-            part = ReplayedPart(replay, place, setting.framework, self._tokenizers, self._sounds, settled)
+            part = ReplayedPart(
+                replay, place, setting.framework, self._tokenizers, self._audio_starts, settled
+            )
             return take(replay.plan, part)
 
     def functions(self, setting: Setting) -> Functions:
-        """Return facts of the decoders and transforms."""
-        with self.using(setting) as replay:
+        with self.open_replay(setting) as replay:
             return replay.functions()
 
     def close(self) -> None:
-        """Give all leases back, and end all threads. What is in use is closed by its user."""
+        """Release all leases and end all threads. A replay in use is closed by its user."""
         with self._lock:
             while self._open:
                 self._drop(self._open.popitem()[1])
 
     @contextmanager
-    def settled(
-        self, setting: Setting, step: int, told: Sequence[Told]
+    def settled_replay(
+        self, setting: Setting, step: int, digests: Sequence[PartDigest]
     ) -> Iterator[tuple[loader.Replay, bool | None]]:
-        """Hold a replay that has the substitutions of a run at a step, and the answer of `Replay.settle`.
+        """Hold a replay with the substitutions of a run at a step, and the result of `Replay.settle`.
 
-        A training that is running may have had them after the ledger was read. Raises: errors of opening a plan.
+        A running training may have added some since the ledger was read.
         """
         ledger_s = LEDGER_S
-        if any(substituted for *_, substituted in told):
-            with self.using(setting) as replay:
-                ledger_s = REREAD_S if replay.settle(step, told) is False else LEDGER_S
-        with self.using(setting, ledger_s) as replay:
-            yield replay, replay.settle(step, told)
+        if any(substituted for *_, substituted in digests):
+            with self.open_replay(setting) as replay:
+                ledger_s = REREAD_S if replay.settle(step, digests) is False else LEDGER_S
+        with self.open_replay(setting, ledger_s) as replay:
+            yield replay, replay.settle(step, digests)
 
     @contextmanager
-    def using(self, setting: Setting, ledger_s: float = LEDGER_S) -> Iterator[loader.Replay]:
-        """Hold the replay of a setting, which nobody else has meanwhile. Raises: errors of opening a plan.
-
-        ledger_s: seconds after which its ledger is too old.
-        """
+    def open_replay(self, setting: Setting, ledger_s: float = LEDGER_S) -> Iterator[loader.Replay]:
+        """Hold the replay of a setting exclusively. ledger_s: maximal age of its ledger."""
         with self._lock:
-            found = self._open.pop(setting, None)
-            if found is not None and not found.is_young(ledger_s):
-                self._drop(found)
-                found = None
-            found = found or _Open(RLock(), time.monotonic())
-            self._open[setting] = found
-            found.users += 1
+            entry = self._open.pop(setting, None)
+            if entry is not None and not entry.is_young(ledger_s):
+                self._drop(entry)
+                entry = None
+            entry = entry or _OpenReplay(RLock(), time.monotonic())
+            self._open[setting] = entry
+            entry.users += 1
             while len(self._open) > MOST_PLANS:
                 self._drop(self._open.popitem(last=False)[1])
         try:
-            with found.lock:
-                found.replay = found.replay or self._outage.ask(lambda: self._opened(setting))
-                yield found.replay
+            with entry.lock:
+                entry.replay = entry.replay or self._outage.ask(lambda: self._new_replay(setting))
+                yield entry.replay
         finally:
             with self._lock:
-                found.users -= 1
-                if found.dropped:
-                    self._drop(found)
+                entry.users -= 1
+                if entry.dropped:
+                    self._drop(entry)
 
     def open_plan(self, plan_hash: str) -> loader.Plan:
-        """Return a saved plan, also of retired versions. Raises: as `loader.open_plan`."""
+        """Return a saved plan, even of retired versions. Raises: as `loader.open_plan`."""
         with self._lock:
             young = [
                 one for setting, one in self._open.items() if setting.plan == plan_hash and one.is_young()
@@ -237,56 +252,52 @@ class Replays:
             return known.plan
         return self._outage.ask(lambda: loader.open_plan(self._root, plan_hash, retired=True))
 
-    def _opened(self, setting: Setting) -> loader.Replay:
+    def _new_replay(self, setting: Setting) -> loader.Replay:
         plan = loader.open_plan(self._root, setting.plan, retired=True)
-        how = self._recipe
+        functions = self._recipe
         if self._cut and plan.pack is None:
-            how = {"decode": self._sounds.decoders(plan), **how}
+            functions = {"decode": self._audio_starts.decoders(plan), **functions}
         return loader.Replay(
             plan,
             loader.read_ledger(self._root, plan),
             framework=setting.framework,
             epochs=setting.epochs,
-            **how,
+            **functions,
         )
 
-    def _drop(self, one: _Open) -> None:
-        """Close a replay that is not kept any more, unless somebody uses it: then the last user does."""
-        one.dropped = True
-        if not one.users and one.replay is not None:
-            one.replay.close()
-            one.replay = None
+    def _drop(self, entry: _OpenReplay) -> None:
+        entry.dropped = True
+        if not entry.users and entry.replay is not None:
+            entry.replay.close()
+            entry.replay = None
 
 
-def _slot_values(one: Seen) -> SlotValues:
+def _slot_values(seen: SlotReplay) -> SlotValues:
     return SlotValues(
-        step=one.step,
-        slot=one.slot,
-        source=one.source,
-        epoch=one.epoch,
-        position=one.position,
-        attempt=one.attempt,
-        address=one.address,
-        decoded=one.decoded,
-        trained=one.trained,
-        draws=one.draws,
-        repeats=one.repeats,
-        error="" if one.error is None else str(one.error),
-        placements=placements(one.decoded, one.trained, one.transformed),
+        step=seen.step,
+        slot=seen.slot,
+        source=seen.source,
+        epoch=seen.epoch,
+        position=seen.position,
+        attempt=seen.attempt,
+        address=seen.address,
+        decoded=seen.decoded,
+        trained=seen.trained,
+        draws=seen.draws,
+        repeats=seen.repeats,
+        error="" if seen.error is None else str(seen.error),
+        placements=placements(seen.decoded, seen.trained, seen.transformed),
     )
 
 
 def _batch_values(replay: loader.Replay, batch: Batch, rank: int, world_size: int) -> BatchValues:
-    from loader.order.steps.slots import rank_slice
-    from loader.run.trail.tensor_crcs import tensor_crcs
-
-    mine = rank_slice(replay.plan.batch_size(batch.step), rank, world_size)
+    part_slice = rank_slice(replay.plan.batch_size(batch.step), rank, world_size)
     real = [one is not None for one in batch.ids]
     return BatchValues(
         step=batch.step,
         rank=rank,
         world_size=world_size,
-        first_slot=mine.start,
+        first_slot=part_slice.start,
         digest=batch.digest,
         crc32c=tensor_crcs(batch.fields),
         ids=batch.ids,

@@ -1,4 +1,4 @@
-"""Texts of tokens, one by one and of whole sequences, by the tokenizers of a training."""
+"""Texts of tokens, singly and as whole sequences, by the tokenizers of a training."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 MOST_TOKENS = 2**16
-"""Different tokens of a field whose text is asked for."""
+"""Different tokens of a field whose text is computed."""
 MOST_LETTERS = 200
 MOST_RESTORED = 2**20
-"""Tokens of a sequence whose text is asked for at once."""
+"""Tokens of a sequence whose text is computed at once."""
 
 
-def special_tokens(told: Mapping[str, Any]) -> dict[int, str]:
-    """Return token -> name of the special ones, of a field's facts; a writer's own may be anything that JSON holds."""
-    special = told.get("special")
+def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
+    """Return special token -> name, from a field's facts, which may hold any JSON."""
+    special = facts.get("special")
     named = special.items() if isinstance(special, dict) else ()
     return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
 
@@ -22,12 +22,11 @@ def special_tokens(told: Mapping[str, Any]) -> dict[int, str]:
 def restored_texts(
     tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return field -> text of its tokens, decoded at once: one by one they lose blanks and halves of letters.
+    """Return field -> text of all its tokens at once, without special ones.
 
-    Special tokens, of the field's facts and of `all_special_ids` of its tokenizer, are left out. A sequence that the
-    tokenizer refuses has no text. facts: field -> its facts.
+    Single tokens lose blanks and parts of characters. A rejected sequence has no text.
     """
-    found = {}
+    out = {}
     for field in tokenizers.keys() & sample.keys():
         ids = np.asarray(sample[field])
         if ids.dtype.kind in "iu" and ids.size <= MOST_RESTORED:
@@ -35,21 +34,19 @@ def restored_texts(
             plain = [token for token in ids.reshape(-1).tolist() if token not in special]
             text = _decoded(tokenizers[field], plain)
             if text is not None:
-                found[field] = text
-    return found
+                out[field] = text
+    return out
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
-    """Return the special ids that the tokenizers of transformers tell."""
     ids = getattr(tokenizer, "all_special_ids", ())
     return {one for one in ids if isinstance(one, int)} if isinstance(ids, list | tuple) else set()
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
-    """Return the text of tokens; None where the tokenizer refuses them."""
     try:
         return str(getattr(tokenizer, "decode", tokenizer)(ids))
-    except Exception:  # noqa: BLE001 - of the user's code: of any type
+    except Exception:  # noqa: BLE001 - the user's code may raise any type
         return None
 
 
@@ -61,28 +58,24 @@ def token_texts(
 
 
 class TokenTexts:
-    """Texts of the tokens of samples, each token's asked for once.
-
-    A token that its tokenizer refuses has no text: it may lie outside the vocabulary, which the viewer is to show.
-    """
+    """Texts of tokens, each computed once. A token that its tokenizer rejects has none."""
 
     def __init__(self, tokenizers: Mapping[str, Any]) -> None:
         self._tokenizers = tokenizers
         self._known: dict[str, dict[int, str | None]] = {field: {} for field in tokenizers}
 
     def __call__(self, *samples: Mapping[str, Any]) -> dict[str, dict[int, str]]:
-        """Return field -> token -> text of the tokens in these samples."""
         return {field: self._texts(field, samples) for field in self._tokenizers}
 
     def _texts(self, field: str, samples: Iterable[Mapping[str, Any]]) -> dict[int, str]:
         arrays = [np.asarray(sample[field]) for sample in samples if field in sample]
         ids = [np.unique(one) for one in arrays if one.dtype.kind in "iu"]
-        known, found = self._known[field], {}
+        known, out = self._known[field], {}
         for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS] if ids else ():
             if token not in known and len(known) < MOST_TOKENS:
                 text = _decoded(self._tokenizers[field], [token])
                 known[token] = None if text is None else text[:MOST_LETTERS]
             text = known.get(token)
             if text is not None:
-                found[token] = text
-        return found
+                out[token] = text
+        return out

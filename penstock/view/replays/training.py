@@ -1,4 +1,4 @@
-"""A training to look back on: a run with its trail, or a saved plan alone."""
+"""A training of the past: a run with its trail, or a saved plan."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,9 +22,8 @@ from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.start_record import Start
 from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
 
-from .metrics_file import MetricsFile
-from .note_spread import Spread, spread_of
-from .replayed_values import Setting, Told
+from .metrics_file import MetricsFile, Spread, spread_of
+from .replayed_values import PartDigest, Setting
 from .replays import Replays
 
 if TYPE_CHECKING:
@@ -32,30 +31,29 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MOST_DIGITS = 18
-"""Digits of a step: those of any that 64 bits hold."""
-_TOLD = ("rank", "world_size", "digest", "substituted")
+"""Digits of a step that always fit into 64 bits."""
+_DIGEST_COLUMNS = ("rank", "world_size", "digest", "substituted")
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 
 class Training:
-    """A run, or a plan; its answers need indexes alone. Thread-safe."""
+    """A run, or a plan; its answers need only indexes. Thread-safe."""
 
     root: loader.Root
-    """Root that has the plan, and the trail."""
+    """Root with the plan and the trail."""
     name: str
     """Run, or hash of the plan."""
     trail: "loader.RunTrail | None"
     """Trail of the run; None without one."""
     stale: str = ""
-    """The reason why the trail may have grown since it was read; "" where it was just read."""
+    """Why the trail may have grown since it was read; "" if it was just read."""
 
     def __init__(
         self, root: loader.Root, name: str, replays: Replays | None = None, metrics: MetricsFile | None = None
     ) -> None:
-        """Open a run by what it left, or a plan by its hash. Raises: InvalidName; errors of reading.
+        """Open a run by its records, or a plan by its hash. Raises: InvalidName; errors of reading.
 
-        replays: shared with other trainings, and closed by their owner; None makes some of its own.
-        metrics: of the training, from a file of another tool.
+        replays: shared, closed by their owner; None opens new ones. metrics: from a file.
         """
         self.root, self.name = root, name
         self.trail, self._file = self._read(None), metrics
@@ -63,15 +61,15 @@ class Training:
         self._replays: Replays = replays or self._own  # type: ignore[assignment]
 
     def refreshed(self) -> "Training":
-        """Return this training, or one with the steps that were recorded since."""
+        """Return this training, or a copy with the steps recorded since."""
         trail = self._read(self.trail)
         if trail is self.trail:
             return self
-        made = copy(self)
-        made.trail = trail
+        newer = copy(self)
+        newer.trail = trail
         for name in ("metrics", "charted", "spreads", "_numbers", "_starts"):
-            made.__dict__.pop(name, None)
-        return made
+            newer.__dict__.pop(name, None)
+        return newer
 
     def _read(self, known: "loader.RunTrail | None") -> "loader.RunTrail | None":
         if not _PLAN.fullmatch(self.name):
@@ -80,9 +78,9 @@ class Training:
         return None
 
     def setting(self, step: int, *, recipe: bool) -> Setting:
-        """Return the plan and the options under which a step was trained.
+        """Return the plan and the options of a step.
 
-        recipe: True where the training's functions are at hand. Else arrays are numpy's, unless there was no transform.
+        recipe: False uses numpy, unless there was no transform.
         """
         start = self.start(step)
         if start is None:
@@ -91,7 +89,7 @@ class Training:
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
     def start(self, step: int) -> Start | None:
-        """Return the start under which a step was done last, or the steps before it; None without a trail."""
+        """Return the last start of a step, or of the steps before it; None without a trail."""
         if self.trail is None or not self.trail.starts:
             return None
         stop = int(np.searchsorted(self._numbers, step + 1))
@@ -100,94 +98,82 @@ class Training:
         last = self._tries(int(self._numbers[stop - 1]))
         return self._starts[last["start"][last["at_us"].arg_max()]]  # type: ignore[index]
 
-    def using(self, step: int) -> AbstractContextManager[loader.Replay]:
-        """Hold a replay of the plan of a step, for its slots and digests. Raises: errors of opening."""
-        return self._replays.using(self._planned(step))
+    def open_replay(self, step: int) -> AbstractContextManager[loader.Replay]:
+        """Hold a replay of the plan of a step, for slots and digests."""
+        return self._replays.open_replay(self._planned(step))
 
     def _planned(self, step: int) -> Setting:
-        """Return the plan of a step, and its options for slots and digests alone."""
         start = self.start(step)
         return Setting(plan=self.plan_hash(step), epochs=None if start is None else start.epochs)
 
     @contextmanager
-    def settled(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
-        """Hold a replay that has the substitutions of this run, and not of others of its plan, at a step.
-
-        rank, world_size: as of `told`.
-        """
-        told = self.told(step, rank, world_size)
-        with self._replays.settled(self._planned(step), step, told) as (replay, _):
+    def settled_replay(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
+        """Hold a replay with only this run's substitutions at a step."""
+        digests = self.part_digests(step, rank, world_size)
+        with self._replays.settled_replay(self._planned(step), step, digests) as (replay, _):
             yield replay
 
-    def told(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[Told, ...]:
-        """Return what the trail has of a step, for `Replay.settle`: of a rank's part, or else of all recorded ranks.
-
-        Of a step that was done more than once the last time counts, and none of it with another plan.
-        """
+    def part_digests(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[PartDigest, ...]:
+        """Return the trail's last digests of a step and plan: of one part, or of all recorded ranks."""
         if self.trail is None:
             return ()
-        last: dict[tuple[int, int], Told] = {}
-        for _, *one in self._rows(step).select("at_us", *_TOLD).sort("at_us").iter_rows():
-            last.pop((one[0], one[1]), None)
-            last[one[0], one[1]] = one[0], one[1], one[2], one[3]
+        last: dict[tuple[int, int], PartDigest] = {}
+        for _, *row in self._frame(step).select("at_us", *_DIGEST_COLUMNS).sort("at_us").iter_rows():
+            last.pop((row[0], row[1]), None)
+            last[row[0], row[1]] = row[0], row[1], row[2], row[3]
         if (rank, world_size) in last:
             return (last[rank, world_size],)
         newest = next(reversed(last.values()), None)
         return tuple(one for one in last.values() if newest is not None and one[1] == newest[1])
 
     def plan(self, step: int) -> loader.Plan:
-        """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
-        with self.using(step) as replay:
+        with self.open_replay(step) as replay:
             return replay.plan
 
     def plan_hash(self, step: int) -> str:
-        """Return the hash of the plan of a step. Raises: InvalidPlan; errors of reading."""
+        """Return the hash of the plan of a step. Raises: InvalidPlan."""
         start = self.start(step)
         if start is not None:
             return str(start.plan)
         return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
 
     def plans(self, before: int) -> dict[str, int]:
-        """Return the hash of each plan that steps 0 ... before - 1 were trained under, and one of these steps."""
+        """Return plan hash -> one of its steps, for steps 0 ... before - 1."""
         if self.trail is None or not self.trail.starts:
             return {self.plan_hash(before - 1): before - 1} if before else {}
-        found = {self.plan_hash(0): 0}
+        plans = {self.plan_hash(0): 0}
         if len(self._starts) > 1:
             tries = self.trail.steps.select("step", "at_us", "start").sort("step", "at_us")
             last = tries.unique("step", keep="last", maintain_order=True)
             steps = last.unique("start", keep="first", maintain_order=True).select("step", "start")
-            found |= {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
-        return found
+            plans |= {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
+        return plans
 
     def versions(self, start: Start) -> tuple[str, ...]:
-        """Return the names of the versions that a start's plan reads. Raises: InvalidPlan; errors of opening."""
         plan = self._replays.open_plan(start.plan)
         views = [getattr(one.view, "version", None) for one in plan.sources.values()]
         return tuple(dict.fromkeys(one.name for one in views if one is not None))
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
-        """Return the slots of a rank's part, the substitutes that this run had laid in."""
-        with self.settled(step, rank, world_size) as replay:
+        """Return the slots of a rank's part, with the substitutes of this run."""
+        with self.settled_replay(step, rank, world_size) as replay:
             return replay.slots(step, rank, world_size)
 
     def digest(self, step: int, rank: int, world_size: int) -> int:
-        """Return the digest of a rank's part, made anew from indexes."""
-        with self.settled(step, rank, world_size) as replay:
+        """Return the digest of a rank's part, recomputed from indexes."""
+        with self.settled_replay(step, rank, world_size) as replay:
             return replay.digest(step, rank, world_size)
 
     def functions(self, step: int) -> Functions:
         """Return facts of the decoders, without a recipe."""
-        with self.using(step) as replay:
+        with self.open_replay(step) as replay:
             return replay.functions()
 
-    def recorded(self, step: int) -> list[Row]:
-        """Return the rows of a step under its plan, by rank and time; none where nothing is recorded.
+    def rows(self, step: int) -> list[Row]:
+        """Return the trail's rows of a step under its last plan, by rank and time."""
+        return [] if self.trail is None else self._frame(step).to_dicts()
 
-        A step that was done again under another plan has other samples: its earlier rows tell nothing of them.
-        """
-        return [] if self.trail is None else self._rows(step).to_dicts()
-
-    def _rows(self, step: int) -> "pl.DataFrame":
+    def _frame(self, step: int) -> "pl.DataFrame":
         tries = self._tries(step)
         plans = {one: self._starts[one].plan for one in set(tries["start"])}
         if len(set(plans.values())) < 2:
@@ -196,14 +182,13 @@ class Training:
         return tries.filter(tries["start"].is_in([one for one, plan in plans.items() if plan == now]))
 
     def _tries(self, step: int) -> "pl.DataFrame":
-        """Return all rows of a step."""
         assert self.trail is not None
         first, stop = np.searchsorted(self._numbers, [step, step + 1]).tolist()
         return self.trail.steps[first:stop]
 
     def notes(self, step: int) -> dict[str, float]:
-        """Return the notes of a step, as its first recorded rank had them last, and the metrics."""
-        rows = self.recorded(step)
+        """Return the metrics of a step: of its first recorded rank, then the file's."""
+        rows = self.rows(step)
         more = {} if self.metrics is None else self.metrics.at(step)
         own = [row for row in rows if row["rank"] == rows[0]["rank"]]
         return {
@@ -214,29 +199,29 @@ class Training:
         } | more
 
     def largest(self, step: int) -> dict[int, dict[str, float]]:
-        """Return slot -> note per sample -> value, of the slots that are among the step's largest."""
-        found: dict[int, dict[str, float]] = {}
-        for row in self.recorded(step):
-            for one in row["largest"] or ():
-                found.setdefault(one["slot"], {})[one["note"]] = float(one["value"])
-        return found
+        """Return slot -> metric -> value, for the slots with the step's largest values."""
+        by_slot: dict[int, dict[str, float]] = {}
+        for row in self.rows(step):
+            for entry in row["largest"] or ():
+                by_slot.setdefault(entry["slot"], {})[entry["note"]] = float(entry["value"])
+        return by_slot
 
     @cached_property
     def spreads(self) -> Mapping[str, Spread]:
-        """Note -> the spread of its values over all recorded steps."""
+        """Metric -> spread of its values over all recorded steps."""
         if self.charted is None:
             return {}
         return {name: spread_of(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
 
     @cached_property
     def metrics(self) -> MetricsFile | None:
-        """Metrics of the training from a file, beside the notes of its trail; None without one."""
+        """Metrics of the training from a file; None without one."""
         known = () if self.trail is None else self.trail.notes
-        return None if self._file is None else self._file.beside(known)
+        return None if self._file is None else self._file.named_apart(known)
 
     @cached_property
     def charted(self) -> "loader.RunTrail | None":
-        """The trail with the metrics as notes; steps that only these have are rows of one rank. None without both."""
+        """The trail with the file's metrics, each step of which is a row of one rank; None without both."""
         if self.metrics is None:
             return self.trail
         import polars as pl
@@ -259,28 +244,30 @@ class Training:
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
     def are_recorded(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [n]: whether the trail or the metrics have each of some steps."""
-        found = np.isin(steps, self._numbers)
+        """Return bool [n]: whether the trail or the metrics have each step."""
+        recorded = np.isin(steps, self._numbers)
         return (
-            found if self.metrics is None else found | np.isin(steps, self.metrics.frame["step"].to_numpy())
+            recorded
+            if self.metrics is None
+            else recorded | np.isin(steps, self.metrics.frame["step"].to_numpy())
         )
 
     def untrained(self, step: int) -> str:
-        """Return the reason why nothing says that a step was trained; "" where the trail or the metrics have it."""
+        """Return why no record shows that a step was trained; "" if one does."""
         if self.are_recorded(np.array([step]))[0]:
             return ""
         if self.trail is None:
-            return f"no trail says that a training ran step {step}"
+            return f"no trail shows that a training ran step {step}"
         if not len(self._numbers):
             return f"step {step} was not trained: the trail of {self.name} has no step"
         first, last = int(self._numbers[0]), self.last_step
         if step > last:
             return f"step {step} was not trained: the trail of {self.name} ends at step {last}"
         where = f"it begins at step {first}" if step < first else "it has a gap there"
-        return f"the trail of {self.name} does not say that step {step} was trained: {where}"
+        return f"the trail of {self.name} does not show that step {step} was trained: {where}"
 
     def missing(self, what: str) -> str:
-        """Return the reason why something is not recorded, and the remedy."""
+        """Return why something is not recorded, and the remedy."""
         if self.trail is None:
             return (
                 f"a plan has no record of {what}: train with Loader(plan, trail=loader.Trail(root, run=...))"
@@ -288,7 +275,6 @@ class Training:
         return f"the trail of {self.name} has no record of {what}"
 
     def close(self) -> None:
-        """Give all leases back, but those of shared replays."""
         if self._own is not None:
             self._own.close()
 
@@ -304,7 +290,7 @@ class Training:
 
 
 def _is_file(text: str) -> bool:
-    with suppress(OSError):  # a name that is too long for one
+    with suppress(OSError):  # the name is too long
         return Path(text).is_file()
     return False
 
@@ -317,7 +303,7 @@ def _no_steps() -> "pl.DataFrame":
 
 
 def crcs(row: Row) -> dict[str, int]:
-    """Return field -> recorded CRC-32C of a row; nothing where it has none."""
+    """Return field -> recorded CRC-32C of a row; empty without any."""
     return {
         name.removeprefix(CRC): int(value)
         for name, value in row.items()
@@ -325,17 +311,17 @@ def crcs(row: Row) -> dict[str, int]:
     }
 
 
-def where(root: loader.Root, text: str) -> tuple[str, int | None]:
-    """Return (run or plan hash, step or None) of `run`, `run@step`, a plan's hash or a file with a state.
+def run_and_step(root: loader.Root, text: str) -> tuple[str, int | None]:
+    """Return (run or plan hash, step or None) from `run`, `run@step`, a plan's hash or a state file.
 
-    A file is the JSON of `Loader.state_dict()`, or holds one under "loader". Its last step is the one before the state.
-    Raises: InvalidRuntime; errors of `loader.plan_of`.
+    A state file holds `Loader.state_dict()` as JSON, possibly under "loader". Raises: InvalidRuntime; errors of
+    `plan_of`.
     """
     if _is_file(text):
         body = parse_json_object(Path(text).read_bytes())
         state = body.get("loader", body)
-        found = loader.plan_of(root, state).hash
-        return found, max(0, int(state["step"]) - 1) if "step" in state else None
+        plan_hash = loader.plan_of(root, state).hash
+        return plan_hash, max(0, int(state["step"]) - 1) if "step" in state else None
     name, at, step = text.rpartition("@")
     if not at:
         return text, None

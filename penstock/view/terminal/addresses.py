@@ -1,36 +1,35 @@
-"""Addresses of the viewer's pages, as the web has them: a run, a step, a slot, a version, a sample, a difference."""
+"""Addresses of the viewer's pages, as on the web."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RootPlace:
+class RootPage:
     """The first page: trainings and datasets."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The page above; None for none."""
+    def parent(self) -> "PageAddress | None":
+        """The page above; None without one."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlace:
+class RunPage:
     """A training."""
 
     run: str
     """Run, or hash of a plan."""
     unusual: int = 0
-    """Place of the first unusual step that is listed."""
+    """Index of the first unusual step listed."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The first page."""
-        return RootPlace()
+    def parent(self) -> "PageAddress | None":
+        return RootPage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgainstPlace:
-    """A training held against another."""
+class ComparisonPage:
+    """Comparison of two trainings."""
 
     run: str
     """First run."""
@@ -38,13 +37,12 @@ class AgainstPlace:
     """Second run."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The first run."""
-        return RunPlace(run=self.run)
+    def parent(self) -> "PageAddress | None":
+        return RunPage(run=self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlace:
+class WindowPage:
     """Consecutive steps of a training."""
 
     run: str
@@ -55,13 +53,12 @@ class WindowPlace:
     """Last step."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The run."""
-        return RunPlace(run=self.run)
+    def parent(self) -> "PageAddress | None":
+        return RunPage(run=self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlace:
+class StepPage:
     """A rank's part of a step."""
 
     run: str
@@ -69,92 +66,87 @@ class StepPlace:
     step: int
     """Global step."""
     rank: int | None = None
-    """Data-parallel rank; None for one that is recorded."""
+    """Data-parallel rank; None for a recorded one."""
     world_size: int | None = None
-    """Number of ranks; None for that of the record."""
+    """Number of ranks; None for the recorded number."""
     slot: int | None = None
     """Slot with the cursor; None for the first."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The run."""
-        return RunPlace(run=self.run)
+    def parent(self) -> "PageAddress | None":
+        return RunPage(run=self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPlace:
+class SlotPage:
     """One slot of a step."""
 
-    step: StepPlace
-    """The part of the step that it was opened from."""
+    step: StepPage
+    """Part of the step that it was opened from."""
     slot: int
-    """Number of the slot in the global batch."""
+    """Global slot."""
     explain: bool = False
-    """True to begin with the way back of its sample."""
-    asked: str | None = None
-    """Run from which on runs that are not open are asked for the sample; None asks none of them."""
+    """True to open its provenance first."""
+    search_from: str | None = None
+    """Run from which on unopened runs are searched for the sample; None searches none."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The step, with the cursor at this slot."""
+    def parent(self) -> "PageAddress | None":
         at = self.step
-        return StepPlace(run=at.run, step=at.step, rank=at.rank, world_size=at.world_size, slot=self.slot)
+        return StepPage(run=at.run, step=at.step, rank=at.rank, world_size=at.world_size, slot=self.slot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionPlace:
+class VersionPage:
     """A page of a version's samples."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
-    """Number of the version."""
+    """Version number."""
     where: str = ""
     """SQL expression of the filter; "" for none."""
     sort: str = ""
-    """SQL expression of the order; "" for the version's own."""
+    """SQL expression of the order; "" for the version's order."""
     first: int = 0
-    """Place of the first sample shown, among those found."""
+    """Index of the first sample shown, among the matches."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The first page."""
-        return RootPlace()
+    def parent(self) -> "PageAddress | None":
+        return RootPage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePlace:
+class SamplePage:
     """A sample of a version."""
 
-    version: VersionPlace
-    """The page of the version that it was opened from."""
+    version: VersionPage
+    """Page of the version that it was opened from."""
     ordinal: int
-    """Number of the sample in the version."""
-    asked: str | None = None
-    """Run from which on runs that are not open are asked for the sample; None asks none of them."""
+    """Number in the version."""
+    search_from: str | None = None
+    """As in `SlotPage`."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The page of the version."""
+    def parent(self) -> "PageAddress | None":
         return self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DifferencePlace:
+class DifferencePage:
     """The difference of two versions of a dataset."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
     """Number of the first version."""
     other: int
     """Number of the second version."""
 
     @property
-    def parent(self) -> "Place | None":
-        """The second version."""
-        return VersionPlace(dataset=self.dataset, number=self.other)
+    def parent(self) -> "PageAddress | None":
+        return VersionPage(dataset=self.dataset, number=self.other)
 
 
-RunPages = RunPlace | AgainstPlace | WindowPlace | StepPlace | SlotPlace
-Place = RootPlace | RunPages | VersionPlace | SamplePlace | DifferencePlace
+TrainingPages = RunPage | ComparisonPage | WindowPage | StepPage | SlotPage
+PageAddress = RootPage | TrainingPages | VersionPage | SamplePage | DifferencePage

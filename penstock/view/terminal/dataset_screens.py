@@ -1,4 +1,4 @@
-"""Pages of datasets in a terminal: the first page, a version with its samples, a sample, a difference of versions."""
+"""Pages of datasets in a terminal: the first page, a version, a sample, a difference of versions."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
@@ -10,27 +10,31 @@ from loader.errors import Corrupt, InvalidRuntime, MissingDependency
 
 from ...text import clean
 from ...units import number, size
-from ..inspect.difference import Difference, difference
 from ..inspect.plain_text import facet_line
-from ..inspect.root_record import RootRecord, root_record
 from ..inspect.sample_record import SampleRecord, sample_record, stored_sample
-from ..inspect.version_record import GridRow, VersionRecord, version_record
+from ..inspect.version_record import (
+    Difference,
+    GridRow,
+    RootRecord,
+    VersionRecord,
+    difference,
+    root_record,
+    version_record,
+)
 from ..kinds.kind import Media
 from ..raw_source import RawObject
-from ..samples.shown_values import facts_of
-from .addresses import DifferencePlace, Place, RootPlace, RunPlace, SamplePlace, VersionPlace
-from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
-from .dialogs import Asking
-from .record_screen import PlaceList, RecordScreen, heading, line
-from .sample_relations import raw_of, raw_widgets, relations
+from ..shown_values import facts_of
+from .addresses import DifferencePage, PageAddress, RootPage, RunPage, SamplePage, VersionPage
+from .record_screen import LinkList, RecordScreen, heading, line, raw_of, raw_widgets, relations
+from .widgets import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid, InputDialog
 
 CARDS = 24
-"""Samples of a page."""
+"""Samples per page."""
 SAMPLE_ROWS = 14
-"""Rows of a picture of a sample's field."""
+"""Rows of an image of a sample's field."""
 RAW_LINES = 12
 """Lines of a raw object's value."""
-PICTURE_WORDS = (
+IMAGE_EXTENSIONS = (
     "jpg",
     "jpeg",
     "png",
@@ -48,163 +52,152 @@ PICTURE_WORDS = (
     "opus",
     "m4a",
 )
-"""Last words of fields of which a card shows a picture, those first that are tried first."""
+"""Extensions of fields with an image on a card, tried in this order."""
 
 
 class RootScreen(RecordScreen):
     """The first page: trainings and datasets."""
 
-    place: RootPlace
+    page: RootPage
 
-    def asked(self) -> RootRecord:
-        """Return the root's runs and versions."""
+    def load_record(self) -> RootRecord:
         return root_record(self.data.root)
 
     def title_of(self, record: RootRecord) -> str:
-        """Return the root."""
         return f"penstock {record.root}"
 
     def widgets(self, record: RootRecord) -> Iterable[Widget]:
-        """Yield a list of pages."""
-        yield PlaceList(self._rows(record))
+        yield LinkList(self._rows(record))
 
-    def _rows(self, record: RootRecord) -> Iterable[tuple[str, Place | None]]:
-        yield "Trainings" if record.runs else "No training has left a trail here", None
+    def _rows(self, record: RootRecord) -> Iterable[tuple[str, PageAddress | None]]:
+        yield "Trainings" if record.runs else "No training has recorded a trail here", None
         for run in record.runs:
-            yield f"  {clean(run, 200)}", RunPlace(run=run)
+            yield f"  {clean(run, 200)}", RunPage(run=run)
         for dataset, versions in sorted(record.datasets.items()):
             yield dataset, None
-            for at, one in enumerate(versions):
-                retired = "  retired" if one.retired else ""
+            for at, version in enumerate(versions):
+                retired = "  retired" if version.retired else ""
                 yield (
-                    f"  {dataset}@{one.number}{retired}",
-                    VersionPlace(dataset=dataset, number=one.number),
+                    f"  {dataset}@{version.number}{retired}",
+                    VersionPage(dataset=dataset, number=version.number),
                 )
                 if at + 1 < len(versions):
                     before = versions[at + 1].number
-                    since = DifferencePlace(dataset=dataset, number=before, other=one.number)
+                    since = DifferencePage(dataset=dataset, number=before, other=version.number)
                     yield f"    changes since {dataset}@{before}", since
 
-    def shown(self) -> None:
-        """Put the cursor into the list."""
-        self.query_one(PlaceList).focus()
+    def focus_content(self) -> None:
+        self.query_one(LinkList).focus()
 
     def command(self) -> str:
-        """Return the verb that lists datasets."""
         return self.viewer.command("ls")
 
 
 class _Version(NamedTuple):
-    """A version, and what its cards show."""
+    """A version, and the content of its cards."""
 
     record: VersionRecord
     """The version."""
     shown: tuple[GridRow, ...]
     """Samples of this page."""
     pictures: dict[int, Media | None]
-    """Ordinal -> its picture."""
+    """Ordinal -> its image."""
 
 
 class VersionScreen(RecordScreen):
     """A version, and a page of its samples."""
 
-    place: VersionPlace
+    page: VersionPage
     BINDINGS: ClassVar[list[Any]] = [Binding("slash", "filter", "filter")]
 
-    def asked(self) -> _Version:
-        """Return the record, and pictures of the samples that are shown."""
-        at = self.place
+    def load_record(self) -> _Version:
+        at = self.page
         version = self.data.version(at.dataset, at.number)
         record = version_record(version, where=at.where, sort=at.sort, first=at.first)
         shown = record.rows[:CARDS]
         pictures = {}
         for row in shown:
-            field = next((one for word in PICTURE_WORDS for one in row.fields if _word(one) == word), None)
+            field = next((one for word in IMAGE_EXTENSIONS for one in row.fields if _word(one) == word), None)
             if field is not None and self.viewer.pictures != "none":
                 pictures[row.ordinal] = self._thumbnail(version, row.ordinal, field)
         return _Version(record, shown, pictures)
 
     def _thumbnail(self, version: Any, ordinal: int, field: str) -> Media | None:
-        """Return a picture of stored bytes; None for those that cannot be read, which the sample's page tells."""
         try:
             data = stored_sample(version, ordinal, field)
         except (Corrupt, InvalidRuntime, MissingDependency):
             return None
         return self.thumbnail(data[field], facts_of(data, field, version), CARD_COLUMNS - 1, PICTURE_ROWS)
 
-    def title_of(self, found: _Version) -> str:
-        """Return the version and its number of samples."""
-        record = found.record
+    def title_of(self, page: _Version) -> str:
+        record = page.record
         excluded = f", {record.n_excluded:,} excluded" if record.n_excluded else ""
         return f"{record.dataset}@{record.number}: {record.n_samples:,} samples{excluded}"
 
-    def widgets(self, found: _Version) -> Iterable[Widget]:
-        """Yield the filter, the samples and the columns."""
-        record = found.record
-        until = record.first + len(found.shown)
-        told = f"{record.n_found:,} found" + (f", {record.first + 1:,} to {until:,} shown" if until else "")
+    def widgets(self, page: _Version) -> Iterable[Widget]:
+        record = page.record
+        until = record.first + len(page.shown)
+        summary = f"{record.n_found:,} found" + (
+            f", {record.first + 1:,} to {until:,} shown" if until else ""
+        )
         yield line(
-            told
+            summary
             + (f"; where {record.where}" if record.where else "")
             + (f"; sort {record.sort}" if record.sort else "")
         )
-        cards = [self._card(row, found.pictures.get(row.ordinal)) for row in found.shown]
+        cards = [self._card(row, page.pictures.get(row.ordinal)) for row in page.shown]
         yield CardGrid(cards, self.app.size.width)
         yield heading("Columns")
         for facet in record.facets:
             yield line(facet_line(facet))
 
     def _card(self, row: GridRow, media: Media | None) -> Card:
-        told = [f"{name} {value}" for name, value in row.told.items()]
-        lines = [str(row.ordinal), clean(row.key, 80), *told, *row.fields]
+        columns = [f"{name} {value}" for name, value in row.columns.items()]
+        lines = [str(row.ordinal), clean(row.key, 80), *columns, *row.fields]
         picture = self.picture(media, CARD_COLUMNS - 1, PICTURE_ROWS)
-        return Card(row.ordinal, f"{self.place.dataset}@{self.place.number}", row.key, lines, picture)
+        return Card(row.ordinal, f"{self.page.dataset}@{self.page.number}", row.key, lines, picture)
 
-    def shown(self) -> None:
-        """Put the cursor onto the first sample."""
+    def focus_content(self) -> None:
         cards = self.query_one(CardGrid).cards
         (cards[0] if cards else self.query_one("#body")).focus(scroll_visible=False)
 
-    def chosen(self) -> tuple[str, str] | None:
-        """Return the sample of the card with the cursor."""
+    def selected_sample(self) -> tuple[str, str] | None:
         card = self.focused
         return (card.version, card.key) if isinstance(card, Card) else None
 
     def on_card_opened(self, event: Card.Opened) -> None:
-        """Open the sample."""
-        self.viewer.open(SamplePlace(version=self.place, ordinal=event.card.number))
+        self.viewer.open(SamplePage(version=self.page, ordinal=event.card.number))
 
     def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
-        """Open the page of samples before or after."""
-        first = self.place.first + (CARDS if event.by > 0 else -CARDS)
+        first = self.page.first + (CARDS if event.by > 0 else -CARDS)
         if (
             self.record is not None
             and 0 <= max(0, first) < self.record.record.n_found
-            and first != self.place.first
+            and first != self.page.first
         ):
             self._page(first=max(0, first))
 
     def action_explain(self) -> None:
-        """Open the sample, whose page has its provenance."""
+        """Open the sample, whose page shows its provenance."""
         card = self.focused
         if isinstance(card, Card):
-            self.viewer.open(SamplePlace(version=self.place, ordinal=card.number))
+            self.viewer.open(SamplePage(version=self.page, ordinal=card.number))
 
     def action_filter(self) -> None:
-        """Ask for a filter and an order."""
-        at = self.place
+        at = self.page
         self.app.push_screen(
-            Asking("Samples, by SQL expressions", {"where": at.where, "sort": at.sort}), self._filtered
+            InputDialog("Samples, by SQL expressions", {"where": at.where, "sort": at.sort}),
+            self._apply_filter,
         )
 
-    def _filtered(self, given: dict[str, str] | None) -> None:
-        if given is not None:
-            self._page(where=given["where"].strip(), sort=given["sort"].strip())
+    def _apply_filter(self, answers: dict[str, str] | None) -> None:
+        if answers is not None:
+            self._page(where=answers["where"].strip(), sort=answers["sort"].strip())
 
     def _page(self, *, where: str | None = None, sort: str | None = None, first: int = 0) -> None:
-        at = self.place
+        at = self.page
         self.viewer.open(
-            VersionPlace(
+            VersionPage(
                 dataset=at.dataset,
                 number=at.number,
                 where=at.where if where is None else where,
@@ -214,79 +207,75 @@ class VersionScreen(RecordScreen):
         )
 
     def command(self) -> str:
-        """Return the verb that shows the version."""
-        return self.viewer.command("show", f"{self.place.dataset}@{self.place.number}")
+        return self.viewer.command("show", f"{self.page.dataset}@{self.page.number}")
 
 
 class _Sample(NamedTuple):
-    """A sample, and what its page shows."""
+    """A sample, and the content of its page."""
 
     record: SampleRecord
     """The sample."""
     pictures: dict[str, Media | None]
-    """Field -> its picture."""
+    """Field -> its image."""
     raw: RawObject | None
-    """Its raw object; None where none is on record."""
+    """Its raw object; None if not recorded."""
 
 
 class SampleScreen(RecordScreen):
     """A sample of a version."""
 
-    place: SamplePlace
+    page: SamplePage
     BINDINGS: ClassVar[list[Any]] = [
-        Binding("left", "walk(-1)", "sample before"),
-        Binding("right", "walk(1)", "sample after"),
+        Binding("left", "walk(-1)", "previous sample"),
+        Binding("right", "walk(1)", "next sample"),
     ]
 
-    def asked(self) -> _Sample:
-        """Return the record, its raw object, and a picture of each field that can be read."""
-        at = self.place.version
+    def load_record(self) -> _Sample:
+        at = self.page.version
         version = self.data.version(at.dataset, at.number)
-        record = sample_record(version, self.place.ordinal, self.data.asked(self.place.asked))
+        record = sample_record(version, self.page.ordinal, self.data.run_search(self.page.search_from))
         pictures = {}
-        for one in record.fields:
-            if one.decoded is not None:
-                data = stored_sample(version, record.ordinal, one.field)
-                facts = facts_of(data, one.field, version)
-                pictures[one.field] = self.thumbnail(data[one.field], facts, self.app.size.width, SAMPLE_ROWS)
+        for field in record.fields:
+            if field.decoded is not None:
+                data = stored_sample(version, record.ordinal, field.field)
+                facts = facts_of(data, field.field, version)
+                pictures[field.field] = self.thumbnail(
+                    data[field.field], facts, self.app.size.width, SAMPLE_ROWS
+                )
         return _Sample(record, pictures, raw_of(self, record, SAMPLE_ROWS))
 
-    def title_of(self, found: _Sample) -> str:
-        """Return version, number and key."""
-        record = found.record
+    def title_of(self, page: _Sample) -> str:
+        record = page.record
         return (
             f"{record.dataset}@{record.number} sample {record.ordinal} of {record.n_samples:,}: {record.key}"
         )
 
-    def widgets(self, found: _Sample) -> Iterable[Widget]:
-        """Yield the raw object, fields, edits, look-alikes, columns and provenance."""
-        record, pictures = found.record, found.pictures
-        if found.raw is not None:
-            yield from raw_widgets(self, found.raw, SAMPLE_ROWS, RAW_LINES)
+    def widgets(self, page: _Sample) -> Iterable[Widget]:
+        record, pictures = page.record, page.pictures
+        if page.raw is not None:
+            yield from raw_widgets(self, page.raw, SAMPLE_ROWS, RAW_LINES)
         yield from (line(f"! {mark.text}", bad=True) for mark in record.marks)
-        for one in record.fields:
-            yield heading(f"{one.field}  {size(one.nbytes)}, CRC-32C {one.crc32c}")
-            if one.error:
-                yield line(clean(one.error, 400), bad=True)
-            picture = self.picture(pictures.get(one.field), self.app.size.width - 4, SAMPLE_ROWS)
+        for field in record.fields:
+            yield heading(f"{field.field}  {size(field.nbytes)}, CRC-32C {field.crc32c}")
+            if field.error:
+                yield line(clean(field.error, 400), bad=True)
+            picture = self.picture(pictures.get(field.field), self.app.size.width - 4, SAMPLE_ROWS)
             if picture is not None:
                 yield picture
-            if one.decoded is not None:
-                yield from (line(f"! {mark.text}", bad=True) for mark in one.decoded.marks)
-                yield from (line(text) for text in one.decoded.lines)
-        yield from relations(record, self.place.version, self.place)
-        for name, table in (("Columns", record.columns), ("The way back", record.provenance)):
+            if field.decoded is not None:
+                yield from (line(f"! {mark.text}", bad=True) for mark in field.decoded.marks)
+                yield from (line(text) for text in field.decoded.lines)
+        yield from relations(record, self.page.version, self.page)
+        for name, table in (("Columns", record.columns), ("Provenance", record.provenance)):
             if table:
                 yield heading(name)
                 yield from (line(f"{key:<20} {clean(value, 300)}") for key, value in sorted(table.items()))
 
-    def chosen(self) -> tuple[str, str] | None:
-        """Return this sample."""
-        at = self.place.version
+    def selected_sample(self) -> tuple[str, str] | None:
+        at = self.page.version
         return None if self.record is None else (f"{at.dataset}@{at.number}", self.record.record.key)
 
-    def explained(self) -> list[str]:
-        """Return the provenance columns, and the places of the fields."""
+    def provenance_lines(self) -> list[str]:
         if self.record is None:
             return []
         record = self.record.record
@@ -300,13 +289,11 @@ class SampleScreen(RecordScreen):
         ]
 
     def action_walk(self, by: int) -> None:
-        """Open the sample before or after."""
-        if self.record is not None and 0 <= self.place.ordinal + by < self.record.record.n_samples:
-            self.viewer.open(SamplePlace(version=self.place.version, ordinal=self.place.ordinal + by))
+        if self.record is not None and 0 <= self.page.ordinal + by < self.record.record.n_samples:
+            self.viewer.open(SamplePage(version=self.page.version, ordinal=self.page.ordinal + by))
 
     def command(self) -> str:
-        """Return the verb that excludes the sample."""
-        at = self.place.version
+        at = self.page.version
         key = "KEY" if self.record is None else self.record.record.key
         return self.viewer.command("exclude", "--reason", "R", "--by", "WHO", names=(at.dataset, key))
 
@@ -314,19 +301,16 @@ class SampleScreen(RecordScreen):
 class DifferenceScreen(RecordScreen):
     """The difference of two versions."""
 
-    place: DifferencePlace
+    page: DifferencePage
 
-    def asked(self) -> Difference:
-        """Return the difference."""
-        at = self.place
+    def load_record(self) -> Difference:
+        at = self.page
         return difference(self.data.version(at.dataset, at.number), self.data.version(at.dataset, at.other))
 
     def title_of(self, record: Difference) -> str:
-        """Return the names of both."""
         return f"{record.counts.a} to {record.counts.b}"
 
     def widgets(self, record: Difference) -> Iterable[Widget]:
-        """Yield counts, groups and columns that differ, and samples of one version alone."""
         counts = record.counts
         for name, (a, b) in (
             ("samples", counts.samples),
@@ -341,18 +325,17 @@ class DifferenceScreen(RecordScreen):
             )
         yield from (line(f"column {name} differs") for name in sorted(counts.columns))
         for name, n, rows, version in (
-            (counts.a, record.n_left_out, record.left_out, self.place.number),
-            (counts.b, record.n_added, record.added, self.place.other),
+            (counts.a, record.n_left_out, record.left_out, self.page.number),
+            (counts.b, record.n_added, record.added, self.page.other),
         ):
-            listed = f", of which {len(rows)} are listed" if n > len(rows) else ""
-            yield heading(f"{n:,} samples that only {name} has{listed}")
-            page = VersionPlace(dataset=self.place.dataset, number=version)
+            listed = f", the first {len(rows)} listed" if n > len(rows) else ""
+            yield heading(f"{n:,} samples only in {name}{listed}")
+            page = VersionPage(dataset=self.page.dataset, number=version)
             if rows:
-                yield PlaceList((clean(key, 200), SamplePlace(version=page, ordinal=at)) for at, key in rows)
+                yield LinkList((clean(key, 200), SamplePage(version=page, ordinal=at)) for at, key in rows)
 
     def command(self) -> str:
-        """Return the verb that tells the difference."""
-        at = self.place
+        at = self.page
         return self.viewer.command("diff", f"{at.dataset}@{at.number}", f"{at.dataset}@{at.other}")
 
 

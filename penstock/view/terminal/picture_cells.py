@@ -1,8 +1,11 @@
-"""Pictures in a terminal: by its own protocol where it has one, else two pixels, or one of five shades, a cell."""
+"""Images in a terminal: by its own protocol, or as two pixels, or one of five shades, per cell."""
 
 import io
 import os
+import re
 import sys
+from functools import cache
+from select import select
 from typing import Any
 
 import numpy as np
@@ -14,21 +17,71 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..kinds.kind import Media
-from .terminal_answers import color_registers, has_placeholders
 
+WAIT_S = 1.0
+"""Seconds without a byte after which no answer is expected."""
+_ATTRIBUTES = re.compile(rb"\x1b\[\?[\d;]*c")
+"""Answer to the attributes query, which every terminal gives."""
+_PLACEHOLDERS = {"kitty": (0, 28), "ghostty": (1, 0)}
+"""Name -> first version that draws images at Unicode placeholders."""
 MODES = ("auto", "kitty", "sixel", "halves", "shades", "none")
-"""Ways to draw a picture. kitty, sixel: protocols; halves: two coloured pixels a cell; shades: without colours."""
-
+"""Ways to draw an image. kitty, sixel: protocols; halves: two coloured pixels per cell; shades: no colours."""
 CELL_PX = 10
-"""Pixels of a cell's width that a protocol may draw; a cell is twice as high as wide."""
+"""Pixels of a cell's width for a protocol; a cell is twice as high as wide."""
 _SHADES = " ░▒▓█"
 
 
-def chosen_mode(mode: str, *, no_color: bool) -> str:
-    """Return the mode that `auto` stands for here; others stay. Asks the terminal, so before Textual reads its keys.
+def has_placeholders() -> bool:
+    """Return whether the terminal draws images of kitty's protocol where textual-image puts them."""
+    match = re.search(r">\|(\w+)[ (](\d+)\.(\d+)", _answer("\x1b[>q"))
+    if match is None:
+        return False
+    first = _PLACEHOLDERS.get(match[1].lower())
+    return first is not None and (int(match[2]), int(match[3])) >= first
 
-    Inside tmux and screen it is `halves`: pictures by a protocol want them configured. So it is where the terminal
-    knows kitty's protocol, but is not known to draw pictures where they are put.
+
+@cache
+def color_registers() -> int | None:
+    """Return the number of colours of a sixel image, queried once; None if unknown."""
+    match = re.search(r"\[\?1;0;(\d{1,9})S", _answer("\x1b[?1;1;0S"))
+    return int(match[1]) if match else None
+
+
+def _answer(query: str) -> str:
+    """Return the terminal's answer to a query, which an attributes query follows; "" if none.
+
+    Call it before Textual reads keys, or it takes the answer for keys.
+    """
+    import termios  # only on POSIX
+    import tty
+
+    stdin, stdout = sys.__stdin__, sys.__stdout__
+    if stdin is None or stdout is None or not (stdin.isatty() and stdout.isatty()):
+        return ""
+    file = stdin.fileno()
+    before = termios.tcgetattr(file)
+    tty.setcbreak(file, termios.TCSANOW)
+    try:
+        stdout.write(f"{query}\x1b[c")
+        stdout.flush()
+        return _read(file)
+    finally:
+        termios.tcsetattr(file, termios.TCSANOW, before)
+
+
+def _read(file: int) -> str:
+    data = b""
+    while select([file], [], [], WAIT_S)[0] and (chunk := os.read(file, 4096)):
+        data += chunk
+        if end := _ATTRIBUTES.search(data):
+            return data[: end.start()].decode("ascii", "replace")
+    return ""
+
+
+def chosen_mode(mode: str, *, no_color: bool) -> str:
+    """Return the mode that `auto` stands for, or the given mode. Call it before Textual reads keys.
+
+    `halves` inside tmux and screen, and where kitty's protocol may misplace images.
     """
     if mode in ("kitty", "sixel") and sys.__stdout__ is not None:
         _ask_ahead(mode)
@@ -42,72 +95,70 @@ def chosen_mode(mode: str, *, no_color: bool) -> str:
     from textual_image import renderable
 
     known = {renderable.TGPImage: "kitty", renderable.SixelImage: "sixel"}
-    found = known.get(renderable.Image, "halves")
-    if found == "kitty" and not has_placeholders():
+    drawn = known.get(renderable.Image, "halves")
+    if drawn == "kitty" and not has_placeholders():
         return "halves"
-    _ask_ahead(found)
-    return found
+    _ask_ahead(drawn)
+    return drawn
 
 
 def _ask_ahead(mode: str) -> None:
-    """Ask the terminal all that a mode asks: later its answers would be read as keys."""
+    """Query all that a mode needs: Textual would read later answers as keys."""
     if mode in ("kitty", "sixel"):
         import textual_image.widget  # noqa: F401
     if mode == "sixel":
         color_registers()
 
 
-def pixels_asked(mode: str, columns: int, rows: int) -> int:
-    """Return the longer side in pixels of a picture that fills so many cells."""
+def pixels_needed(mode: str, columns: int, rows: int) -> int:
+    """Return the longer side in pixels of an image that fills so many cells."""
     return max(columns, 2 * rows) * (CELL_PX if mode in ("kitty", "sixel") else 1)
 
 
 def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
-    """Return a widget that shows a PNG or JPEG in at most so many cells, its shape kept."""
-    picture = Image.open(io.BytesIO(media.data), formats=("PNG", "JPEG")).convert("RGB")
-    scale = min(columns / picture.width, 2 * rows / picture.height)
-    width = max(1, round(picture.width * scale))
-    height = max(1, round(picture.height * scale / 2))
+    """Return a widget that shows a PNG or JPEG in at most so many cells."""
+    image = Image.open(io.BytesIO(media.data), formats=("PNG", "JPEG")).convert("RGB")
+    scale = min(columns / image.width, 2 * rows / image.height)
+    width = max(1, round(image.width * scale))
+    height = max(1, round(image.height * scale / 2))
     widget: Widget
     if mode in ("kitty", "sixel"):
-        widget = _drawn_by_protocol(mode, picture)
+        widget = _drawn_by_protocol(mode, image)
     else:
-        widget = CellPicture(_strips(picture, width, height, shades=mode == "shades"))
+        widget = CellPicture(_strips(image, width, height, shades=mode == "shades"))
     widget.styles.width, widget.styles.height = width, height
     return widget
 
 
-def _drawn_by_protocol(mode: str, picture: Image.Image) -> Widget:
+def _drawn_by_protocol(mode: str, image: Image.Image) -> Widget:
     if mode == "kitty":
         from textual_image.widget import TGPImage
 
-        return TGPImage(picture)
+        return TGPImage(image)
     from .sixel_picture import SixelPicture
 
-    return SixelPicture(picture)
+    return SixelPicture(image, color_registers())
 
 
 class CellPicture(Widget):
-    """A picture drawn with letters."""
+    """An image drawn with characters."""
 
     def __init__(self, strips: list[Strip]) -> None:
-        """Take the lines of the picture."""
         super().__init__()
         self._picture = strips
 
     def render_line(self, y: int) -> Strip:
-        """Return a line of cells."""
         if y < len(self._picture):
             return self._picture[y]
         return Strip.blank(self.size.width, Style())
 
 
-def _strips(picture: Image.Image, width: int, height: int, *, shades: bool) -> list[Strip]:
+def _strips(image: Image.Image, width: int, height: int, *, shades: bool) -> list[Strip]:
     if shades:
-        gray = np.asarray(picture.convert("L").resize((width, height), Image.Resampling.BOX))
+        gray = np.asarray(image.convert("L").resize((width, height), Image.Resampling.BOX))
         places = (gray.astype(int) * len(_SHADES)) // 256
         return [Strip([Segment("".join(_SHADES[at] for at in row), Style())]) for row in places]
-    pixels: Any = np.asarray(picture.resize((width, 2 * height), Image.Resampling.BOX)).tolist()
+    pixels: Any = np.asarray(image.resize((width, 2 * height), Image.Resampling.BOX)).tolist()
     return [
         Strip(
             [

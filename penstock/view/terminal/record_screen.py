@@ -1,9 +1,10 @@
-"""A page of the viewer in a terminal: its record is asked for in a thread and shown; an error stands in its place."""
+"""A page of the viewer in a terminal: a thread loads its record; an error takes its place."""
 
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, cast
 
 from textual import work
 from textual.app import ComposeResult
@@ -17,24 +18,53 @@ from textual.widgets.option_list import Option
 from loader.errors import PenstockError
 
 from ...text import clean, terminal_text
+from ...units import size
+from ..inspect.plain_text import edit_line, neighbour_line
 from ..inspect.recorded_step import failure_record, recorded_lines
+from ..inspect.sample_record import SampleRecord
+from ..inspect.slot_record import SlotRecord
 from ..kinds import kind_of
 from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
-from .addresses import Place, StepPlace
-from .dialogs import Asking, keys_dialog
-from .picture_cells import picture_widget, pixels_asked
+from ..raw_source import RawObject, raw_object
+from ..sample_relations import MOST_NEIGHBOURS, HeldSteps
+from .addresses import PageAddress, RunPage, SamplePage, SlotPage, StepPage, VersionPage
+from .picture_cells import picture_widget, pixels_needed
+from .widgets import InputDialog, keys_dialog
 
-if TYPE_CHECKING:
-    from .viewer_app import ViewerApp
+STEPS = 6
+"""Steps listed per training."""
+
+
+class Application(Protocol):
+    """The application, as its pages use it."""
+
+    data: OpenData
+    """Open data."""
+    pictures: str
+    """Mode of images."""
+    basket: dict[tuple[str, str], None]
+    """(version, key) of samples."""
+
+    def open(self, page: PageAddress) -> None: ...
+
+    def read(self, lines: Sequence[str]) -> None: ...
+
+    def toggle(self, version: str, key: str) -> str:
+        """Toggle a sample in the basket; return the new number as text."""
+
+    def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
+        """Exclude the samples of the basket; return the versions without them."""
+
+    def command(self, *words: object, names: Sequence[object] = ()) -> str: ...
 
 
 class RecordScreen(Screen[None]):
-    """A page. Classes of pages say what is asked, and how the record is shown."""
+    """A page. Subclasses load the record and show it."""
 
     DEFAULT_CSS = """
     RecordScreen #title { height: 1; background: $panel; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
-    RecordScreen #said { height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
+    RecordScreen #status { height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
     RecordScreen .line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     RecordScreen .heading { text-style: bold; margin-top: 1; }
     RecordScreen .bad { text-style: bold; color: $error; }
@@ -49,20 +79,18 @@ class RecordScreen(Screen[None]):
         Binding("question_mark", "keys", "keys"),
     ]
 
-    def __init__(self, place: Any) -> None:
-        """Take the address of the page."""
+    def __init__(self, page: Any) -> None:
         super().__init__()
-        self.place: Any = place
+        self.page: Any = page
         self.record: Any = None
-        self._asked_at = 0.0
+        self._loading_since = 0.0
 
     @abstractmethod
-    def asked(self) -> Any:
+    def load_record(self) -> Any:
         """Return the record; called in a thread. Raises: PenstockError."""
 
     @abstractmethod
-    def title_of(self, record: Any) -> str:
-        """Return the page's first line."""
+    def title_of(self, record: Any) -> str: ...
 
     @abstractmethod
     def widgets(self, record: Any) -> Iterable[Widget]:
@@ -70,82 +98,79 @@ class RecordScreen(Screen[None]):
 
     @abstractmethod
     def command(self) -> str:
-        """Return the command that tells the same."""
+        """Return the command with the same result."""
 
-    def chosen(self) -> tuple[str, str] | None:
-        """Return (version, key) of the sample that the basket takes; None for none."""
+    def selected_sample(self) -> tuple[str, str] | None:
+        """Return (version, key) of the sample for the basket; None for none."""
         return None
 
-    def explained(self) -> list[str]:
-        """Return the way back of the chosen sample; no lines for none."""
+    def provenance_lines(self) -> list[str]:
+        """Return the provenance of the selected sample; no lines for none."""
         return []
 
     @property
-    def viewer(self) -> "ViewerApp":
-        """The application."""
-        return cast("ViewerApp", self.app)
+    def viewer(self) -> Application:
+        return cast(Application, self.app)
 
     @property
     def data(self) -> OpenData:
-        """Open versions and trainings."""
         return self.viewer.data
 
     def compose(self) -> ComposeResult:
-        """Yield the first line, the content, and the last line."""
         yield Static("penstock", id="title", markup=False)
         yield VerticalScroll(Static("…", id="waiting", markup=False), id="body")
-        yield Static("? keys   q leave", id="said", markup=False)
+        yield Static("? keys   q leave", id="status", markup=False)
 
     def on_mount(self) -> None:
-        """Ask for the record. Until it is there, the page tells how long that takes."""
-        self._asked_at = time.monotonic()
-        self.set_interval(1.0, self._tell_progress)
-        self.ask()
+        """Load the record. Meanwhile the page shows the time."""
+        self._loading_since = time.monotonic()
+        self.set_interval(1.0, self._show_progress)
+        self.load()
 
-    def _tell_progress(self) -> None:
+    def _show_progress(self) -> None:
         waiting = self.query("#waiting")
         if waiting:
             state = self.data.recipe_state()
             text = f"{state}\n" if state else ""
-            waiting.first(Static).update(f"{text}… {time.monotonic() - self._asked_at:.0f} s")
+            waiting.first(Static).update(f"{text}… {time.monotonic() - self._loading_since:.0f} s")
 
     @work(thread=True, exclusive=True)
-    def ask(self) -> None:
-        """Ask for the record in a thread, and show it."""
+    def load(self) -> None:
+        """Load the record in a thread, and show it."""
         try:
-            record = self.data.answer(self.asked)
+            record = self.data.answer(self.load_record)
         except PenstockError as error:
             self.from_thread(self.fail, error)
             return
         self.from_thread(self.show, record)
 
-    def from_thread(self, function: Callable[..., Any], *given: object) -> None:
-        """Call a function where the keys are handled, and wait for it."""
-        self.app.call_from_thread(function, *given)
+    def from_thread(self, function: Callable[..., Any], *arguments: object) -> None:
+        """Call a function in the thread of the keys, and wait for it."""
+        self.app.call_from_thread(function, *arguments)
 
     async def show(self, record: Any) -> None:
-        """Show a record, unless another page is shown by now."""
+        """Show a record, unless another page is open by now."""
         if not self.is_attached:
             return
         self.record = record
         await self._fill(self.title_of(record), self.widgets(record))
-        self.shown()
+        self.focus_content()
 
-    def shown(self) -> None:
-        """Put the cursor where it belongs: the content scrolls."""
+    def focus_content(self) -> None:
+        """Focus the main widget."""
         self.query_one("#body").focus()
 
     async def fail(self, error: PenstockError) -> None:
-        """Show an error in the place of the record."""
+        """Show an error in place of the record."""
         if not self.is_attached:
             return
         record = failure_record(error)
-        told: list[Widget] = [Static(record.message, classes="bad", markup=False)]
+        widgets: list[Widget] = [Static(record.message, classes="bad", markup=False)]
         if record.advice:
-            told.append(paragraph(record.advice))
+            widgets.append(paragraph(record.advice))
         if record.recorded is not None:
-            told += [line(text) for text in recorded_lines(record.recorded)]
-        await self._fill(record.error, told)
+            widgets += [line(text) for text in recorded_lines(record.recorded)]
+        await self._fill(record.error, widgets)
         self.query_one("#body").focus()
 
     async def _fill(self, title: str, widgets: Iterable[Widget]) -> None:
@@ -156,126 +181,119 @@ class RecordScreen(Screen[None]):
 
     def say(self, text: str) -> None:
         """Show a text in the last line."""
-        self.query_one("#said", Static).update(clean(text, 300))
+        self.query_one("#status", Static).update(clean(text, 300))
 
     def picture(self, media: Media | None, columns: int, rows: int) -> Widget | None:
-        """Return a picture in at most so many cells; None where there is none, or none are drawn."""
+        """Return an image in at most so many cells; None if images are off."""
         if media is None or media.type not in ("image/png", "image/jpeg") or self.viewer.pictures == "none":
             return None
         return picture_widget(media, self.viewer.pictures, columns, rows)
 
     def thumbnail(self, value: Any, facts: Facts, columns: int, rows: int) -> Media | None:
-        """Return a picture of a value, large enough for so many cells; None where none are drawn."""
+        """Return an image of a value for so many cells; None if images are off."""
         edge = self.edge(columns, rows)
         return kind_of(value, facts).thumbnail(value, facts, edge) if edge else None
 
     def edge(self, columns: int, rows: int) -> int:
-        """Return the longer side in pixels of a picture for so many cells; 0 where none are drawn."""
+        """Return the longer side in pixels for so many cells; 0 if images are off."""
         mode = self.viewer.pictures
-        return 0 if mode == "none" else pixels_asked(mode, columns, rows)
+        return 0 if mode == "none" else pixels_needed(mode, columns, rows)
 
     def action_climb(self) -> None:
-        """Open the page above."""
-        parent: Place | None = self.place.parent
+        parent: PageAddress | None = self.page.parent
         if parent is not None:
             self.viewer.open(parent)
 
     def action_ask_step(self) -> None:
-        """Ask which step is opened."""
-        run = getattr(self.place, "run", "")
-        at = self.place.step if hasattr(self.place, "step") else ""
-        run, at = (at.run, at.step) if isinstance(at, StepPlace) else (run, at)
-        self.app.push_screen(Asking("Go to a step", {"run or plan": run, "step": str(at)}), self._go)
+        run = getattr(self.page, "run", "")
+        at = self.page.step if hasattr(self.page, "step") else ""
+        run, at = (at.run, at.step) if isinstance(at, StepPage) else (run, at)
+        self.app.push_screen(InputDialog("Go to a step", {"run or plan": run, "step": str(at)}), self._go)
 
-    def _go(self, given: Mapping[str, str] | None) -> None:
-        if given is None:
+    def _go(self, answers: Mapping[str, str] | None) -> None:
+        if answers is None:
             return
-        run, step = given["run or plan"].strip(), given["step"].strip()
+        run, step = answers["run or plan"].strip(), answers["step"].strip()
         if not run or not step.isdecimal() or len(step) > 18:
-            self.say(f"a run and a whole number are needed, got {run!r} and {step!r}")
+            self.say(f"enter a run and a whole number, got {run!r} and {step!r}")
             return
-        self.viewer.open(StepPlace(run=run, step=int(step)))
+        self.viewer.open(StepPage(run=run, step=int(step)))
 
     def action_copy_command(self) -> None:
-        """Copy the command into the terminal's clipboard, and show it: not every terminal takes it."""
+        """Copy the command, and show it: some terminals refuse the copy."""
         command = self.command()
         self.app.copy_to_clipboard(command)
         self.say(command)
 
     def action_basket(self) -> None:
-        """Put the chosen sample into the basket, or take it out."""
-        chosen = self.chosen()
-        if chosen is None:
-            self.say("no sample is chosen")
+        sample = self.selected_sample()
+        if sample is None:
+            self.say("no sample is selected")
             return
-        self.say(self.viewer.toggle(*chosen))
+        self.say(self.viewer.toggle(*sample))
 
     def action_exclude(self) -> None:
-        """Ask for reason and name, and exclude the samples of the basket."""
         if not self.viewer.basket:
-            self.say("the basket is empty: b puts a sample into it")
+            self.say("the basket is empty: press b to add a sample")
             return
         n = len(self.viewer.basket)
-        heading = f"Exclude {n} {'sample' if n == 1 else 'samples'}: the next version is without them"
-        self.app.push_screen(Asking(heading, {"reason": "", "by": ""}), self._exclude)
+        heading = f"Exclude {n} {'sample' if n == 1 else 'samples'} from the next version"
+        self.app.push_screen(InputDialog(heading, {"reason": "", "by": ""}), self._exclude)
 
-    def _exclude(self, given: Mapping[str, str] | None) -> None:
-        if given is not None:
+    def _exclude(self, answers: Mapping[str, str] | None) -> None:
+        if answers is not None:
             self.say("excluding …")
-            self._excluded(given["reason"], given["by"])
+            self._exclude_in_thread(answers["reason"], answers["by"])
 
     @work(thread=True)
-    def _excluded(self, reason: str, by: str) -> None:
+    def _exclude_in_thread(self, reason: str, by: str) -> None:
         try:
-            made = self.viewer.exclude(reason=reason, by=by, page=self.command())
+            versions = self.viewer.exclude(reason=reason, by=by, page=self.command())
         except PenstockError as error:
             self.from_thread(self.say, f"{type(error).__name__}: {error}")
             return
-        self.from_thread(self.say, f"excluded: {', '.join(made)} is without them")
+        self.from_thread(self.say, f"excluded; new: {', '.join(versions)}")
 
     def action_explain(self) -> None:
-        """Show the way back of the chosen sample."""
-        lines = self.explained()
+        lines = self.provenance_lines()
         if lines:
             self.viewer.read(lines)
         else:
-            self.say("no sample is chosen")
+            self.say("no sample is selected")
 
     def action_keys(self) -> None:
-        """Show all keys."""
         self.app.push_screen(keys_dialog())
 
 
-class PlaceList(OptionList):
-    """Lines of text that lead to pages: Tab comes to them, arrows walk them, Enter opens."""
+class LinkList(OptionList):
+    """Lines of text that lead to pages; Tab, arrows and Enter work."""
 
-    def __init__(self, rows: Iterable[tuple[str, Place | None]]) -> None:
-        """rows: (text, its page; None for a line that is only read)."""
-        self._places: list[Place | None] = []
+    def __init__(self, rows: Iterable[tuple[str, PageAddress | None]]) -> None:
+        """rows: (text, its page; None for plain text)."""
+        self._pages: list[PageAddress | None] = []
         options = []
-        for text, place in rows:
-            self._places.append(place)
-            options.append(Option(terminal_text(text), disabled=place is None))
+        for text, page in rows:
+            self._pages.append(page)
+            options.append(Option(terminal_text(text), disabled=page is None))
         super().__init__(*options, markup=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the page."""
-        place = self._places[event.option_index]
-        if place is not None:
-            cast("ViewerApp", self.app).open(place)
+        page = self._pages[event.option_index]
+        if page is not None:
+            cast(Application, self.app).open(page)
 
 
 def line(text: str, *, bad: bool = False) -> Static:
-    """Return one line of text that ends in … where it is too long."""
+    """Return one line of text, shortened with … if necessary."""
     return Static(terminal_text(text), classes="line bad" if bad else "line", markup=False)
 
 
 def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
-    """Return the first lines of a value; the last one says how many more there are."""
+    """Return the first lines of a value, and the number of others."""
     shown = [line(text) for text in lines[:most]]
     if len(lines) > most:
         shown.append(
-            line(f"and {len(lines) - most:,} more lines; t shows a stage alone, and penstock batch all")
+            line(f"and {len(lines) - most:,} more lines; press t for one stage, or run penstock batch")
         )
     return shown
 
@@ -286,5 +304,64 @@ def heading(text: str) -> Static:
 
 
 def paragraph(text: str) -> Static:
-    """Return text over as many lines as it takes."""
+    """Return text on as many lines as it needs."""
     return Static(terminal_text(text), markup=False)
+
+
+def relations(
+    record: SampleRecord | SlotRecord, version: VersionPage, here: SamplePage | SlotPage
+) -> Iterable[Widget]:
+    """Yield trainings, edits and look-alikes of a sample. version: the page of its version."""
+    rows = [row for item in record.trainings for row in _held(item)]
+    if record.runs_left:
+        n = len(record.runs_left)
+        text = f"{n:,} other {'run was' if n == 1 else 'runs were'} not searched; press Enter to search them"
+        rows.append((text, replace(here, search_from=record.runs_left[0])))
+    if rows or record.runs_error:
+        yield heading("Trainings that held it")
+    if record.runs_error:
+        yield line(f"the runs of this root are unknown: {clean(record.runs_error, 400)}", bad=True)
+    if rows:
+        yield LinkList(rows)
+    if record.edits:
+        yield heading("Edits of the 20 most recently edited columns")
+        yield from (line(edit_line(item)) for item in record.edits)
+    if record.neighbours:
+        yield heading(f"Similar samples, up to {MOST_NEIGHBOURS}")
+        yield LinkList(
+            (neighbour_line(item), SamplePage(version=version, ordinal=item.ordinal))
+            for item in record.neighbours
+        )
+
+
+def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
+    times = (
+        "once" if held.n_slots == 1 else f"{held.n_slots:,} times" if held.n_slots else "in no recorded step"
+    )
+    planned = ", as planned: no trail shows that it was trained" if held.planned else ""
+    last = f", the last {STEPS} below; penstock seen lists all" if held.n_slots > STEPS else ""
+    yield f"{clean(held.training, 40)}  {held.error or times}{planned}{last}", RunPage(run=held.training)
+    for slot in held.slots[-STEPS:]:
+        page = SlotPage(step=StepPage(run=held.training, step=slot.step), slot=slot.slot)
+        yield f"  step {slot.step} slot {slot.slot}{', in the page of another' if slot.attempt else ''}", page
+
+
+def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObject | None:
+    """Return the raw object of a sample, with an image of so many rows."""
+    edge = screen.edge(screen.app.size.width, rows)
+    return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
+
+
+def raw_widgets(screen: RecordScreen, raw: RawObject, rows: int, lines: int) -> Iterable[Widget]:
+    """Yield a raw object. rows: of its image. lines: of its value, at most."""
+    if raw.shown is None:
+        yield line(f"raw {clean(raw.uri, 300)}")
+        if raw.reason and screen.data.raw is not None:
+            yield line(f"  {clean(raw.reason, 400)}")
+        return
+    yield heading(f"raw {clean(raw.uri, 300)}  {size(raw.nbytes)}")
+    picture = screen.picture(raw.picture, screen.app.size.width - 4, rows)
+    if picture is not None:
+        yield picture
+    yield from (line(f"! {mark.text}", bad=True) for mark in raw.shown.marks)
+    yield from cut_lines(raw.shown.lines, lines)

@@ -1,7 +1,4 @@
-"""A sixel picture whose colours are selected after they are defined: xterm does not take the one for the other.
-
-Importing this module asks the terminal (`textual_image.widget`).
-"""
+"""A sixel image that selects each colour after defining it, as xterm requires. Import queries the terminal."""
 
 import re
 from typing import Any
@@ -11,26 +8,22 @@ from textual.app import ComposeResult
 from textual_image.widget import SixelImage, SixelOptions
 from textual_image.widget import sixel as library
 
-from .terminal_answers import color_registers
-
 MOST_COLORS = 256
-"""Colours of a picture; textual-image makes no more."""
+"""Colours of an image; textual-image makes no more."""
 _DEFINED = re.compile(r"#(\d+);2;\d+;\d+;\d+")
 
 
 class SixelPicture(SixelImage, Renderable=SixelImage._Renderable):
-    """A picture in as many colours as the terminal has for it."""
+    """An image with as many colours as the terminal offers."""
 
-    def __init__(self, picture: Image.Image) -> None:
-        """Take an RGB picture."""
-        colors = min(MOST_COLORS, color_registers() or MOST_COLORS)
-        super().__init__(picture, sixel_options=SixelOptions(colors=colors))
+    def __init__(self, image: Image.Image, colors: int | None) -> None:
+        """Take an RGB image, and the terminal's number of colours; None if unknown."""
+        super().__init__(image, sixel_options=SixelOptions(colors=min(MOST_COLORS, colors or MOST_COLORS)))
 
     def compose(self) -> ComposeResult:
-        """Give the part that writes the picture."""
         yield _Selecting(self.image, self._sixel_options)
 
 
 class _Selecting(library._ImageSixelImpl, can_focus=False, inherit_css=False):
-    def _image_to_sixels(self, *given: Any, **named: Any) -> str:
-        return _DEFINED.sub(r"\g<0>#\1", super()._image_to_sixels(*given, **named))
+    def _image_to_sixels(self, *arguments: Any, **options: Any) -> str:
+        return _DEFINED.sub(r"\g<0>#\1", super()._image_to_sixels(*arguments, **options))

@@ -1,1 +1,1 @@
-"""The viewer in a browser: server-rendered pages, each the record of its address with `.json` behind it."""
+"""The viewer in a browser: server-rendered pages, each a record that `.json` shows plainly."""

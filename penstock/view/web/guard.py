@@ -1,7 +1,4 @@
-"""Admission of requests: Host, token and cookie, methods, and the headers of every answer.
-
-The server shows private data to whoever reaches it, so it admits the holder of its token alone, under its own names.
-"""
+"""Admission of requests: Host, token and cookie, methods, and the headers of every response."""
 
 import hashlib
 import hmac
@@ -23,7 +20,7 @@ HEADERS = {
 }
 MOST_BODY_BYTES = 1 << 20
 MOST_HEAD_BYTES = 32 * 1024
-"""Bytes of an address and of all headers. Anybody who reaches the port can send them: no token is compared yet."""
+"""Bytes of an address and all headers: anyone who reaches the port can send them, before any token check."""
 _READS = ("GET", "HEAD")
 
 
@@ -40,21 +37,15 @@ class Guard:
         prefix: str = "",
         writes: bool = False,
     ) -> None:
-        """Set the rules.
+        """Set the rules. token: in the first address. hosts: accepted Host headers, in lower case. name: of the cookie.
 
-        Args:
-            app: Application behind the guard.
-            token: Secret that the first address carries.
-            hosts: Accepted values of the Host header, in lower case.
-            name: Name of the cookie.
-            prefix: Path before every address, such as "/proxy/8497"; a proxy may take it away or not.
-            writes: True lets POST through, with its own checks.
+        prefix: path before every address, which a proxy may strip. writes: True admits POST.
         """
         self.app, self._token, self._hosts = app, token, frozenset(hosts)
         self._cookie, self._prefix, self._writes = name, prefix, writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand the request on."""
+        """Answer the request, or pass it on."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -82,10 +73,9 @@ class Guard:
         await self.app(scope, receive, with_headers)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that is not admitted; None for one that is."""
         if _head_bytes(scope) > MOST_HEAD_BYTES:
             return PlainTextResponse(
-                f"the address and the headers of a request have {MOST_HEAD_BYTES:,} bytes at most",
+                f"the address and the headers of a request may have up to {MOST_HEAD_BYTES:,} bytes",
                 status_code=431,
             )
         headers = Headers(scope=scope)
@@ -97,10 +87,10 @@ class Guard:
                 status_code=421,
             )
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = next((value for key, value in query if key == "token"), None)
-        if given is not None and scope["method"] in _READS:
-            return self._first_address(scope, query, given)
-        if not self._knows(headers):
+        token = next((value for key, value in query if key == "token"), None)
+        if token is not None and scope["method"] in _READS:
+            return self._first_address(scope, query, token)
+        if not self._has_token(headers):
             return _without_token()
         if scope["method"] in _READS:
             return None
@@ -108,12 +98,12 @@ class Guard:
             return PlainTextResponse("this server only reads; start it with --allow-writes", status_code=405)
         return self._bad_post(headers, host)
 
-    def _first_address(self, scope: Scope, query: list[tuple[str, str]], given: str) -> Response:
-        """Turn the token of the first address into a cookie, and take it out of the address."""
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+    def _first_address(self, scope: Scope, query: list[tuple[str, str]], token: str) -> Response:
+        """Move the token of the first address into a cookie."""
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
             return _without_token()
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        # A relative address: whatever a proxy put before the path stays. "./" keeps "a:b" from being a scheme.
+        # A relative address keeps whatever a proxy put before the path. "./" keeps "a:b" from being a scheme.
         last = quote(scope["path"].rpartition("/")[2])
         answer = RedirectResponse(f"./{last}" + (f"?{rest}" if rest else ""), status_code=303)
         answer.set_cookie(
@@ -121,12 +111,9 @@ class Guard:
         )
         return answer
 
-    def _knows(self, headers: Headers) -> bool:
-        """Return whether a Cookie header has the token.
-
-        http.cookies and starlette unquote every value of a cookie in quadratic time: 60 KB of backslashes take 35 s.
-        The token is of URL-safe letters, which nobody quotes.
-        """
+    def _has_token(self, headers: Headers) -> bool:
+        # http.cookies and starlette unquote cookies in quadratic time: 60 KB of backslashes take 35 s.
+        # The token is URL-safe, so it is never quoted.
         pairs = (one.strip().partition("=") for line in headers.getlist("cookie") for one in line.split(";"))
         return any(
             name == self._cookie and hmac.compare_digest(value.encode(), self._token.encode())
@@ -134,12 +121,11 @@ class Guard:
         )
 
     def _bad_post(self, headers: Headers, host: str) -> Response | None:
-        """Return the answer to a POST of another page; None for one of ours."""
         origin = headers.get("origin", "").partition("://")[2].lower()
         length = headers.get("content-length", "")
         wrong = {
             "Content-Type is not application/json": headers.get("content-type") != "application/json",
-            "Origin is another": origin != host,
+            "Origin is another server": origin != host,
             "Sec-Fetch-Site is not same-origin": headers.get("sec-fetch-site", "same-origin")
             != "same-origin",
             "X-CSRF is wrong": not hmac.compare_digest(
@@ -155,26 +141,24 @@ class Guard:
 
 
 def _head_bytes(scope: Scope) -> int:
-    """Return the bytes of a request's address and headers."""
     headers = sum(len(name) + len(value) for name, value in scope["headers"])
     return headers + len(scope.get("raw_path") or b"") + len(scope["query_string"])
 
 
 def new_token() -> str:
-    """Return a token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def csrf(token: str) -> str:
-    """Return the value that pages of this server send with a POST; it does not tell the token."""
+    """Return the value that a POST must carry; it does not reveal the token."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def _without_token() -> Response:
-    # A link from another site comes without the cookie, because it is SameSite=Strict; the link here comes with it.
+    # A link from another site lacks the cookie, which is SameSite=Strict; the link on this page sends it.
     return HTMLResponse(
-        "<!doctype html><title>penstock</title><p>This server shows its data to the holder of its token: open the "
-        'address that <code>penstock view</code> printed.</p><p><a href="">Open again</a> where that was done before.'
-        "</p>",
+        "<!doctype html><title>penstock</title><p>This server shows its data only to the holder of its token: open the "
+        'address that <code>penstock view</code> printed.</p><p>If you did that before, <a href="">open this page '
+        "again</a>.</p>",
         status_code=403,
     )

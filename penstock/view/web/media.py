@@ -1,4 +1,4 @@
-"""Pictures, sounds and stored bytes of fields: of fixed media types, verified, within limits."""
+"""Images, audio and stored bytes of fields: fixed media types, verified, within limits."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -20,12 +20,11 @@ from ..kinds.decode_budget import BUDGET
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import decoded_bytes, read_bounded
 from ..raw_source import raw_object
-from ..replays.picture_placement import channels_last
+from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
-from ..samples.phash_neighbours import Neighbour
-from ..samples.shown_values import facts_of, version_of
-from .page import Site, retry_after, status_of
-from .pending import in_thread
+from ..sample_relations import Neighbour
+from ..shown_values import facts_of, version_of
+from .page import Site, in_thread, retry_after, status_of
 
 STORED_TYPES = {
     "jpg": "image/jpeg",
@@ -41,26 +40,26 @@ STORED_TYPES = {
     "mp4": "video/mp4",
     "webm": "video/webm",
 }
-"""Last word of a field -> media type of its stored bytes. Any other field is a download."""
+"""Extension of a field -> media type of its stored bytes. Any other field is a download."""
 FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
-"""The same with a run of packets, of which an mp4 file is made."""
+"""The same, with runs of packets, which become mp4 files."""
 
-MOST_TOLD_BYTES = 2**20
-"""A larger raw object that a browser does not show is not told in lines."""
+MOST_DESCRIBED_BYTES = 2**20
+"""Bytes up to which a raw object that a browser cannot show is described as text."""
 MOST_RANGE = 100
-"""Letters of a Range that are read."""
+"""Characters read of a Range header."""
 
 Answer = Callable[[Site, Request], Response]
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
-    """Return a route whose failures are a line of text with a status, for an <img> beside which it is said."""
+    """Return a route whose failures are a line of text, for use in an <img>."""
 
     def respond(request: Request) -> Response:
         try:
             return _unless_known(site.opened.answer(lambda: answer(site, request)), request)
         except PenstockError as error:
-            return _told(error)
+            return _error_response(error)
 
     async def route(request: Request) -> Response:
         return await in_thread(site.media_threads, partial(respond, request))
@@ -69,21 +68,19 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
 
 
 def media_response(media: Media | None, trouble: str = "") -> Response:
-    """Return a picture or sound; 404 for none. trouble: the reason why browsers are not to keep it; "" for none."""
+    """Return an image or audio, or 404. trouble: why browsers must not cache it."""
     if media is None:
-        return PlainTextResponse("this value has no picture", 404)
-    return Response(media.data, media_type=media.type, headers={} if trouble else _kept(media.data))
+        return PlainTextResponse("this value has no image", 404)
+    return Response(media.data, media_type=media.type, headers={} if trouble else _cache_headers(media.data))
 
 
-def _told(error: PenstockError, status: int | None = None) -> Response:
+def _error_response(error: PenstockError, status: int | None = None) -> Response:
     return PlainTextResponse(str(error)[:2000], status or status_of(error), retry_after(error))
 
 
-def _kept(data: bytes) -> dict[str, str]:
-    """Return headers by which a browser keeps bytes, and asks whether they are still these.
-
-    The next server at an address may have another root, or another recipe.
-    """
+def _cache_headers(data: bytes) -> dict[str, str]:
+    """Return headers by which a browser caches bytes, and revalidates them."""
+    # Revalidated because the next server at this address may have another root or recipe.
     return {
         "cache-control": "private, no-cache",
         "etag": f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"',
@@ -91,20 +88,19 @@ def _kept(data: bytes) -> dict[str, str]:
 
 
 def _unless_known(response: Response, request: Request) -> Response:
-    """Return a response without its body where the browser has it."""
     etag = response.headers.get("etag")
     if etag is None or etag not in request.headers.get("if-none-match", ""):
         return response
-    kept = {name: response.headers[name] for name in ("cache-control", "etag")}
-    return Response(status_code=304, headers=kept)
+    headers = {name: response.headers[name] for name in ("cache-control", "etag")}
+    return Response(status_code=304, headers=headers)
 
 
 def slot_media(
     site: Site, run: str, values: SlotValues, trouble: str, stage: str, field: str
 ) -> tuple[Media, ...]:
-    """Return pictures and sounds of a field at a stage: `decoded`, `transformed`, or `original`.
+    """Return images and audio of a field at a stage. Raises: InvalidRuntime for another stage.
 
-    `original` is the transformed picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
+    `original` is the transformed image in the decoded one's colours.
     """
     if stage not in ("decoded", "transformed", "original"):
         raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, transformed, original")
@@ -118,18 +114,16 @@ def slot_media(
         sample[field] = placement.original_colours(pixels)
     plan = site.opened.training(run).plan(values.step)
     facts = facts_of(sample, field, version_of(plan, values.source))
-    # A step that is done again may hold another sample in the slot.
-    whose = values.address.version_id, values.address.ordinal, values.epoch
-    key = ("slot", run, plan.hash, values.step, values.slot, whose, bool(trouble), stage, field)
-    found: tuple[Media, ...] = site.opened.media.get(
+    # If a step runs again, the slot may hold another sample.
+    sample_id = values.address.version_id, values.address.ordinal, values.epoch
+    key = ("slot", run, plan.hash, values.step, values.slot, sample_id, bool(trouble), stage, field)
+    media: tuple[Media, ...] = site.opened.media.get(
         key, lambda: tuple(kind_of(sample[field], facts).detail(sample[field], facts))
     )
-    return found
+    return media
 
 
 def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) -> tuple[Media, ...]:
-    """Return pictures and sounds of a field of a version's sample, decoded."""
-
     def make() -> tuple[Media, ...]:
         data = stored_sample(version, ordinal, field)
         facts = facts_of(data, field, version)
@@ -137,73 +131,68 @@ def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) 
             read = read_bounded(data[field], facts)
             return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
 
-    found: tuple[Media, ...] = site.opened.media.get(
+    media: tuple[Media, ...] = site.opened.media.get(
         ("sample", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
     )
-    return found
+    return media
 
 
 def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: str) -> Media | None:
-    """Return a thumbnail of a field of a version's sample, made of its stored bytes."""
-
     def make() -> Media | None:
         data = stored_sample(version, ordinal, field)
         facts = facts_of(data, field, version)
         return kind_of(data[field], facts).thumbnail(data[field], facts)
 
-    found: Media | None = site.opened.media.get(
+    media: Media | None = site.opened.media.get(
         ("thumb", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
     )
-    return found
+    return media
 
 
 def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
-    """Return a field's stored bytes, verified whole; a Range of them where one is asked for. A run is an mp4 file."""
+    """Return a field's stored bytes, verified whole, or a Range of them; a run of packets as mp4."""
     return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request)
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:
-    """Return bytes, or a Range of them, with a media type of the fixed list by the last word of a name.
-
-    Others are a download of the name `saved_as`.
-    """
+    """Return bytes, or a Range of them, with a media type by the extension of `name`, or as a download."""
     media_type = STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
-    headers = {"accept-ranges": "bytes", **_kept(data)}
+    headers = {"accept-ranges": "bytes", **_cache_headers(data)}
     if media_type == "application/octet-stream":
         headers["content-disposition"] = f'attachment; filename="{saved_as}"'
-    asked = _range(request.headers.get("range", ""), len(data))
-    if asked is None:
+    span = _range(request.headers.get("range", ""), len(data))
+    if span is None:
         return Response(data, media_type=media_type, headers=headers)
-    start, stop = asked
+    start, stop = span
     headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
     return Response(data[start:stop], 206, media_type=media_type, headers=headers)
 
 
 def raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return a sample's raw object and the media type by which a browser shows it; nothing without an address.
+    """Return a sample's raw object, and its media type if a browser shows it; empty without an address.
 
-    An object that a browser shows is not fetched here, and of others those of up to 1 MiB are, to be told in lines.
+    Only other objects, up to 1 MiB, are fetched here.
     """
     media_type = STORED_TYPES.get(uri.rpartition(".")[2].lower(), "")
-    found = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_TOLD_BYTES)
-    return {} if found is None else {"object": found, "type": "" if found.reason else media_type}
+    item = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_DESCRIBED_BYTES)
+    return {} if item is None else {"object": item, "type": "" if item.reason else media_type}
 
 
 def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Response:
-    """Return a raw object, or a Range of it. Raises: InvalidRuntime where there is none."""
+    """Return a raw object, or a Range of it. Raises: InvalidRuntime without one."""
     if site.opened.raw is None or not uri:
         raise InvalidRuntime(
             "no raw object is on record" if site.opened.raw else "raw objects need --raw URL"
         )
     try:
         data = site.opened.raw.read(uri)
-    except StoreError as error:  # it tells nothing of the root's store
-        return _told(error, 404 if isinstance(error, ObjectNotFound) else None)
+    except StoreError as error:  # not an outage of the root's store
+        return _error_response(error, 404 if isinstance(error, ObjectNotFound) else None)
     return bytes_response(data, uri, saved_as, request)
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:
-    """Return the field of a sample that its thumbnail is made of: a picture, a film, a sound; "" for none."""
+    """Return the field for a thumbnail: an image, else video, else audio; "" for none."""
     for types in ("image/", "video/", "audio/"):
         for field in fields:
             if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
@@ -211,17 +200,17 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
     return ""
 
 
-def neighbours_field(version: loader.Version | None, found: Sequence[Neighbour]) -> str:
-    """Return the field that thumbnails of neighbours are made of: one that all have, in a version of one kind."""
-    if version is None or not found:
+def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
+    """Return the thumbnail field that all neighbours have, or ""."""
+    if version is None or not neighbours:
         return ""
-    fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in found])}
+    fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}
     return fields.pop() if len(fields) == 1 else ""
 
 
-def _range(given: str, n: int) -> tuple[int, int] | None:
-    """Return (first, behind the last) of one byte range; None for none, or one that is not understood."""
-    unit, _, spans = given[:MOST_RANGE].partition("=")
+def _range(header: str, n: int) -> tuple[int, int] | None:
+    """Return (first, last + 1) of one byte range; None for none, or an unsupported one."""
+    unit, _, spans = header[:MOST_RANGE].partition("=")
     first, dash, last = spans.strip().partition("-")
     if unit.strip() != "bytes" or not dash or "," in spans or not n:
         return None

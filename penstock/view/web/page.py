@@ -1,6 +1,8 @@
-"""Pages: a record as HTML by its template, as JSON at the same address with `.json`, and errors said in their place."""
+"""Pages: a record as HTML by its template, and as JSON at the same address with `.json`; errors in their place."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ from urllib.parse import quote, urlencode
 from anyio import CapacityLimiter
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from loader.errors import (
@@ -31,18 +33,25 @@ from loader.errors import (
     VersionRetired,
 )
 
-from ...card.rendering.templates import templates
+from ...card.templates import templates
+from ..daemon_threads import DaemonThreads
 from ..inspect.recorded_step import failure_record
 from ..json_record import plain
 from ..open_data import OpenData
 from ..outage import DOWN, OUTAGE_S
-from ..shell_command import shell_command
-from .pending import PendingPages, in_thread
+from ..page_actions import shell_command
+
+PATIENCE_S = 1.5
+"""Seconds that a browser waits for a page before it gets a progress page."""
+KEPT_S = 10.0
+"""Seconds that an unrequested page stays in memory."""
+_THREADS = DaemonThreads()
+
 
 MOST_DIGITS = 18
-"""Digits of a number in an address: those of any that 64 bits hold. Python refuses to read 4,301."""
+"""Digits of a number in an address that always fit into 64 bits. Python refuses 4,301."""
 THREADS = 32
-"""Pages that are made at once, and as many pictures. Static files have threads of their own."""
+"""Pages made at once, and images made at once. Static files have threads of their own."""
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
@@ -63,8 +72,58 @@ _STATUS: Mapping[type[PenstockError], int] = {
 }
 
 
+async def in_thread(limiter: CapacityLimiter, make: Callable[[], Response]) -> Response:
+    """Return a response made in a thread that does not delay the server's end."""
+    async with limiter:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, make)
+        except asyncio.CancelledError:  # the server ends: the browser still gets a response
+            return PlainTextResponse("the viewer ends", 503)
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    task: "asyncio.Task[Response]"
+    began_at: float = field(default_factory=time.monotonic)
+    done_at: float | None = None
+
+    def ended(self, _: object) -> None:
+        self.done_at = time.monotonic()
+
+    def is_old(self) -> bool:
+        return self.done_at is not None and time.monotonic() - self.done_at > KEPT_S
+
+
+class PendingPages:
+    """Pages in progress by address: a second request waits for the same page."""
+
+    def __init__(self) -> None:
+        self._pages: dict[Hashable, _Pending] = {}
+
+    async def get(
+        self,
+        key: Hashable,
+        limiter: CapacityLimiter,
+        make: Callable[[], Response],
+        progress: Callable[[float], Response],
+    ) -> Response:
+        """Return the response of `make`, or of `progress` if it takes long."""
+        for old in [one for one, page in self._pages.items() if page.is_old()]:
+            del self._pages[old]
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = _Pending(asyncio.create_task(in_thread(limiter, make)))
+            page.task.add_done_callback(page.ended)
+        done, _ = await asyncio.wait({page.task}, timeout=PATIENCE_S)
+        seconds = time.monotonic() - page.began_at
+        if not done:
+            return await in_thread(limiter, partial(progress, seconds))
+        self._pages.pop(key, None)
+        return page.task.result()
+
+
 class _Number(Convertor[int]):
-    """A whole number in a path, as `{step:number}`; one of more digits is of no page."""
+    """A whole number in a path, as `{step:number}`; one with more digits matches no page."""
 
     regex = f"[0-9]{{1,{MOST_DIGITS}}}"
 
@@ -80,34 +139,34 @@ register_url_convertor("number", _Number())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Settings of the server that every page knows."""
+    """Settings of the server, for every page."""
 
     opened: OpenData
     """Open versions and trainings."""
     ui: str = ""
     """URL of Dagster's webserver; "" for none."""
     csrf: str = ""
-    """Value that a POST carries; "" where the server only reads."""
+    """Value that a POST carries; "" if the server only reads."""
     page_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
     """Threads that make pages."""
     media_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
-    """Threads that make pictures and sounds, which may wait for a store: pages do not wait for them."""
+    """Threads that make images and audio, which may wait for a store without delaying pages."""
     pending: PendingPages = field(default_factory=PendingPages)
-    """Pages that browsers wait for."""
+    """Pages in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The answer to an address."""
+    """The response to an address."""
 
     template: str
     """Name of the template, without `.html.j2`."""
     record: Any
     """The record."""
     title: str
-    """Title of the page."""
+    """Title."""
     more: Mapping[str, Any] | None = None
-    """Values for the template alone."""
+    """Further values for the template."""
 
 
 Make = Callable[[Site, Request], Page]
@@ -118,19 +177,21 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
     def respond(request: Request, as_json: bool) -> Response:
         try:
-            made = site.opened.answer(lambda: make(site, request))
+            page = site.opened.answer(lambda: make(site, request))
         except PenstockError as error:
             return error_response(site, request, error, as_json=as_json)
         if as_json:
-            return JSONResponse(plain(made.record))
-        return html(site, request, made)
+            return JSONResponse(plain(page.record))
+        return html(site, request, page)
 
     async def as_html(request: Request) -> Response:
-        page = partial(respond, request, False)
+        make_page = partial(respond, request, False)
         if "text/html" not in request.headers.get("accept", ""):
-            return await in_thread(site.page_threads, page)
+            return await in_thread(site.page_threads, make_page)
         key = request.scope["path"], request.scope["query_string"]
-        return await site.pending.get(key, site.page_threads, page, partial(progress_response, site, request))
+        return await site.pending.get(
+            key, site.page_threads, make_page, partial(progress_response, site, request)
+        )
 
     async def as_json(request: Request) -> Response:
         return await in_thread(site.page_threads, partial(respond, request, True))
@@ -139,35 +200,34 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
     return [Route(json_path, as_json), Route(path, as_html)]
 
 
-def html(site: Site, request: Request, made: Page, status: int = 200) -> HTMLResponse:
-    """Return a page as HTML. `up` leads to the first page by a relative path, under any prefix."""
+def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLResponse:
+    """Return a page as HTML. `up` is the relative path of the first page."""
     depth = request.scope["path"].count("/") - 1
     text = (
         templates(_HERE)
-        .get_template(f"{made.template}.html.j2")
+        .get_template(f"{page.template}.html.j2")
         .render(
-            record=made.record,
-            title=made.title,
+            record=page.record,
+            title=page.title,
             up="../" * depth or "./",
             site=site,
             address=address,
             command=partial(_command, site),
             query=dict(request.query_params),
             json_address=json_address(request),
-            **(made.more or {}),
+            **(page.more or {}),
         )
     )
     return HTMLResponse(text, status)
 
 
 def progress_response(site: Site, request: Request, seconds: float) -> Response:
-    """Return the page in place of one that is not made yet. The browser asks for that one again, every second."""
+    """Return the progress page, which requests the real page every second."""
     more = {"seconds": int(seconds), "recipe": site.opened.recipe_state()}
     return html(site, request, Page(template="progress", record=None, title="penstock …", more=more), 202)
 
 
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
-    """Return an error as the page it is in place of."""
     status, record = status_of(error), failure_record(error)
     response: Response
     if as_json:
@@ -179,41 +239,37 @@ def error_response(site: Site, request: Request, error: PenstockError, *, as_jso
 
 
 def retry_after(error: PenstockError) -> dict[str, str]:
-    """Return the header of an answer that may be another one in a moment."""
+    """Return the Retry-After header of a temporary failure."""
     return {"retry-after": str(OUTAGE_S)} if isinstance(error, DOWN) else {}
 
 
 def status_of(error: PenstockError) -> int:
-    """Return the HTTP status of an error."""
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 
 def json_address(request: Request) -> str:
-    """Return the relative address of this page's record."""
     last = request.scope["path"].rpartition("/")[2]
     query = request.scope["query_string"].decode("latin-1")
     return f"{quote(last)}.json" + (f"?{query}" if query else "") if last else "index.json"
 
 
 def address(*parts: object, **query: object) -> str:
-    """Return a path of quoted parts, relative to the first page, with a query of what is not None or ""."""
+    """Return a relative path of quoted parts, with a query of the non-empty values."""
     path = "/".join(quote(str(part), safe="@") for part in parts)
-    asked = {name: value for name, value in query.items() if value not in (None, "")}
-    return path + (f"?{urlencode(asked)}" if asked else "")
+    parameters = {name: value for name, value in query.items() if value not in (None, "")}
+    return path + (f"?{urlencode(parameters)}" if parameters else "")
 
 
 def number(request: Request, name: str, default: int | None = None) -> int:
-    """Return a whole number of the query. Raises: InvalidRuntime."""
-    given = request.query_params.get(name, "")
-    if not given and default is not None:
+    text = request.query_params.get(name, "")
+    if not text and default is not None:
         return default
-    if not given.isdecimal() or len(given) > MOST_DIGITS:
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
         raise InvalidRuntime(
-            f"{name} = {given[:100]!r}; a whole number from 0, of {MOST_DIGITS} digits at most, is needed"
+            f"{name} = {text[:100]!r}; pass a whole number from 0, of up to {MOST_DIGITS} digits"
         )
-    return int(given)
+    return int(text)
 
 
 def _command(site: Site, *words: object, names: Sequence[object] = ()) -> str:
-    """Return a command of `penstock` over this root, as `shell_command`."""
     return shell_command(site.opened.root.url, *words, names=names)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import loader
 from loader.errors import InvalidRuntime, MissingDependency
 
+from ..open_data import OpenData
+from ..raw_source import RawSource
+from ..replays.metrics_file import MetricsFile
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from ..raw_source import RawSource
-    from ..replays.metrics_file import MetricsFile
-
 PORT = 8497
 END_S = 3
-"""Seconds that the end waits for answers that are being made."""
+"""Seconds that the end waits for unfinished responses."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -32,27 +33,25 @@ def serve(
     prefix: str = "",
     allow_hosts: Sequence[str] = (),
     ui: str = "",
-    raw: "RawSource | None" = None,
-    metrics: "Mapping[str, MetricsFile] | None" = None,
+    raw: RawSource | None = None,
+    metrics: Mapping[str, MetricsFile] | None = None,
     writes: bool = False,
-    tell: Callable[[str], object] = print,
+    announce: Callable[[str], object] = print,
 ) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM. first: relative address of the first page.
 
-    first: address of the first page, relative to the root of the site. tell: gets the lines for the person who started
-    it. Raises: InvalidRuntime for a port that is taken, or a bad prefix; MissingDependency.
+    Raises: InvalidRuntime for an unavailable port or a bad prefix; MissingDependency.
     """
     check_packages()
-    from ..open_data import OpenData
     from .app import application
     from .guard import new_token
 
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise InvalidRuntime(
-            f"--prefix {prefix!r}; a path such as /proxy/8497 is needed, without a slash at its end"
+            f"--prefix {prefix!r}; pass a path such as /proxy/8497, without a slash at its end"
         )
     token = new_token()
-    listening = _bound(host, port, unix_socket)
+    listening = _bind(host, port, unix_socket)
     own_port = 0 if unix_socket else listening.getsockname()[1]
     opened = OpenData(root, recipe, metrics=metrics, raw=raw)
     app = application(
@@ -65,7 +64,7 @@ def serve(
         writes=writes,
     )
     opened.start()
-    _tell_address(tell, first, token, host, own_port, unix_socket, prefix)
+    _announce_address(announce, first, token, host, own_port, unix_socket, prefix)
     try:
         _run(app, opened.stop, listening)
     finally:
@@ -75,7 +74,7 @@ def serve(
 
 
 def check_packages() -> None:
-    """Import what the server is made of. Raises: MissingDependency, with the extra that brings it."""
+    """Import the server's packages. Raises: MissingDependency, with the extra that installs them."""
     try:
         import jinja2  # noqa: F401
         import uvicorn  # noqa: F401
@@ -89,7 +88,7 @@ def check_packages() -> None:
 
 
 def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM. stop: ends what a page may wait for; called by the signal's handler."""
+    """Serve until SIGINT or SIGTERM. stop: called by the signal handler, ends what a page may wait for."""
     import uvicorn
 
     from .guard import MOST_HEAD_BYTES
@@ -112,18 +111,18 @@ def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> 
         server.force_exit = server.should_exit  # the second time
         server.should_exit = True
 
-    # uvicorn's own would be raised again behind its end, before leases and the socket are given back.
+    # uvicorn raises its own signals again at its end, before leases and the socket are released.
     server.handle_exit = end  # type: ignore[assignment,method-assign]
     server.run(sockets=[listening])
 
 
 def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:
-    """Return the accepted Host headers. port: 0 for a socket, to which ssh -L leads any port of the other end."""
+    """Return the accepted Host headers. port: 0 for a socket, which ssh -L reaches from any port."""
     loopback = set(_LOOPBACK) if not port or host in _LOOPBACK else {host, *_LOOPBACK}
     return {form.lower() for name in {*more, *loopback} for form in (name, f"{name}:{port or PORT}")}
 
 
-def _bound(host: str, port: int, unix_socket: Path | None) -> socket.socket:
+def _bind(host: str, port: int, unix_socket: Path | None) -> socket.socket:
     if unix_socket is None:
         if not 0 <= port < 2**16:
             raise InvalidRuntime(f"--port {port}; 1 to 65535, or 0 for a free one")
@@ -133,25 +132,25 @@ def _bound(host: str, port: int, unix_socket: Path | None) -> socket.socket:
             )
         except OSError as error:
             raise InvalidRuntime(
-                f"--port {port} on {host} cannot be used ({error.strerror}); pass another, or 0 for a free one"
+                f"--port {port} on {host} is unavailable ({error.strerror}); pass another, or 0 for a free one"
             ) from error
-    made = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)  # a socket that only its owner may connect to
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)  # only its owner may connect
     try:
-        made.bind(str(unix_socket))
+        listening.bind(str(unix_socket))
     except OSError as error:
         raise InvalidRuntime(
-            f"--socket {unix_socket} cannot be used ({error.strerror}); pass a path that does not exist, in "
+            f"--socket {unix_socket} is unavailable ({error.strerror}); pass a path that does not exist, in "
             "a folder of yours"
         ) from error
     finally:
         os.umask(before)
-    made.listen(128)
-    return made
+    listening.listen(128)
+    return listening
 
 
-def _tell_address(
-    tell: Callable[[str], object],
+def _announce_address(
+    announce: Callable[[str], object],
     first: str,
     token: str,
     host: str,
@@ -161,10 +160,12 @@ def _tell_address(
 ) -> None:
     join = "&" if "?" in first else "?"
     shown = f"[{host}]" if ":" in host else host
-    tell(f"http://{'127.0.0.1' if unix_socket else shown}:{port or PORT}{prefix}/{first}{join}token={token}")
+    announce(
+        f"http://{'127.0.0.1' if unix_socket else shown}:{port or PORT}{prefix}/{first}{join}token={token}"
+    )
     node = socket.gethostname()
     if unix_socket:
-        tell(f"  from another machine first: ssh -L {PORT}:{unix_socket.resolve()} {node}")
+        announce(f"  from another machine first: ssh -L {PORT}:{unix_socket.resolve()} {node}")
     elif host in _LOOPBACK:
-        tell(f"  from another machine first: ssh -L {port}:127.0.0.1:{port} {node}")
-    tell("  Ctrl-C ends it")
+        announce(f"  from another machine first: ssh -L {port}:127.0.0.1:{port} {node}")
+    announce("  Ctrl-C ends it")

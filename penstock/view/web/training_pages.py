@@ -1,4 +1,4 @@
-"""Pages of trainings: a run, a step, a slot, and their pictures."""
+"""Pages of trainings: a run, a step, a slot, and their images."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from loader.api.explain import provenance
 
 from ..inspect.plain_text import unrecorded_lines
 from ..inspect.proofs import STAGES
-from ..inspect.recorded_step import told_by_trail
+from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import run_comparison
 from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
 from ..inspect.shown_batch import PICTURED
@@ -19,13 +19,12 @@ from ..inspect.slot_record import slot_record
 from ..inspect.step_record import part_of, step_record
 from ..inspect.step_window import MOST_STEPS, step_window
 from ..replays.training import Training
-from ..samples.shown_values import version_of
+from ..shown_values import version_of
 from .media import media_response, media_route, neighbours_field, raw_response, raw_shown, slot_media
 from .page import Page, Site, address, number, page_routes
 
 
 def routes(site: Site) -> list[Route]:
-    """Return the routes of trainings."""
     return [
         media_route(site, "/r/{run}/{step:number}/thumb/{slot:number}/{field}", _step_thumbnail),
         media_route(site, "/r/{run}/{step:number}/{slot:number}/{stage}/{field}/{n:number}", _slot_media),
@@ -54,7 +53,6 @@ def _run(site: Site, request: Request) -> Page:
 
 
 async def _to_comparison(request: Request) -> Response:
-    """Lead a form's run, which is in the query, to the address of the comparison."""
     return RedirectResponse(address("against", request.query_params.get("run", "")), 303)
 
 
@@ -77,7 +75,7 @@ def _window(site: Site, request: Request) -> Page:
 
 def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
-    with told_by_trail(training, step):
+    with attach_recorded_step(training, step):
         rank, world_size = _part(training, request, step)
         batch, trouble = site.opened.batch(training.name, step, rank, world_size)
         record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
@@ -87,7 +85,7 @@ def _step(site: Site, request: Request) -> Page:
 
 def _slot(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
-    with told_by_trail(training, step, int(request.path_params["slot"])):
+    with attach_recorded_step(training, step, int(request.path_params["slot"])):
         return _slot_page(site, request, training, step)
 
 
@@ -97,7 +95,7 @@ def _slot_page(site: Site, request: Request, training: Training, step: int) -> P
         training,
         values,
         trouble,
-        site.opened.asked(request.query_params.get("trainings")),
+        site.opened.run_search(request.query_params.get("trainings")),
         functions=site.opened.functions(training, step, trouble),
         part=partial(site.opened.part, training, step),
     )
@@ -133,24 +131,24 @@ def _raw(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
     version = version_of(site.opened.training(run).plan(step), values.source)
-    told = provenance(version, [values.address])[0] if version is not None else {}
-    return raw_response(site, told.get("raw_uri", ""), f"raw-{step}-{values.slot}.bin", request)
+    origin = provenance(version, [values.address])[0] if version is not None else {}
+    return raw_response(site, origin.get("raw_uri", ""), f"raw-{step}-{values.slot}.bin", request)
 
 
 def _step_thumbnail(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     slot, field = int(request.path_params["slot"]), request.path_params["field"]
     rank, world_size = _part(site.opened.training(run), request, step)
-    found, trouble = site.opened.thumbnails(run, step, rank, world_size, slot)
-    return media_response(found.get(field), trouble)
+    thumbnails, trouble = site.opened.thumbnails(run, step, rank, world_size, slot)
+    return media_response(thumbnails.get(field), trouble)
 
 
 def _slot_media(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     values, trouble = site.opened.slot(run, step, int(request.path_params["slot"]))
-    found = slot_media(site, run, values, trouble, request.path_params["stage"], request.path_params["field"])
+    media = slot_media(site, run, values, trouble, request.path_params["stage"], request.path_params["field"])
     n = int(request.path_params["n"])
-    return media_response(found[n] if n < len(found) else None, trouble)
+    return media_response(media[n] if n < len(media) else None, trouble)
 
 
 def _training(site: Site, request: Request) -> Training:
@@ -158,5 +156,5 @@ def _training(site: Site, request: Request) -> Training:
 
 
 def _part(training: Training, request: Request, step: int) -> tuple[int, int]:
-    given = [number(request, name) if request.query_params.get(name) else None for name in ("rank", "world")]
-    return part_of(training, step, *given)
+    part = [number(request, name) if request.query_params.get(name) else None for name in ("rank", "world")]
+    return part_of(training, step, *part)

@@ -1,4 +1,4 @@
-"""Pages of datasets: the first page, a version with its samples, a sample, and the difference of two versions."""
+"""Pages of datasets: the first page, a version, a sample, and the difference of two versions."""
 
 import numpy as np
 from starlette.requests import Request
@@ -9,10 +9,8 @@ import loader
 from loader.api.explain import provenance
 from loader.errors import InvalidRuntime
 
-from ..inspect.difference import difference
-from ..inspect.root_record import root_record
 from ..inspect.sample_record import sample_record
-from ..inspect.version_record import PAGE, version_record
+from ..inspect.version_record import PAGE, difference, root_record, version_record
 from .media import (
     FIELD_TYPES,
     media_response,
@@ -32,7 +30,6 @@ _SAMPLE = f"{_VERSION}/s/{{ordinal:number}}"
 
 
 def routes(site: Site) -> list[Route]:
-    """Return the routes of datasets."""
     return [
         media_route(site, f"{_SAMPLE}/thumb/{{field}}", _thumbnail),
         media_route(site, f"{_SAMPLE}/stored/{{field}}", _stored),
@@ -50,20 +47,20 @@ def _home(site: Site, request: Request) -> Page:
 
 
 def _version(site: Site, request: Request) -> Page:
-    version = _opened(site, request)
+    version = _requested_version(site, request)
     query = request.query_params
     record = version_record(
         version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
     )
     thumbs = {row.ordinal: thumbnail_field(row.fields) for row in record.rows}
-    more = {"thumbs": thumbs, "page": PAGE, "quoted": _quoted}
+    more = {"thumbs": thumbs, "page": PAGE, "quoted": _sql_literal}
     return Page(template="version", record=record, title=version.name, more=more)
 
 
 def _sample(site: Site, request: Request) -> Page:
-    version = _opened(site, request)
-    asked = site.opened.asked(request.query_params.get("trainings"))
-    record = sample_record(version, int(request.path_params["ordinal"]), asked)
+    version = _requested_version(site, request)
+    search = site.opened.run_search(request.query_params.get("trainings"))
+    record = sample_record(version, int(request.path_params["ordinal"]), search)
     pictures = {
         one.field: len(sample_media(site, version, record.ordinal, one.field))
         for one in record.fields
@@ -83,37 +80,42 @@ def _diff(site: Site, request: Request) -> Page:
     return Page(template="diff", record=record, title=f"{a.name} and {b.name}")
 
 
-def _quoted(value: str) -> str:
-    """Return a text as SQL writes it."""
+def _sql_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
 def _thumbnail(site: Site, request: Request) -> Response:
     return media_response(
-        sample_thumbnail(site, _opened(site, request), _ordinal(request), request.path_params["field"])
+        sample_thumbnail(
+            site, _requested_version(site, request), _ordinal(request), request.path_params["field"]
+        )
     )
 
 
 def _stored(site: Site, request: Request) -> Response:
-    return stored_response(_opened(site, request), _ordinal(request), request.path_params["field"], request)
+    return stored_response(
+        _requested_version(site, request), _ordinal(request), request.path_params["field"], request
+    )
 
 
 def _raw(site: Site, request: Request) -> Response:
-    version, ordinal = _opened(site, request), _ordinal(request)
+    version, ordinal = _requested_version(site, request), _ordinal(request)
     if not 0 <= ordinal < len(version):
         raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")
     (address,) = version.address(np.array([ordinal]), [])
-    (told,) = provenance(version, [address])
-    return raw_response(site, told.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
+    (origin,) = provenance(version, [address])
+    return raw_response(site, origin.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
 
 
 def _decoded(site: Site, request: Request) -> Response:
-    found = sample_media(site, _opened(site, request), _ordinal(request), request.path_params["field"])
+    media = sample_media(
+        site, _requested_version(site, request), _ordinal(request), request.path_params["field"]
+    )
     n = int(request.path_params["n"])
-    return media_response(found[n] if n < len(found) else None)
+    return media_response(media[n] if n < len(media) else None)
 
 
-def _opened(site: Site, request: Request) -> loader.Version:
+def _requested_version(site: Site, request: Request) -> loader.Version:
     return site.opened.version(request.path_params["dataset"], int(request.path_params["number"]))
 
 

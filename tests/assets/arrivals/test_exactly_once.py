@@ -71,7 +71,7 @@ import sys
 from contextlib import contextmanager
 import pathspec, polars
 from assets.sources import BatchLimits, Source
-from assets.arrivals.progress import Dataset, TickBudget
+from assets.arrivals.progress import TickDataset, TickBudget
 from assets.arrivals.tick import tick
 from loader.storage import open_store
 from tests.mortal_store import forks_killed
@@ -86,7 +86,7 @@ def work(death):
         yield place
     for _ in range(2):
         limits = BatchLimits(max_objects=3, max_wait_s=0)
-        dataset = Dataset(store=store, name="d", limits=limits, now_us=4 * 10**15)
+        dataset = TickDataset(store=store, name="d", limits=limits, now_us=4 * 10**15)
         tick(dataset, (Source(),), opened, TickBudget(max_listed=7))
 
 print(forks_killed(work))

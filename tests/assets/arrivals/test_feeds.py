@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.progress import Dataset, Step, TickBudget
+from assets.arrivals.progress import TickBudget, TickDataset, TickResult
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Feed, Source
@@ -43,13 +43,13 @@ class World:
         self.box = open_store(f"memory://{name}/box")
         feed = Feed(url=f"memory://{name}/box", prefix="notices/")
         self.source = Source(**{"listed": False, "feed": feed} | more)
-        self.dataset = Dataset(store=self.store, name="d", limits=limits, now_us=NOW_US)
+        self.dataset = TickDataset(store=self.store, name="d", limits=limits, now_us=NOW_US)
 
     @contextmanager
     def opened(self, source: Source) -> Iterator[Store]:
         yield self.place
 
-    def tick(self, later_s: float = 0, **budget: int) -> Step:
+    def tick(self, later_s: float = 0, **budget: int) -> TickResult:
         self.dataset = replace(self.dataset, now_us=self.dataset.now_us + int(later_s * 1e6))
         return tick(self.dataset, (self.source,), self.opened, TickBudget(**budget))[0]
 
@@ -84,7 +84,7 @@ def test_files_of_notices(name: str) -> None:
     (row,) = pl.read_parquet(world.store.get(aside).data).to_dicts()
     assert (row["letter"], row["line"], row["text"]) == ("notices/2.jsonl", 2, "no json")
     world.drop("3.jsonl", {"key": "a"})  # again, and nothing is new
-    assert world.tick().made == []
+    assert world.tick().batches == []
     assert world.files() == []
     world.place.put("a", b"other")
     world.drop("4.jsonl", {"key": "a"})
@@ -99,7 +99,7 @@ def test_a_file_stays_until_all_that_it_names_is_in_a_batch(name: str) -> None:
     world.dataset = replace(world.dataset, now_us=0)  # nothing has waited for long
     world.drop("1", *({"key": key} for key in "ab"))
     assert world.tick().waiting == 2
-    assert world.tick().found == 0
+    assert world.tick().n_new == 0
     assert world.files() == ["notices/1"]
     world.drop("2", *({"key": key} for key in "cdefg"))
     assert world.tick(max_notices=4).waiting == 0
@@ -108,7 +108,7 @@ def test_a_file_stays_until_all_that_it_names_is_in_a_batch(name: str) -> None:
     assert world.tick().waiting == 1  # what was left of the second one; the first one has gone
     assert world.files() == ["notices/2"]
     world.dataset = replace(world.dataset, now_us=NOW_US)
-    assert world.tick().made
+    assert world.tick().batches
     world.tick()
     assert world.files() == []
     assert world.batches()[2:] == [["g"]]
@@ -120,7 +120,7 @@ def test_a_listing_beside_a_feed_finds_the_same_objects_once(name: str) -> None:
         world.place.put(key, b"x")
     world.drop("1", {"key": "c"}, {"key": "a"})
     step = world.tick()
-    assert (step.found, world.batches(), world.files()) == (3, [["a", "b", "c"]], [])
+    assert (step.n_new, world.batches(), world.files()) == (3, [["a", "b", "c"]], [])
 
 
 def test_a_listing_and_a_feed_share_the_rate(name: str) -> None:
@@ -128,7 +128,7 @@ def test_a_listing_and_a_feed_share_the_rate(name: str) -> None:
     for key in "abcde":
         world.place.put(key, b"x")
     world.drop("1", *({"key": key} for key in "edc"))
-    assert [world.tick(later_s).found for later_s in (0, 60, 3600)] == [3, 0, 2]
+    assert [world.tick(later_s).n_new for later_s in (0, 60, 3600)] == [3, 0, 2]
     world.tick(), world.tick()  # no more notices are read at a time than there is room for
     assert world.files() == []
     assert sorted(key for batch in world.batches() for key in batch) == list("abcde")
@@ -174,7 +174,7 @@ def test_a_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: st
     # What it may have named is not lost: whoever compares all of the place finds it.
     found = reconcile(world.dataset, world.source, world.place, write=True)
     assert world.batches()[1:] == [["hidden"]]
-    assert found.made
+    assert found.batches
 
 
 def test_a_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_a_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(feeds, "_MOST_BYTES", 1000)
     step = world.tick()
     assert (world.batches(), world.files()) == ([["a"]], [])
-    assert "accepted are 1000" in step.set_aside[0]
+    assert "at most 1000" in step.set_aside[0]
 
 
 def test_a_name_with_a_line_separator_is_one_notice(name: str) -> None:
@@ -326,7 +326,7 @@ def test_a_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.
         queue(s3_event(quoted))
     world.dataset = replace(world.dataset, now_us=0)
     step = world.tick()
-    assert (step.note, step.found, step.waiting, len(step.made)) == ("", 15, 3, 1)
+    assert (step.note, step.n_new, step.waiting, len(step.batches)) == ("", 15, 3, 1)
     assert step.not_taken == {"unreadable_notice": 1}
     numbers = {"ApproximateNumberOfMessages": 0, "ApproximateNumberOfMessagesNotVisible": 6}
     client = boto3.client(
@@ -341,7 +341,7 @@ def test_a_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.
     assert {key: int(value) for key, value in found.items()} == numbers  # two for each that waits
     client.close()
     world.dataset = replace(world.dataset, now_us=NOW_US)
-    assert len(world.tick().made) == 1
+    assert len(world.tick().batches) == 1
     assert sorted(key for batch in world.batches() for key in batch) == keys
     world.source = replace(world.source, feed=replace(feed, url="sqs://us-east-1/no-such-queue"))
     step = world.tick()

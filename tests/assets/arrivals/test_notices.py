@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.arrivals.notices import Notice, Unreadable, read_notices, relative_key
+from assets.arrivals.notices import Notice, UnreadableNotice, read_notices, relative_key
 from tests.assets.arrivals.events import BRIDGE, azure_event, gcs_event, s3_event
 
 FORMS = {
@@ -54,7 +54,7 @@ def test_forms(form: str) -> None:
 
 @pytest.mark.parametrize("line", GARBAGE)
 def test_garbage_is_named(line: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableNotice):
         read_notices(line)
 
 
@@ -78,7 +78,7 @@ def test_garbage_is_named(line: str) -> None:
 def test_any_json_is_notices_or_unreadable(body: Any) -> None:
     try:
         found = read_notices(json.dumps(body))
-    except Unreadable:
+    except UnreadableNotice:
         return
     assert all(isinstance(one, Notice) for one in found)
 

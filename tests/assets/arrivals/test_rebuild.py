@@ -8,8 +8,7 @@ import pytest
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.make_batches import discover
-from assets.arrivals.rebuild import rebuild_of, take_over
+from assets.arrivals.make_batches import discover, rebuild_of, take_over
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target

@@ -19,7 +19,7 @@ import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.inventory import read_inventory
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import Dataset, paused
+from assets.arrivals.progress import TickDataset, paused
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.failures import why_failed
@@ -43,9 +43,9 @@ def place(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def work() -> Dataset:
+def work() -> TickDataset:
     store = open_store(f"memory://{os.urandom(8).hex()}/root")
-    return Dataset(store=store, name="d", limits=BatchLimits(max_wait_s=0), now_us=LATER_US)
+    return TickDataset(store=store, name="d", limits=BatchLimits(max_wait_s=0), now_us=LATER_US)
 
 
 def put(place: Store, *keys: str, data: bytes = b"x") -> None:
@@ -63,7 +63,7 @@ def differences(found: Any) -> list[tuple[str, str, int]]:
     return list(found.differences.select("status", "key", "batch").iter_rows())
 
 
-def test_differences_by_a_listing(work: Dataset, place: Store) -> None:
+def test_differences_by_a_listing(work: TickDataset, place: Store) -> None:
     put(place, *"abcd")
     discover(work.store, place, "d", BatchLimits(max_objects=2))
     put(place, "0", "e", "x.tmp")
@@ -77,11 +77,11 @@ def test_differences_by_a_listing(work: Dataset, place: Store) -> None:
         ("overwritten", "b", 1),
         ("vanished", "c", 2),
     ]
-    assert (looked.n_there, looked.n_batched, looked.n_fresh, looked.made) == (5, 4, 0, [])
+    assert (looked.n_there, looked.n_batched, looked.n_fresh, looked.batches) == (5, 4, 0, [])
     assert looked.not_taken == {"excluded": 1}
     assert len(manifests(work.store, "d")) == 2
     found = reconcile(work, source, place)
-    assert len(found.made) == 1
+    assert len(found.batches) == 1
     place.delete_many(["x.tmp"])
     assert exactly_once(work.store, place)
     assert found.table is not None
@@ -89,10 +89,10 @@ def test_differences_by_a_listing(work: Dataset, place: Store) -> None:
     assert kept.select("status", "key").rows() == [(status, key) for status, key, _ in differences(looked)]
     again = reconcile(work, source, place)
     assert differences(again) == [("vanished", "c", 2)]
-    assert again.made == []
+    assert again.batches == []
 
 
-def test_what_is_young_or_waits_is_left_to_the_sensor(work: Dataset, place: Store) -> None:
+def test_what_is_young_or_waits_is_left_to_the_sensor(work: TickDataset, place: Store) -> None:
     put(place, "a")
     (info,) = place.list()
     assert info.modified_us is not None
@@ -104,12 +104,12 @@ def test_what_is_young_or_waits_is_left_to_the_sensor(work: Dataset, place: Stor
     assert tick(waits, (Source(),), lambda source: nullcontext(place))[0].waiting == 1
     late = replace(now, now_us=now.now_us + 200 * 10**6)
     found = reconcile(late, Source(), place)
-    assert (found.n_fresh, found.made) == (1, [])
+    assert (found.n_fresh, found.batches) == (1, [])
     work.store.delete_many(["tables/d/arrivals/landing/waiting.parquet"])
     assert differences(reconcile(late, Source(), place)) == [("late", "a", 0)]
 
 
-def test_the_sensor_goes_on_beside_it(work: Dataset, place: Store) -> None:
+def test_the_sensor_goes_on_beside_it(work: TickDataset, place: Store) -> None:
     from contextlib import nullcontext
 
     put(place, *"abc")
@@ -129,12 +129,12 @@ def test_the_sensor_goes_on_beside_it(work: Dataset, place: Store) -> None:
             return getattr(self._store, name)
 
     found = reconcile(replace(work, store=Meddling(work.store)), Source(), place)
-    assert found.made == []
+    assert found.batches == []
     assert exactly_once(work.store, place)
 
 
 def test_other_places_prefixes_and_takedowns_are_no_difference(
-    work: Dataset, place: Store, tmp_path: Path
+    work: TickDataset, place: Store, tmp_path: Path
 ) -> None:
     other = open_store(str(tmp_path / "other"))
     put(place, "a/1", "b/1")
@@ -145,7 +145,7 @@ def test_other_places_prefixes_and_takedowns_are_no_difference(
     denied = replace(work, denies=(Deny(n=1, salt="ab", hashes=tuple(named), scope="raw"),))
     found = reconcile(denied, Source(prefix="a/"), place)
     assert differences(found) == [("late", "a/1", 0)]
-    assert found.made == []
+    assert found.batches == []
     assert (found.n_there, found.n_batched) == (1, 0)
     place.delete_many(["b/1"])
     assert differences(reconcile(work, Source(prefix="b/"), place)) == [("vanished", "b/1", 2)]
@@ -187,7 +187,7 @@ def inventory(place: Store, at: Path, kind: str, rows: list[dict[str, Any]]) -> 
 
 @pytest.mark.parametrize("kind", ["Parquet", "CSV"])
 def test_differences_by_an_inventory_of_s3(
-    work: Dataset, s3: dict[str, Any], tmp_path: Path, kind: str
+    work: TickDataset, s3: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
     place = open_store(f"s3://bucket/{kind}-{os.urandom(4).hex()}", s3)
     folder = place.url.removeprefix("s3://bucket/")
@@ -213,7 +213,7 @@ def test_differences_by_an_inventory_of_s3(
     found = reconcile(work, Source(), place, inventory=url)
     expected = [("late", "gone since", 0), ("late", "late", 0), ("overwritten", "b", 1), ("vanished", "a", 1)]
     assert differences(found) == expected
-    assert len(found.made) == 1
+    assert len(found.batches) == 1
     assert exactly_once(work.store, place)  # what has gone since is in no batch
     assert [item.key for item in manifests(work.store, "d")[1].objects] == ["late", "b"]
     data = next(Path(url).parent.parent.glob("data/*"))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.progress import Dataset, TickBudget, pause, read_progress, resume
+from assets.arrivals.progress import TickBudget, TickDataset, pause, read_progress, resume
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
 from loader.dataset.log.denies import Target, hashes
@@ -42,7 +42,7 @@ def test_what_fills_no_batch_waits_until_it_has_waited_long_enough(store: Store)
     place.put("e")
     (step,) = go()
     assert batches(store) == ["abc"]
-    assert (step.found, step.waiting, step.oldest_s, len(step.made)) == (5, 2, 100.0, 1)
+    assert (step.n_new, step.waiting, step.oldest_s, len(step.batches)) == (5, 2, 100.0, 1)
     place.put("A")
     assert go(499)[0].waiting == 3 - 3  # three wait: a full batch
     assert batches(store) == ["abc", "deA"]
@@ -50,7 +50,7 @@ def test_what_fills_no_batch_waits_until_it_has_waited_long_enough(store: Store)
     assert go(599)[0].waiting == 1
     assert go(1)[0].waiting == 0
     assert batches(store) == ["abc", "deA", "f"]
-    assert go(10_000)[0].made == []
+    assert go(10_000)[0].batches == []
 
 
 def test_a_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store) -> None:
@@ -63,7 +63,7 @@ def test_a_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store)
     assert place.n_listed <= 3 * 7
     assert [len(found.objects) for found in manifests(store, "d")] == [5, 5, 5, 5]
     place.put("000")  # below the cursor's next place: the next pass finds it
-    assert sum(go()[0].found for _ in range(4)) == 1
+    assert sum(go()[0].n_new for _ in range(4)) == 1
     assert read_progress(store, "d", "landing").n_passes == 2
 
 
@@ -172,7 +172,7 @@ def test_sources_of_one_place_that_overlap_share_no_object(store: Store) -> None
     limits = BatchLimits(max_objects=9, max_wait_s=60)
     go = Ticking(store, limits, *sources, all=place, a=place)
     assert [step.waiting for step in go()] == [3, 2]  # at both
-    assert [len(step.made) for step in go(60)] == [1, 0]
+    assert [len(step.batches) for step in go(60)] == [1, 0]
     assert batches(store) == ["a/1a/2b"]
     assert [step.waiting for step in go()] == [0, 0]
 
@@ -182,7 +182,7 @@ def test_rates(store: Store) -> None:
     place.put(*(f"{number:03d}" for number in range(100)))
     source = Source(objects_per_tick=10, objects_per_hour=25)
     go = Ticking(store, BatchLimits(max_objects=5, max_wait_s=0), source, landing=place)
-    found = [go(600)[0].found for _ in range(20)]
+    found = [go(600)[0].n_new for _ in range(20)]
     assert found[:8] == [10, 10, 5, 0, 0, 0, 10, 10]
     assert sum(found) == sum(len(found.objects) for found in manifests(store, "d"))
     assert all(sum(found[first : first + 6]) <= 25 for first in range(15))
@@ -200,9 +200,9 @@ def test_pausing(store: Store) -> None:
     assert batches(store) == []
     assert resume(store, "d", "one")
     assert not resume(store, "d", "one")
-    assert [len(step.made) for step in go()] == [1, 0]
+    assert [len(step.batches) for step in go()] == [1, 0]
     store.put("tables/d/arrivals/one/paused.json", b"by hand, at night")
-    assert go()[0].note == "paused by somebody: no reason given"
+    assert go()[0].note == "paused by unknown: no reason"
 
 
 class Broken(Place):
@@ -217,7 +217,7 @@ def test_a_source_that_is_down_holds_up_no_other(store: Store) -> None:
     down, other = go()
     assert down.failed
     assert down.note == "InvalidStore: no such bucket"
-    assert (other.failed, len(other.made)) == (False, 1)
+    assert (other.failed, len(other.batches)) == (False, 1)
 
 
 def test_what_is_taken_down_lands_no_more_though_it_waited(store: Store) -> None:
@@ -300,9 +300,9 @@ def test_secrets_of_a_source_come_out_of_the_environment(
     monkeypatch.setenv("PARTNER_SECRET", s3["secret"])
     with opener(landing)(source) as place:
         place.put("a", b"abc")
-        dataset = Dataset(store=store, name="d", limits=AT_ONCE, now_us=4 * NOW_US)
+        dataset = TickDataset(store=store, name="d", limits=AT_ONCE, now_us=4 * NOW_US)
         (step,) = tick(dataset, (source,), opener(landing))
-        assert len(step.made) == 1, step.note
+        assert len(step.batches) == 1, step.note
         sent = pickle.dumps(place)
         assert s3["secret"].encode() not in sent
         assert pickle.loads(sent).get("a").data == b"abc"  # noqa: S301

@@ -9,11 +9,11 @@ import pytest
 
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import Dataset, TickBudget
+from assets.arrivals.progress import TickBudget, TickDataset
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
-from dagster_project.sensors.discovery import told
+from dagster_project.sensors.discovery import tick_line
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, open_store
 
@@ -66,7 +66,7 @@ def _ticked(place, root, budget, *sources, n=1) -> list[Any]:
     def opened(source):
         yield place()
 
-    dataset = Dataset(store=root, name="d", limits=LIMITS, now_us=NOW_US)
+    dataset = TickDataset(store=root, name="d", limits=LIMITS, now_us=NOW_US)
     steps = []
     for number in range(n):
         (step,) = tick(replace(dataset, now_us=NOW_US + number), sources, opened, budget)
@@ -90,7 +90,7 @@ def test_ticks_count_and_name_what_is_not_listed_once_a_pass(place, root, max_li
     assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
     whole = next(step for step in steps if step.n_passes)
     assert whole.not_taken == {"not_listed": 3}
-    assert "3 not_listed" in told(whole)
+    assert "3 not_listed" in tick_line(whole)
     until = steps[: steps.index(whole) + 1]
     assert len([line for step in until for line in step.unlisted]) == 3
 
@@ -104,7 +104,7 @@ def test_a_source_that_excludes_such_objects_does_not_count_them(place, root):
 
 def test_discovery_and_reconciliation_go_on_beside_them(place, root):
     report = reconcile(
-        Dataset(store=root, name="d", limits=LIMITS, now_us=NOW_US), Source(), place(), write=False
+        TickDataset(store=root, name="d", limits=LIMITS, now_us=NOW_US), Source(), place(), write=False
     )
     assert report.n_there == 3
     assert report.not_taken == {"not_listed": 3}
@@ -126,7 +126,7 @@ def test_a_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, k
         (tmp_path / "lake" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lake" / path).write_bytes(b"x")
     source = Source(format="parquet", fields={"text": "txt"})
-    with pytest.raises(InvalidStore, match=f"log of a {name} table.*export its live rows"):
+    with pytest.raises(InvalidStore, match=f"log of a {name} table.*export the live rows"):
         source.sieve()(ObjectInfo(key=key, nbytes=1, etag=""))
     (step,) = _ticked(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), source)
     assert step.failed

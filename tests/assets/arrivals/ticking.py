@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from assets.arrivals.progress import Dataset, Step, TickBudget
+from assets.arrivals.progress import TickBudget, TickDataset, TickResult
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
 from loader.storage import ObjectInfo, Store
@@ -42,13 +42,13 @@ class Ticking:
 
     def __init__(self, store: Store, limits: BatchLimits, *sources: Source, **places: Any) -> None:
         self.sources, self.places = sources or (Source(),), places
-        self.dataset = Dataset(store=store, name="d", limits=limits, now_us=NOW_US)
+        self.dataset = TickDataset(store=store, name="d", limits=limits, now_us=NOW_US)
         self.budget = TickBudget()
 
     @contextmanager
     def opened(self, source: Source) -> Iterator[Any]:
         yield self.places[source.name]
 
-    def __call__(self, later_s: float = 0) -> list[Step]:
+    def __call__(self, later_s: float = 0) -> list[TickResult]:
         self.dataset = replace(self.dataset, now_us=self.dataset.now_us + int(later_s * 1_000_000))
         return tick(self.dataset, self.sources, self.opened, self.budget)

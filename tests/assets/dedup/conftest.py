@@ -99,7 +99,7 @@ class Dataset:
             features.feature_stage(
                 self.root,
                 compute,
-                feature.made(),
+                feature.build(),
                 dataset=spec.name,
                 partition=batch,
                 run_id="r",

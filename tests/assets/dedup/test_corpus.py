@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from assets.dedup.pictures import file_pictures, find
+from assets.dedup.near_pairs import find, index_images
 from assets.dedup.settle import Candidates
 from assets.dedup.table import candidates_of, table_of
 from assets.featurizers import make as featurizer
@@ -59,10 +59,10 @@ VIDEOS = (
     "ax_trim_optimization_failure.mp4",
 )
 
-Copy = Callable[[Image.Image], Image.Image]
+DuplicateOf = Callable[[Image.Image], Image.Image]
 
 
-def cropped(share: float) -> Copy:
+def cropped(share: float) -> DuplicateOf:
     def crop(picture: Image.Image) -> Image.Image:
         dx, dy = round(picture.width * share / 2), round(picture.height * share / 2)
         return picture.crop((dx, dy, picture.width - dx, picture.height - dy))
@@ -78,7 +78,7 @@ def as_it_is(picture: Image.Image) -> Image.Image:
     return picture
 
 
-COPIES: dict[str, tuple[Copy, int, int, float]] = {
+COPIES: dict[str, tuple[DuplicateOf, int, int, float]] = {
     "recompressed": (as_it_is, 50, 32, 1.0),
     "recompressed hard": (as_it_is, 20, 40, 0.9),
     "half the size": (half, 80, 26, 1.0),
@@ -169,7 +169,7 @@ def test_copies_are_found_and_nothing_else(kind: str) -> None:
     assert len(units) > 25
     rows = [hashed(kind, name, data) for name, data in units]
     originals = candidates(rows)
-    filed = file_pictures(originals.pictures, 8)
+    filed = index_images(originals.pictures, 8)
 
     pairs = find(filed, originals.pictures, mirrored=True)
     strangers = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import loader
-from assets.dedup import embeddings as blocks
+from assets.dedup import near_pairs as blocks
 from assets.dedup import published as stretches
-from assets.dedup.embeddings import embeddings_of, near_embeddings
+from assets.dedup.near_pairs import embeddings_of, near_embeddings
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
 from assets.dedup.published import near_published, published_samples
 from assets.dedup.table import candidates_of, table_of

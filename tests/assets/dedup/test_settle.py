@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.dedup.pictures import file_pictures, find, pictures_of
+from assets.dedup.near_pairs import find, image_hashes_of, index_images
 from assets.dedup.policy import NearDuplicates
-from assets.dedup.quality import classes, measured
-from assets.dedup.settle import settle
+from assets.dedup.settle import classes, measured, settle
 from assets.dedup.table import candidates_of, looks, table_of
 
 Row = dict[str, Any]
@@ -39,8 +38,8 @@ def settled(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(key -> what it is a copy of, published key -> what supersedes it)."""
     mine = candidates_of(table_of(new), [one["raw_sha256"] for one in new])
-    theirs, members = looks(table_of(published), alone=False)
-    near = find(file_pictures(theirs.pictures, policy.max_distance), mine.pictures, mirrored=policy.mirrored)
+    theirs, members = looks(table_of(published), ungrouped=False)
+    near = find(index_images(theirs.pictures, policy.max_distance), mine.pictures, mirrored=policy.mirrored)
     found = settle(mine, theirs, near, policy)
     keys = [one["key"] for one in published]
     superseded = {keys[at]: copy.of for place, copy in found.superseded.items() for at in members[place]}
@@ -261,9 +260,9 @@ def test_the_reason_says_how_near_and_why_the_other_stays() -> None:
         table_of(new := [row("a", 1, source_width_px=200), row("b", 2**64 - 2), row("c", 2**60)]),
         [one["raw_sha256"] for one in new],
     )
-    theirs, _ = looks(table_of([row("p", 2**60, split="validation")]), alone=False)
+    theirs, _ = looks(table_of([row("p", 2**60, split="validation")]), ungrouped=False)
     policy = replace(POLICY, max_distance=1)
-    near = find(file_pictures(theirs.pictures, 1), mine.pictures, mirrored=True)
+    near = find(index_images(theirs.pictures, 1), mine.pictures, mirrored=True)
     found = settle(mine, theirs, near, policy)
     assert {key: copy.reason for key, copy in found.copies.items()} == {
         "b": "near_duplicate of a (distance 0 mirrored, the other has more pixels: 20000 against 10000)",
@@ -286,7 +285,7 @@ def test_what_makes_a_copy_the_better_one(told: Mapping[str, Any], better: str) 
     published = row("p", 5, source_nbytes=10_000)
     new = row("n", 5, **{"source_nbytes": 10_000, **told})
     mine, theirs = (candidates_of(table_of([one]), [one["key"]]) for one in (new, published))
-    near = find(file_pictures(theirs.pictures, 1), mine.pictures, mirrored=False)
+    near = find(index_images(theirs.pictures, 1), mine.pictures, mirrored=False)
     found = settle(mine, theirs, near, POLICY)
     if not better:
         assert (list(found.copies), found.superseded) == (["n"], {})
@@ -304,4 +303,4 @@ def test_what_is_not_a_hash_is_refused() -> None:
     with pytest.raises(
         ValueError, match="'phash' holds 'nonsense'; accepted: 1 to 3 times 16 hexadecimal digits"
     ):
-        pictures_of(table_of([row("n", 5, phash="nonsense")]))
+        image_hashes_of(table_of([row("n", 5, phash="nonsense")]))

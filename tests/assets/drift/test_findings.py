@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from assets.drift.captions import caption_findings, texts_of
 from assets.drift.columns import zeros_of
 from assets.drift.distributions import Drawn, distance, distribution, level, ratio, settled, stability
-from assets.drift.findings import UNKNOWN, Difference, Thresholds, stands_out
+from assets.drift.findings import UNKNOWN, EffectSize, Thresholds, stands_out
 from assets.drift.shares import Counted, index_difference, mix, share_difference
 
 ALPHA = 0.01
@@ -65,10 +65,10 @@ def test_one_distribution_differs_from_itself_as_seldom_as_is_said() -> None:
 def test_more_spread_among_batches_never_makes_a_finding(
     effects: list[float], effect: float, wider: float
 ) -> None:
-    mine = Difference(effect=effect, chance=0.05, noise=0.1)
+    mine = EffectSize(effect=effect, chance=0.05, noise=0.1)
 
-    def others(factor: float) -> list[Difference]:
-        return [Difference(effect=one * factor, chance=0.05, noise=0.1) for one in effects]
+    def others(factor: float) -> list[EffectSize]:
+        return [EffectSize(effect=one * factor, chance=0.05, noise=0.1) for one in effects]
 
     if not stands_out(mine, 0.2, lambda: others(1.0)):
         assert not stands_out(mine, 0.2, lambda: others(1.0 + wider))

@@ -9,9 +9,9 @@ import pytest
 
 import loader
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, Compared
+from assets.drift.compare import DRIFT_CHECKS, GateInputs
+from assets.drift.exact_findings import same_as
 from assets.drift.facts import BatchFacts, recent_rows
-from assets.drift.leaks import same_as
 
 HASH = "0123456789abcdef"
 
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> loader.Root:
 
 def judged(root: loader.Root, name: str, rows: list[dict[str, Any]], *refs: str) -> Any:
     newest = root.open("photos@latest")
-    compared = Compared(
+    compared = GateInputs(
         now=BatchFacts(samples=pl.DataFrame(rows), media=pl.DataFrame()),
         baseline=None,
         newest=newest,

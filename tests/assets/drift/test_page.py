@@ -4,7 +4,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, Compared
+from assets.drift.compare import DRIFT_CHECKS, GateInputs
 from assets.drift.page import MAX_PLOTS, plotted, render
 from assets.pages.plots import before_and_after
 from benchmarks.gates.regressions import REGRESSIONS
@@ -31,8 +31,8 @@ class Tags(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def compared(feed: Feed) -> Compared:
-    return Compared(
+def compared(feed: Feed) -> GateInputs:
+    return GateInputs(
         now=feed.facts(), baseline=published(), newest=None, protected=(), thresholds=Thresholds()
     )
 

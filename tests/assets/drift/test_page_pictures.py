@@ -11,18 +11,18 @@ import pytest
 
 import loader
 from assets.checks import CheckResult
-from assets.drift import Finding, examples
-from assets.drift.examples import MAX_OF_FINDING, before_of, shown_of
+from assets.drift import DriftFinding
+from assets.drift import page as examples
 from assets.drift.facts import baseline_of
 from assets.drift.findings import as_check
-from assets.drift.page import render
-from assets.gate import Gate
+from assets.drift.page import MAX_OF_FINDING, before_of, render, shown_of
+from assets.gate_checks import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.release.audit import audit_batch
 from assets.release.version_asset import audit_waiting, publish_batches
-from assets.samples.candidate import candidate
+from assets.samples.assembly import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
@@ -61,7 +61,7 @@ def cut(root: loader.Root, landing: Path, arrive: Callable[[Path], str]) -> Stag
 
 
 def found(*keys: str, column: str = "raw_sha256") -> CheckResult:
-    return as_check("splits", [Finding(what="leak", column=column, certain=True, keys=keys)], "all")
+    return as_check("splits", [DriftFinding(what="leak", column=column, certain=True, keys=keys)], "all")
 
 
 def test_every_kind_is_drawn_once_and_an_object_by_its_first_sample(
@@ -153,7 +153,7 @@ def test_what_was_there_before_stands_below_by_kind(root: loader.Root, cut: Stag
     assert before_of(root, baseline, shown) == before
     assert before_of(root, baseline, []) == []
     html = render("demo", {}, [], "", shown, before)
-    assert html.index("Samples that show it") < html.index("image in demo@1")
+    assert html.index("Examples of the findings") < html.index("image in demo@1")
 
     raw_key = images[0].facts["raw_key"]
     root.log.deny([Target(kind="raw", value=raw_key)], "ticket 6", "privacy desk")

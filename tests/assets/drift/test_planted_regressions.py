@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, Compared
+from assets.drift.compare import DRIFT_CHECKS, GateInputs
 from assets.drift.facts import Baseline
 from assets.drift.yields import size_findings
 from benchmarks.gates.__main__ import HONEST, PLANTED_SEED
@@ -51,8 +51,8 @@ def test_every_regression_stands_in_the_docs() -> None:
     assert f"Of {len(HONEST)} honest batches 0 are stopped" in page
 
 
-def _against(feed: Feed, baseline: Baseline | None, thresholds: Thresholds = Thresholds()) -> Compared:  # noqa: B008
-    return Compared(now=feed.facts(), baseline=baseline, newest=None, protected=(), thresholds=thresholds)
+def _against(feed: Feed, baseline: Baseline | None, thresholds: Thresholds = Thresholds()) -> GateInputs:  # noqa: B008
+    return GateInputs(now=feed.facts(), baseline=baseline, newest=None, protected=(), thresholds=thresholds)
 
 
 def test_with_too_few_batches_a_difference_is_shown_and_stops_nothing(honest: Feed) -> None:

@@ -69,7 +69,7 @@ def featurized(
     root = loader.Root(cut.parent / way)
     told: Any = {"dataset": "demo", "partition": batch_of(root), "run_id": "r", "timeout_s": 60}
     try:
-        return feature_stage(root, compute, feature.made(), **told)
+        return feature_stage(root, compute, feature.build(), **told)
     finally:
         compute.close()
 
@@ -160,7 +160,7 @@ def test_a_refresh_has_the_same_bytes_on_a_cluster(
         publish_alone(root, samples_stage(root, SPEC, partition=batch, run_id="r")[0])
         published = require_published(root.store, "demo", "units", batch)
         SAID.clear()
-        record, _ = refresh_stage(root, engine, SPEC, Feature(name="phash").made(), published, run_id="r")
+        record, _ = refresh_stage(root, engine, SPEC, Feature(name="phash").build(), published, run_id="r")
         engine.close()
         shards = [(one["part"], one["group"], one["sha256"]) for one in record.body["shards"]]
         found[way] = [record.body["taken"], record.files[record.stage].sha256, *shards]
@@ -180,7 +180,7 @@ def test_a_poison_sample_costs_itself_on_a_cluster_too(
     compute = on(replace(LOCAL, packages=packages, slot=replace(LOCAL.slot, cpus=1)))
     _, rows = featurized(cut, "poison", Feature(name="tests_poison:Poison"), compute)
     assert sorted(row["code"] for row in rows) == ["", "crashed"]
-    assert ("its process" if packages else "name its package in `packages`") in str(SAID)
+    assert ("its process" if packages else "add its package to `packages`") in str(SAID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,18 +191,20 @@ class Odd(Mel):
 
 
 def test_a_featurizer_travels_by_class_and_parameters_alone() -> None:
-    made = Feature(name="mel", parameters={"n_mels": 40}).made()
+    made = Feature(name="mel", parameters={"n_mels": 40}).build()
     plain = plain_featurizer(made)
     assert plain is not None
-    assert plain.made(["assets"]) == made
-    with pytest.raises(InvalidRuntime, match="accepted are those of the packages mine"):
-        plain.made(["mine"])
+    assert plain.build(["assets"]) == made
+    with pytest.raises(InvalidRuntime, match="is not in the accepted packages mine"):
+        plain.build(["mine"])
     assert plain_featurizer(Odd()) is None
 
 
 def test_a_network_is_code_of_the_packages_too(model: Feature) -> None:
-    plain = plain_featurizer(model.made())
+    plain = plain_featurizer(model.build())
     assert plain is not None
-    assert plain.made(["assets", "tests_networks"]) == model.made()
-    with pytest.raises(InvalidRuntime, match=r"network 'tests_networks.two_towers:load'; accepted are those"):
-        plain.made(["assets"])
+    assert plain.build(["assets", "tests_networks"]) == model.build()
+    with pytest.raises(
+        InvalidRuntime, match=r"network 'tests_networks.two_towers:load' is not in the accepted"
+    ):
+        plain.build(["assets"])

@@ -13,7 +13,7 @@ import loader
 from assets.checks import CheckResult
 from assets.features.refresh import stale
 from assets.featurizers import Features, Featurizer
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.media.unit import Unusable
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.reading.verified_bucket_reads import read_fields
@@ -127,7 +127,7 @@ def test_a_new_version_has_the_new_features_and_the_old_one_stays(
     old = root.open("demo@1")
     assert stale(root, spec_of(1)) == []
     (one,) = stale(root, spec_of(2))
-    assert (one.stage, one.partition, one.was, one.wanted) == ("feature_sizes", batch, "1-0", "2-0")
+    assert (one.stage, one.partition, one.was, one.version) == ("feature_sizes", batch, "1-0", "2-0")
     shards = tars(root)
 
     refresh(spec_of(2), batch)

@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from assets.featurizers import make
-from assets.featurizers.clashes import check_apart, check_beside
+from assets.featurizers.featurizer import check_distinct_names, check_new_names
 from assets.samples.assembly import assemble
 from assets.spec import DatasetSpec, Feature
 from assets.tables import write_wide_table
@@ -88,7 +88,7 @@ def test_a_dataset_with_two_owners_of_a_name_cannot_be_described(
 
 def test_a_name_that_is_no_path_segment_is_refused(other: str) -> None:
     with pytest.raises(InvalidName, match=r"featurizer name 'Other/Score'"):
-        check_apart("demo", [make(other, name="Other/Score")])
+        check_distinct_names("demo", [make(other, name="Other/Score")])
 
 
 def test_a_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
@@ -106,9 +106,9 @@ def test_a_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
 )
 def test_what_the_units_have_already_is_refused(there: Mapping[str, Any], what: str) -> None:
     nothing: Mapping[str, Any] = dict.fromkeys(("groups", "fields", "columns"), frozenset())
-    check_beside(make("phash"), "image", **nothing)
+    check_new_names(make("phash"), "image", **nothing)
     with pytest.raises(Conflict, match=f"featurizer 'phash' would make {what}, which units of kind 'image'"):
-        check_beside(make("phash"), "image", **{**nothing, **there})
+        check_new_names(make("phash"), "image", **{**nothing, **there})
 
 
 def test_records_of_two_featurizers_with_one_column_are_not_merged(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from assets.featurizers import vad
 from assets.featurizers.vad import RATE_HZ, VoiceActivity, probabilities
 from assets.media.audio.cut import segments_of
-from assets.media.audio.energy_segments import Meter, joined
+from assets.media.audio.energy_segments import LevelMeter, union_of
 from assets.media.policy import AudioPolicy
 from loader.errors import MissingDependency
 from loader.modalities import decoder_for
@@ -200,10 +200,10 @@ def test_real_speech_is_where_the_original_finds_it_and_the_energy_too(tmp_path:
     for sound, line in zip(sounds, done.stdout.splitlines(), strict=True):
         found = VoiceActivity().segments(probabilities(sound), len(sound))
         assert [list(segment) for segment in found] == json.loads(line)
-        meter = Meter(RATE_HZ)
+        meter = LevelMeter(RATE_HZ)
         meter.add(sound[None])
         loud = np.zeros(len(sound), bool)
-        for start, end in joined(segments_of(meter.finish(), meter.frame, len(sound), policy)):
+        for start, end in union_of(segments_of(meter.finish(), meter.frame, len(sound), policy)):
             loud[start:end] = True
         heard = np.concatenate([loud[start:end] for start, end in found])
         assert heard.mean() > 0.97  # what is spoken is loud

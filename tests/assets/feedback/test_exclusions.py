@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import loader
-from assets.arrivals.rebuild import rebuild_of
+from assets.arrivals.make_batches import rebuild_of
 from assets.feedback.exclusions import excluded_units
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.spec import DatasetSpec
 from penstock.stages import current_record
-from penstock.upkeep.exclude import exclude, obey, withdraw
+from penstock.upkeep.exclusion import exclude, obey, withdraw
 
 SPEC = DatasetSpec(name="demo", max_reject_rate=1.0)
 SMALL = rebuild_of(SPEC, "demo_small", policy=CutPolicy(image=ImagePolicy(short_side_px=32)))

@@ -19,15 +19,15 @@ from assets.feedback.judging import judge
 from assets.feedback.quarantine import (
     MAX_LEDGERS,
     Quarantined,
-    kept_out,
+    quarantine_metadata,
     quarantine_stage,
-    unjudged,
+    quarantined_units,
+    unjudged_ledgers,
     verdicts,
 )
-from assets.pages.quarantine_page import quarantine_metadata
 from assets.spec import DatasetSpec
 from assets.tables import write_table
-from dagster_project.sensors.quarantine import quarantine_sensor
+from dagster_project.sensors.trainings import quarantine_sensor
 from loader.errors import StoreError
 from penstock.compute.pool import InlineCompute
 from penstock.compute.pool.contract import Failure, Outcome
@@ -107,7 +107,7 @@ def test_what_is_corrupt_goes_and_what_is_not_stays(
     keys = set(found.version.samples().collect()["key"])
     assert keys == {f"{n:03d}" for n in range(40)} - {"003", "007"}
     assert found.version.manifest["producer"]["dagster_run_id"] == "run-q"
-    assert kept_out(root.store, "demo").keys() == {"unit-3"}  # cut again, 007 would be good
+    assert quarantined_units(root.store, "demo").keys() == {"unit-3"}  # cut again, 007 would be good
     shown = quarantine_metadata(root.url, found)
     assert shown["excluded"].value == 2
     assert "viewer" not in shown
@@ -197,7 +197,7 @@ def test_a_store_that_does_not_answer_says_nothing_about_a_sample(
     shard.rename(tmp_path / "away")
     with pytest.raises(StoreError):
         stage(root)
-    assert len(list(unjudged(root.store, "demo"))) > 0
+    assert len(list(unjudged_ledgers(root.store, "demo"))) > 0
     (tmp_path / "away").rename(shard)
     assert stage(root).excluded == ("003",)
 
@@ -226,7 +226,7 @@ def test_other_datasets_and_damaged_ledgers_stop_nobody(root: loader.Root, versi
     found = stage(root)
     assert by_verdict(found.rows).keys() == {"corrupt", "elsewhere", "unreadable"}
     assert found.excluded == ("003",)
-    assert list(unjudged(root.store, "demo")) == []
+    assert list(unjudged_ledgers(root.store, "demo")) == []
     assert "003" in set(root.open("other@latest").samples().collect()["key"])
     assert {row["key"] for row in verdicts(root.store, "demo") if row["verdict"] == "elsewhere"} == {""}
     assert stage(root, replace(SPEC, name="other")).excluded == ("003",)
@@ -250,7 +250,7 @@ def test_one_line_of_one_ledger_ends_nobodys_run(
     root: loader.Root, version: loader.Version, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(root, version)
-    ledger = root.store.get(next(unjudged(root.store, "demo"))).data
+    ledger = root.store.get(next(unjudged_ledgers(root.store, "demo"))).data
     line = json.loads(bytes(ledger).splitlines()[0]) | DAMAGED_LINES.get(what, {})
     bad = b'{"key":' * 5000 if what == "deep brackets" else json.dumps(line).encode()
     if what == "too large":
@@ -262,7 +262,7 @@ def test_one_line_of_one_ledger_ends_nobodys_run(
     told = [row for row in verdicts(root.store, "demo") if row["verdict"] == "unreadable"]
     assert [(row["ledger"], row["line"]) for row in told] == [("ledgers/p-1/0-of-1/0.jsonl", 0)]
     assert told[0]["reason"]
-    assert list(unjudged(root.store, "demo")) == []
+    assert list(unjudged_ledgers(root.store, "demo")) == []
 
 
 def test_a_clip_is_decoded_to_its_end(
@@ -325,7 +325,7 @@ def test_the_asset_publishes_and_ingest_keeps_the_unit_out(
     rows = [row | ({"code": "decode"} if row["key"] == key else {}) for row in verdicts(root.store, "demo")]
     files = {"quarantine": write_table(root.store, "demo", "quarantine", "ledgers", rows)}
     append_record(root.store, replace(record, files=files))
-    assert kept_out(root.store, "demo").keys() == {unit}
+    assert quarantined_units(root.store, "demo").keys() == {unit}
     os.utime(landing / raw, (1, 1))  # another etag: the object lands again, and no version has a sample of it
     again = arrive(landing)
     assert again != first

@@ -74,7 +74,7 @@ def cut_again(
     units.units_stage(root, store, compute, spec, partition=batch, run_id=run_id)
     for feature in spec.features:
         features.feature_stage(
-            root, compute, feature.made(), dataset=spec.name, partition=batch, run_id=run_id, timeout_s=60
+            root, compute, feature.build(), dataset=spec.name, partition=batch, run_id=run_id, timeout_s=60
         )
     record, objects = samples_stage(root, spec, partition=batch, run_id=run_id)
     return record, {row["key"]: row for row in objects}

@@ -14,7 +14,7 @@ from assets.arrivals.make_batches import discover
 from assets.ingest import hash_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
-from assets.ingest.clip_staging import clear_staging
+from assets.ingest.audit_work import clear_staging
 from assets.spec import DatasetSpec
 from loader.dataset.shards.part import part_rows
 from loader.errors import Corrupt, StoreError
@@ -187,7 +187,7 @@ def test_a_forged_outcome_names_no_file_of_others(
         else:
             part["shards"][0]["path" if where == "shard" else "index_path"] = name
         root.store.put(key, to_frame(json.dumps(line).encode() for line in lines))
-        with pytest.raises(Corrupt, match=r"a node (says|names)"):
+        with pytest.raises(Corrupt, match=r"a node (reports|names)"):
             run("second")
 
 

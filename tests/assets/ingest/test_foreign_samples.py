@@ -18,7 +18,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.ingest.formats.read_place import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
@@ -40,7 +40,7 @@ from penstock.formats.importing.importer import NO_OPTIONS
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.stages import current_record
-from penstock.upkeep.exclude import exclude
+from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.registered import litdata_files, mds_files, megatron_files
@@ -391,5 +391,5 @@ def test_archives_of_energon_are_walked(
 def test_sources_of_several_formats_are_refused() -> None:
     with pytest.raises(ValueError, match="make two datasets"):
         DatasetSpec(name="demo", sources=(Source(name="a"), Source(name="b", format="mds")))
-    with pytest.raises(ValueError, match="media are cut"):
+    with pytest.raises(ValueError, match="the policy cuts media"):
         Source(keep="in place")

@@ -16,10 +16,10 @@ from rosbags.typesys import Stores, get_typestore
 import loader
 from assets.arrivals.batch_manifests import read_manifest
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import Dataset, read_progress
+from assets.arrivals.progress import TickDataset, read_progress
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.joined_objects import raw_objects_in
 from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature
@@ -171,15 +171,15 @@ def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name
     assert landed is not None
     (row, *rest) = read_table(root.store, landed.files["raw_objects"])
     assert (row["error_code"], {one["error_code"] for one in rest}) == ("ObjectNotFound", {""})
-    assert f"{film(0)} is not there" in row["error_reason"]
+    assert f"{film(0)} is missing" in row["error_reason"]
     video(str(place / film(2)), range(100, 100 + LENGTHS[2]))
     assert run(["media"], DEMO, batch, place).success
     record = current_record(root.store, "demo", "media", batch)
     assert record is not None
     assert (record.counts["admitted"], record.counts["dropped"]) == (1, 2)
     reasons = {row["key"]: row["reason"] for row in read_table(root.store, record.files["refusals"])}
-    assert f"{film(0)} is not there" in reasons[data(0)]
-    assert f"{film(2)} was written last" in reasons[data(2)]
+    assert f"{film(0)} is missing" in reasons[data(0)]
+    assert f"its newest file is {film(2)}" in reasons[data(2)]
 
 
 @pytest.mark.parametrize("format", ["lerobot", "rosbag"])
@@ -213,7 +213,7 @@ def test_a_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
 def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
     (place / film(0)).rename(tmp_path / "late.mp4")
     assert data(0) not in {info.key for info in seen(place).list()}
-    with pytest.raises(ObjectNotFound, match="is not whole"):
+    with pytest.raises(ObjectNotFound, match="is incomplete"):
         seen(place).head(data(0))
     (tmp_path / "late.mp4").rename(place / film(0))
     store = seen(place)
@@ -230,13 +230,16 @@ def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path:
 def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
     place: Path, root: loader.Root
 ) -> None:
-    with pytest.raises(ValueError, match="let it be listed"):
+    with pytest.raises(ValueError, match="use listed=True"):
         Source(format="rosbag", listed=False, feed=Feed(url="/notices"))
-    with pytest.raises(InvalidStore, match="leave the inventory out"):
+    with pytest.raises(InvalidStore, match="omit the inventory"):
         reconcile(
-            Dataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place), inventory="x"
+            TickDataset(store=root.store, name="demo", limits=BatchLimits()),
+            SOURCE,
+            seen(place),
+            inventory="x",
         )
-    report = reconcile(Dataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place))
+    report = reconcile(TickDataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place))
     assert (report.n_there, report.n_batched, report.not_taken) == (3, 0, {"not_media": 7})
 
 
@@ -278,7 +281,7 @@ def test_a_takedown_of_a_further_file_that_nobody_knew_names_the_object_to_ask_f
     place: Path, root: loader.Root
 ) -> None:
     """It was requested when its object was not discovered yet, or as it was."""
-    dataset = Dataset(store=root.store, name="demo", limits=BatchLimits())
+    dataset = TickDataset(store=root.store, name="demo", limits=BatchLimits())
     (step,) = tick(dataset, [SOURCE], lambda source: nullcontext(seen(place)))
     assert step.waiting == 3
     waiting = read_progress(root.store, "demo", SOURCE.name).waiting.values()

@@ -181,7 +181,7 @@ def test_what_is_said_of_one_object_and_makes_no_sense_is_its_own_problem(
         assert rows["readme.txt"]["title"] == r"['\ud800']"
     else:
         assert codes(rows) == {"readme.txt": "Corrupt"}
-        assert "_origins.json says" in rows["readme.txt"]["error_reason"]
+        assert "_origins.json is " in rows["readme.txt"]["error_reason"]
     assert rows["speech/tone.wav"]["licence"] == "CC0-1.0"
 
 

@@ -17,16 +17,16 @@ from rosbags.rosbag1 import Writer as RosWriter
 from rosbags.typesys import Stores, get_typestore
 
 import loader
-from assets.gate import Gate
-from assets.ingest import recuts
+from assets.gate_checks import Gate
 from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
+from assets.stages import recut_requests
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from penstock.stages import StageRecord, current_record
-from penstock.upkeep.exclude import exclude
+from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.exchange import records
@@ -295,7 +295,7 @@ def test_a_batch_that_waits_beside_another_of_the_same_object_is_cut_again(
         assert run("ingest", demo, batches[-1], place).success
     assert run("release", demo, place=place).success
     assert len(root.open("demo@latest")) == 1
-    assert [batch for batch, _ in recuts.noted(root.store, "demo")] == batches[1:]
+    assert [batch for batch, _ in recut_requests(root.store, "demo")] == batches[1:]
     assert run("ingest", demo, batches[1], place).success
     assert run("release", demo, place=place).success
     found = stored(root.open("demo@latest"), "text.txt")
@@ -337,7 +337,7 @@ def test_choices_are_checked_where_a_source_is_made() -> None:
     for wrong, said in (
         ({"format": "parquet", "keep": "in place"}, "accepted for energon, files"),
         ({"format": "csvs"}, "accepted: arrow, csv"),
-        ({"key": "id"}, "media are cut"),
+        ({"key": "id"}, "the policy cuts media"),
         ({"format": "mcap", "key": "id"}, "for tables"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -12,12 +12,12 @@ from PIL import Image
 
 import loader
 from assets.arrivals.make_batches import discover
+from assets.batches import IngestBatches
 from assets.ingest import media, units
 from assets.ingest.raw_objects import land
 from assets.media.image import cut as image_cut
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.watch.batches import Batches
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord
@@ -131,8 +131,8 @@ def test_copies_of_what_the_cut_rejects_count_in_each_limit(
         root, store, InlineCompute(), replace(SPEC, max_untrue_rate=0.2), **told
     )
     assert stopped.verdict == "failed"
-    assert stopped.reason.startswith("6 of 8 objects came out of the cut as something else")
-    (seen,) = Batches("demo").look(root)
+    assert stopped.reason.startswith("6 of 8 objects differ from their source after the cut")
+    (seen,) = IngestBatches("demo").current(root)
     assert sum(seen.refused.values()) == 6  # each once, though two stages refused it
 
     record, accounts = samples_of(root, place, batch, replace(SPEC, max_untrue_rate=1.0, max_reject_rate=0.2))
@@ -171,7 +171,7 @@ def test_healthy_formats_that_are_not_supported_stop_no_batch(
     stopped, _ = media_of(root, place, replace(SPEC, max_unsupported_rate=0.5))
     assert stopped.verdict == "failed"
     assert stopped.reason.startswith(
-        "1 of 1 objects are of formats that are not supported, allowed are 50.0%: 'd.ppm' (not_supported: PPM"
+        "1 of 1 objects are of unsupported formats, allowed are 50.0%: 'd.ppm' (not_supported: PPM"
     )
 
 
@@ -197,7 +197,9 @@ def test_error_pages_in_the_place_of_photos_stop_the_batch(
     (place / "denied.png").write_bytes(b"<?xml version='1.0'?><Error>AccessDenied</Error>")
     record, refused = media_of(root, place, replace(SPEC, max_not_media_rate=0.5))
     assert record.verdict == "failed"
-    assert record.reason.startswith("5 of 7 objects are no media, allowed are 50.0%: 'about.png' (web_page: ")
+    assert record.reason.startswith(
+        "5 of 7 objects are not media, allowed are 50.0%: 'about.png' (web_page: "
+    )
     assert refused["copy 2.jpg"] == ("not_media", "web_page")
     assert refused["denied.png"] == ("not_media", "other_content")
     assert refused["about.html"] == ("dropped", "type_not_taken")

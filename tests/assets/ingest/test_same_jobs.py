@@ -8,10 +8,10 @@ import pytest
 from assets.ingest.audit_work import AUDIT, AuditTask, SampleFormat
 from assets.ingest.formats.copy_work import COPY, CopyTask
 from assets.ingest.formats.read_work import READ, ReadTask
-from assets.ingest.formats.sample_facts import Taking
+from assets.ingest.formats.sample_facts import TakingRules
 from assets.media.policy import CutPolicy
 
-TAKING = Taking(
+TAKING = TakingRules(
     dataset="d",
     splits={"train": 1.0},
     split_by="object",
@@ -26,10 +26,10 @@ def test_units_of_two_runs_are_alike_but_for_the_run(work: Any) -> None:
     given = {"landing": "l", "root": "r", "txn": "t", "limit_s": 1.0, "raws": [{"key": "a"}]}
     more = {READ.name: {"groups": {}}, COPY.name: {"number": 0, "run": 0, "groups": {}}}[work.name]
     kind = {READ.name: ReadTask, COPY.name: CopyTask}[work.name]
-    one = kind(**given, **more, taking=TAKING)
+    one = kind(**given, **more, rules=TAKING)
 
     def of(**provenance: str) -> Any:
-        return replace(one, taking=replace(TAKING, provenance={**TAKING.provenance, **provenance}))
+        return replace(one, rules=replace(TAKING, provenance={**TAKING.provenance, **provenance}))
 
     assert work.alike is not None
     assert work.alike(of(run_id="second")) == work.alike(one)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from assets.ingest.cut import CutInto, cut_objects
+from assets.ingest.limits import limits_decoded, limits_probed
 from assets.ingest.media import AuditOf, audit_objects
-from assets.ingest.time_limits import limits_decoded, limits_told
-from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, Work, told_of, work_of
+from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, declared_work, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
 from loader.storage import Store, open_store
@@ -83,20 +83,20 @@ def test_what_a_container_tells(landing: Store, tmp_path: Path) -> None:
     path = flac(tmp_path / "ten-hours.flac", 36_000 * RATE_HZ)
     video = encode(tmp_path / "v.mp4", [np.zeros((64, 96, 3), np.uint8)] * 50)
     landed(landing, path, video)
-    assert told_of((landing, path.name)) == (36_000.0, 0.0, 36_000.0 * RATE_HZ)
-    found = told_of((landing, video.name))
+    assert declared_work((landing, path.name)) == (36_000.0, 0.0, 36_000.0 * RATE_HZ)
+    found = declared_work((landing, video.name))
     assert found is not None
     assert found[:2] == (pytest.approx(2.0), pytest.approx(50 * 64 * 96))
     slow = encode(tmp_path / "slow.mp4", [np.zeros((64, 96, 3), np.uint8)] * 5, codec="libsvtav1", options={})
     landed(landing, slow)
-    assert told_of((landing, slow.name)) == (pytest.approx(0.2), pytest.approx(2 * 5 * 64 * 96), 0.0)
+    assert declared_work((landing, slow.name)) == (pytest.approx(0.2), pytest.approx(2 * 5 * 64 * 96), 0.0)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\x00" * 5000, b"fLaC" + b"\x00" * 200])
 def test_of_what_is_no_container_nothing_is_told(landing: Store, tmp_path: Path, data: bytes) -> None:
     landing.put("x", data)
-    assert told_of((landing, "x")) is None
-    assert told_of((landing, "missing")) is None
+    assert declared_work((landing, "x")) is None
+    assert declared_work((landing, "missing")) is None
 
 
 @pytest.mark.parametrize("container", ["ogg", "mpegts", "adts"])
@@ -109,18 +109,18 @@ def test_where_the_length_is_estimated_the_bytes_count(
     rate_hz = 48_000
     write_sound(path, np.zeros((1, rate_hz), np.float32), rate_hz, codec=codec, container=container)
     landing.put("x", path.read_bytes() * 40)
-    found = told_of((landing, "x"))
+    found = declared_work((landing, "x"))
     assert found is not None
     assert found[0] >= landing.head("x").nbytes / 2000
 
 
 def test_a_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling() -> None:
-    nothing = Work(duration_s=0, pixels=0, values=0)
+    nothing = DecodeWork(duration_s=0, pixels=0, values=0)
     assert nothing.limit_s(100, 5000) == 100
-    sound = Work(duration_s=1, pixels=0, values=50 * VALUES_PER_S)
+    sound = DecodeWork(duration_s=1, pixels=0, values=50 * VALUES_PER_S)
     assert sound.limit_s(100, 5000) == 150
-    assert Work(duration_s=1, pixels=70 * PIXELS_PER_S, values=0).limit_s(100, 5000) == 170
-    assert Work(duration_s=1, pixels=float("inf"), values=1e300).limit_s(100, 5000) == 5000
+    assert DecodeWork(duration_s=1, pixels=70 * PIXELS_PER_S, values=0).limit_s(100, 5000) == 170
+    assert DecodeWork(duration_s=1, pixels=float("inf"), values=1e300).limit_s(100, 5000) == 5000
     assert sound.limit_s(100, 10) == 100, "the ceiling is of what is added"
 
 
@@ -173,7 +173,7 @@ def test_a_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path
 def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_path: Path) -> None:
     """Of a file that tells the truth."""
     rows = landed(landing, flac(tmp_path / "a.flac"))
-    told = limits_told(landing, InlineCompute(), rows, SPEC, lambda _: None)
+    told = limits_probed(landing, InlineCompute(), rows, SPEC, lambda _: None)
     admitted, _ = audit_objects(landing, InlineCompute(), rows, SPEC, of_batch(landing))
     decoded = limits_decoded(admitted, SPEC, lambda _: None)
     assert decoded == told
@@ -186,7 +186,7 @@ def test_an_object_that_takes_longer_is_refused_with_its_length(landing: Store, 
     rows = landed(landing, flac(tmp_path / "a.flac", 10 * RATE_HZ))
     engine = LocalCompute(1)
     try:
-        limits = limits_told(landing, engine, rows, spec, lambda _: None)
+        limits = limits_probed(landing, engine, rows, spec, lambda _: None)
         (outcome,) = engine.map(_hang, [1], timeout_s=0.2)
         assert outcome.error is not None
         reason = limits[0].reason(outcome.error)

@@ -19,7 +19,7 @@ from assets.media.audit import audit
 from assets.media.cutters import ALL_KINDS
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Unusable
-from fuzz.priority import ordinary_priority
+from fuzz.seeds import ordinary_priority
 
 Frames = list[np.ndarray]
 

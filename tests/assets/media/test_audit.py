@@ -12,19 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from assets.media.audio import track_of_clip as sound_beside
+from assets.media.audio import audit as audio_audit
 from assets.media.audit import audit
 from assets.media.clips.cut import cut_video
 from assets.media.container import PacketIndex, index_packets, opened
-from assets.media.known_facts import Known
+from assets.media.cutters import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
 from assets.media.video import audit as video_audit
-from assets.media.video.probe import orientation
+from assets.media.video.audit import orientation
 from assets.media.video.seek_audit import frame_crc, seek_ok
-from assets.media.video.timestamp_checks import Timing
-from assets.media.video.timestamps import Shown
+from assets.media.video.timestamps import TimedFrame, Timing
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -83,7 +82,7 @@ def test_times_that_cannot_be_true(encode_video: EncodeVideo, numbered_frames: M
     for tagged, fails in (([0, 1, 0, 3], False), ([0, 0, 1536, 512, 0, 0, 0, 0, 1536, 512], True)):
         timing = Timing()
         for pts in tagged:
-            timing.add(Shown(frame, pts, pts))
+            timing.add(TimedFrame(frame, pts, pts))
         with pytest.raises(Unusable, match="8 of 10 frames") if fails else nullcontext():
             timing.facts(Fraction(1, 1000))
 
@@ -345,7 +344,7 @@ def test_sound_that_nobody_can_place_is_told(
 ) -> None:
     tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
     path = encode_video(numbered_frames(25), sound=(tone, 16000, "flac"))
-    monkeypatch.setattr(sound_beside, "MAX_CHANNELS", 0)
+    monkeypatch.setattr(audio_audit, "MAX_CHANNELS", 0)
     row = audit(path, MP4)
     assert row["audio_error"].startswith("channels: ")
     assert (row["n_samples"], row["n_frames_decoded"]) == (None, 25)

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.cutters import ALL_KINDS, CUTTERS, kind_of
-from assets.media.known_facts import Known
+from assets.media.cutters import ALL_KINDS, CUTTERS, Known, kind_of
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Kind, Unit, Unusable

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assets.media.container import check_scratch
 from assets.media.cutters import ALL_KINDS
 from assets.media.media_table import MEDIA
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.scratch import check_scratch
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import dropped, rejected
 from loader.errors import StoreError

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from assets.media import audit as media_audit
 from assets.media.audit import audit
-from assets.media.cutters import ALL_KINDS
-from assets.media.image import audit as image_audit
-from assets.media.other_formats import NOT_SUPPORTED, check_is_media
+from assets.media.cutters import ALL_KINDS, NOT_SUPPORTED, check_is_media
 from assets.media.sniff import SUBTITLES, UNKNOWN, sniff
 from assets.media.unit import Unusable
 from loader.errors import StoreError
-from loader.modalities import error_origin
+from loader.modalities import fields
 
 SoundFile = Callable[..., str]
 EncodeVideo = Callable[..., str]
@@ -211,14 +210,14 @@ def test_a_disk_at_fault_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_bug_of_ours_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_audit, "bit_depth", None)
+    monkeypatch.setattr(media_audit, "bit_depth", None)
     with pytest.raises(TypeError, match="not callable"):
         audit(str(photo), "image/png")
 
 
 def test_the_same_error_in_the_code_of_a_decoder_is_damage(photo: Path) -> None:
     """Pillow calls what it may not, for damaged files: see `DAMAGE`."""
-    with pytest.raises(Unusable) as caught, image_audit.photo(str(photo)):
+    with pytest.raises(Unusable) as caught, media_audit.photo(str(photo)):
         Image.new("RGB", (1, 1)).crop((None, 0, 1, 1))  # type: ignore[arg-type]
     assert (caught.value.outcome, caught.value.code) == ("rejected", "undecodable")
 
@@ -235,7 +234,7 @@ def test_ffmpeg_without_memory_is_asked_why(
 
     monkeypatch.setattr(av, "open", full)
     if not has_memory:
-        monkeypatch.setattr(error_origin, "_TRIAL_BYTES", 2**62)
+        monkeypatch.setattr(fields, "_TRIAL_BYTES", 2**62)
     with pytest.raises(Unusable if has_memory else MemoryError):
         audit(path, "audio/wav")
 

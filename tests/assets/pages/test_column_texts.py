@@ -13,8 +13,14 @@ from PIL import Image
 from assets.featurizers import Features, Featurizer, make
 from assets.media.image.cut import cut_image
 from assets.media.policy import CutPolicy
-from assets.pages.column_texts import MAX_CHARS, feature_texts
-from assets.pages.table_columns import SCHEMA, arrow_schema, sample_texts, samples_columns
+from assets.pages.table_columns import (
+    MAX_CHARS,
+    SCHEMA,
+    arrow_schema,
+    feature_texts,
+    sample_texts,
+    samples_columns,
+)
 from assets.spec import DatasetSpec, Feature
 from assets.tables import SCHEMAS, TEXTS
 
@@ -51,7 +57,7 @@ def test_featurizer_s_docstring_describes_its_columns(name: str) -> None:
 
 def test_featurizer_describes_a_column_by_its_own_item() -> None:
     assert feature_texts(make("phash"))["phash_flat_mask"] == (
-        "the pictures for which that holds, bit i for the i-th. (featurizer phash)"
+        "images for which phash_flat holds, bit i for the i-th. (featurizer phash)"
     )
     assert feature_texts(make("phash"))["phash"].startswith("the same in 16 hexadecimal digits each")
 

@@ -12,7 +12,7 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation
-from assets.gate import SUITE, Gate
+from assets.gate_checks import SUITE, Gate
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from loader.dataset.log.entries import canonical
@@ -212,9 +212,9 @@ def test_what_makes_no_sense(
     for by, reason in (("", WHY), ("Ada", " ")):
         with pytest.raises(InvalidRuntime, match="a name and a reason"):
             approve(root, "demo", stopped, record=1, by=by, reason=reason)
-    with pytest.raises(InvalidRuntime, match="verdicts are there on"):
+    with pytest.raises(InvalidRuntime, match="verdicts exist for"):
         approve(root, "demo", "000009-nothing", record=1, by="Ada", reason=WHY)
-    with pytest.raises(InvalidRuntime, match="no batch of it was audited"):
+    with pytest.raises(InvalidRuntime, match="no batch was audited"):
         stopped_batches(root, "other")
     assert main(["approve", "demo", stopped, "--root", root.url, "--by", "Ada"]) == 2
     (photos / "cats/bad.jpg").write_bytes(b"\xff\xd8\xff nothing")

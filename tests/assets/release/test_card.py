@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 
 from assets.media.policy import CutPolicy, ImagePolicy, policy_words
-from assets.release import card as card_stage
-from assets.release.card import card_markdown
-from assets.samples.card_facts import filter_words, made_of
+from assets.release import version_page as card_stage
+from assets.release.version_page import card_markdown
+from assets.samples.samples_asset import batch_provenance, filter_words
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.names import card_folder
 from penstock.card.build import reason_class
@@ -77,7 +77,7 @@ def test_a_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, ph
     assert "short_side_px=48" in made["policies"][0]["policy"]
     features = {one["name"]: one for one in made["featurizers"]}
     assert set(features) == {"picture", "tokens"}
-    assert features["picture"]["version"] == Feature(name="picture").made().version
+    assert features["picture"]["version"] == Feature(name="picture").build().version
     assert features["tokens"]["parameters"] == "image=caption.txt"
     assert made["filters"] == [{"filter": "width_px at least 60", "batches": 1}]
     assert {check["name"]: check["batches"] for check in made["checks"]} == dict.fromkeys(
@@ -155,7 +155,7 @@ def test_what_a_batch_writes_down():
     objects = [
         {"outcome": outcome, "stage": "probe", "code": "x"} for outcome in ("used", "rejected", "rejected")
     ]
-    made = made_of(SPEC, units, [], objects)
+    made = batch_provenance(SPEC, units, [], objects)
     assert list(made["policy"]) == ["image"]
     assert all(isinstance(value, str) for value in made["policy"]["image"].values())
     assert made["refused"] == [["rejected", "probe", "x", 2]]

@@ -14,7 +14,7 @@ from assets.spec import DatasetSpec, Feature
 from assets.stages import require_published
 from assets.tables import read_table
 from penstock.cli import main
-from penstock.lineage import made_by
+from penstock.lineage import pipeline_runs
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"), Feature(name="phash")))
 STAGES = ("raw_objects", "media", "units", "feature_picture", "feature_phash", "samples")
@@ -84,7 +84,7 @@ def test_explain_goes_to_every_run(
     view = root.open("demo@1").select("jpg", where_present=True)
     plan = loader.plan({"p": view}, seed=1, global_batch=2)
     hashed = plan.save(root)
-    found = made_by(root, loader.explain(plan, 0))
+    found = pipeline_runs(root, loader.explain(plan, 0))
     assert len(found) == 2
     for runs in found:
         assert [one.asset_key for one in runs[:3]] == ["demo/raw_objects", "demo/media", "demo/units"]
@@ -108,7 +108,7 @@ def test_what_no_pipeline_made_has_no_runs(tmp_path: Path) -> None:
         for number in range(4):
             writer.add(str(number), {"cls": number})
     plan = loader.plan({"p": root.open("demo@1")}, seed=1, global_batch=2)
-    assert made_by(root, loader.explain(plan, 0)) == [(), ()]
+    assert pipeline_runs(root, loader.explain(plan, 0)) == [(), ()]
 
 
 def test_columns_are_followed_where_dagster_shows_them(made: Any) -> None:

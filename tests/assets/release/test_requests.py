@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 import loader
-from assets.gate import GATE
+from assets.gate_checks import GATE
 from assets.release.audit import Audit
-from assets.release.settled import NOTED_AT_ONCE
-from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches
+from assets.release.version_asset import NOTED_AT_ONCE, _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, StageNotPublished
-from penstock.stages import StageRecord, append_record, found_records, newest_listed
+from penstock.stages import StageRecord, append_record, existing_records, newest_listed
 from tests.dataset.stores import Counting
 
 
@@ -126,7 +125,7 @@ def test_a_batch_of_copies_is_settled(root: loader.Root) -> None:
 
 def test_a_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.Root) -> None:
     grow(root, NOTED_AT_ONCE)
-    (record_of_first, *_) = found_records(root.store, newest_listed(root.store, "d", "samples")).values()
+    (record_of_first, *_) = existing_records(root.store, newest_listed(root.store, "d", "samples")).values()
     verdict = replace(record_of_first, stage="version")
     audit = Audit(record=verdict, results=(), fresh=True)
     publish_batches(root, "d", "r")  # remembers it

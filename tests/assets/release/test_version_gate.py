@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation, audio_rate, counts
-from assets.gate import SUITE, Gate
+from assets.gate_checks import SUITE, Gate
 from assets.release.version_asset import publish_batches
 from assets.stages import require_published
 from loader.errors import Fenced, StageNotPublished
@@ -160,7 +160,7 @@ def test_own_checks_have_names_and_a_baseline(
     evaluations = {found.check_name: found for found in done.get_asset_check_evaluations()}
     assert not evaluations["rows"].passed
     assert evaluations["rows"].severity == dg.AssetCheckSeverity.WARN
-    with pytest.raises(ValueError, match="the name of one of the gate's own"):
+    with pytest.raises(ValueError, match="the gate has a check of this name"):
         Gate(checks={"expectations": rates})
 
 

@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assets.alarms import REMINDER_S, Alarm, alarms, due
+from assets.batches import IngestBatch, Standing
 from assets.upkeep import LIMITS, Limits
-from assets.watch.alarms import REMINDER_S, Alarm, alarms, due
-from assets.watch.batches import Batch, Standing
 from resources.alerts import Alert
 
 NOW_S = 1_800_000_000.0
 
 
-def batch(key: str, standing: Standing, landed_ago_s: float = 60.0, stopped_by: str = "") -> Batch:
+def batch(key: str, standing: Standing, landed_ago_s: float = 60.0, stopped_by: str = "") -> IngestBatch:
     landed_us = int((NOW_S - landed_ago_s) * 1e6) if standing != "waiting" else 0
-    return Batch(
+    return IngestBatch(
         key=key, standing=standing, objects=10, nbytes=1000, landed_at_us=landed_us, stopped_by=stopped_by
     )
 
 
-def names(*batches: Batch, published_s: float | None = None, limits: Limits = LIMITS) -> list[str]:
+def names(*batches: IngestBatch, published_s: float | None = None, limits: Limits = LIMITS) -> list[str]:
     return [alarm.key for alarm in alarms("cats", batches, published_s, limits, NOW_S)]
 
 

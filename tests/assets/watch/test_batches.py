@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import loader
+from assets.batches import IngestBatch, IngestBatches
+from assets.metrics import PipelineCollector
 from assets.spec import DatasetSpec, Filter
-from assets.watch.batches import Batch, Batches
-from assets.watch.metrics import PipelineCollector
 from penstock.stages import append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]
@@ -21,8 +21,8 @@ SPEC = DatasetSpec(name="demo", max_reject_rate=0.5)
 STRICT = DatasetSpec(name="demo", max_reject_rate=0.0)
 
 
-def look(root: loader.Root) -> list[Batch]:
-    return Batches("demo").look(root)
+def look(root: loader.Root) -> list[IngestBatch]:
+    return IngestBatches("demo").current(root)
 
 
 def standings(root: loader.Root) -> list[str]:
@@ -91,7 +91,7 @@ def test_a_batch_without_a_sample_is_not_waited_for(
 def test_a_second_look_reads_only_what_is_new(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book, read = Batches("demo"), list[str]()
+    book, read = IngestBatches("demo"), list[str]()
     real = type(root.store).get
 
     def counting(store: object, key: str, *rest: object, **options: object) -> object:
@@ -101,15 +101,15 @@ def test_a_second_look_reads_only_what_is_new(
     monkeypatch.setattr(type(root.store), "get", counting)
     run("ingest", SPEC, arrive(landing))
     read.clear()
-    first = book.look(root)
+    first = book.current(root)
     assert any(key.startswith("stages/") for key in read)
     read.clear()
-    assert book.look(root) == first
+    assert book.current(root) == first
     assert not [key for key in read if key.startswith(("stages/", "tables/"))]
     (landing / "later.txt").write_bytes(b"also not media\n")
     arrive(landing)
     read.clear()
-    assert [batch.standing for batch in book.look(root)] == ["ready", "waiting"]
+    assert [batch.standing for batch in book.current(root)] == ["ready", "waiting"]
     assert [key for key in read if key.startswith("tables/")] == ["tables/demo/manifests/000002.json"]
     assert not [key for key in read if key.startswith("stages/")]
 

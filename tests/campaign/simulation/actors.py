@@ -12,7 +12,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import StoreError
 from penstock.checkpoints import Checkpoints
 from penstock.denied.record import condemned
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.takedown.run import run_takedown

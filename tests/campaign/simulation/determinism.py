@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from loader.dataset import leases
 from loader.storage.shared import threads
-from penstock.upkeep.gc import clock
+from penstock.upkeep.gc import clients
 
 
 class AtOnce(Executor):
@@ -75,7 +75,7 @@ def determined(world: Any) -> Iterator[None]:
     others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
     planned = [
         *((time, name, _but_for(others, getattr(time, name), of_world)) for name, of_world in clocks),
-        (clock, "_boot", world.boot),
+        (clients, "_boot", world.boot),
         (time, "sleep", lambda _: world.slept()),
         (secrets, "token_hex", lambda nbytes=32: world.token(nbytes)),
         (leases, "_Pulse", world.pulse),

@@ -10,7 +10,7 @@ from judge.log import ENTRY, Broken, History, read_log
 from loader.errors import PenstockError
 from penstock.checkpoints import Checkpoints
 from penstock.denied.record import condemned
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.takedown.run import run_takedown

@@ -11,8 +11,7 @@ import pytest
 from loader.errors import EngineUnreachable, JobCancelled
 from penstock.compute.attach import attach, cancel
 from penstock.compute.cluster import Cluster, read_cluster
-from penstock.compute.engines.kubernetes import KubernetesEngine
-from penstock.compute.engines.kubernetes_job import KubernetesCluster, job_object
+from penstock.compute.engines.kubernetes import KubernetesCluster, KubernetesEngine, job_object
 from tests.compute.batch_checks import NETWORKS, assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.servers.kubernetes_api import kubeconfig, kubernetes, wrong_in
@@ -60,7 +59,7 @@ def cluster(server, tmp_path):
 @pytest.fixture(autouse=True)
 def scratch_of_this_machine(monkeypatch):
     """Pods are processes here, and share the machine's folders."""
-    monkeypatch.setattr("penstock.compute.engines.kubernetes_job.SCRATCH", "/tmp")
+    monkeypatch.setattr("penstock.compute.engines.kubernetes.SCRATCH", "/tmp")
 
 
 def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, server, tmp_path):

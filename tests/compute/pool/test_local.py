@@ -16,8 +16,7 @@ import pytest
 
 from loader.errors import InvalidRuntime, Unpicklable
 from penstock.compute.pool import LocalCompute
-from penstock.compute.pool.environment import worker_environment
-from penstock.compute.pool.gpus import visible_gpus
+from penstock.compute.pool.environment import visible_gpus, worker_environment
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
 from penstock.compute.pool.pool import Pool, Task
 

@@ -118,7 +118,7 @@ def test_a_job_is_looked_at_and_cancelled_to_its_last_process_by_commands(cluste
     assert "of 3 blocks done, 7 units, attempt 1" in jobs(tmp_path, "show", job.id[:6])
     why = jobs(tmp_path, "why", job.id[:6], "--cluster", FILE)
     assert f"runs as Ray job {ray_cluster.address}/#/jobs/" in why
-    assert "was ended" in jobs(tmp_path, "cancel", job.id, "--cluster", FILE)
+    assert "is cancelled" in jobs(tmp_path, "cancel", job.id, "--cluster", FILE)
     assert not ray_cluster.processes()
     assert "has ended" in jobs(tmp_path, "why", job.id, "--cluster", FILE)
     with pytest.raises(JobCancelled):

@@ -7,8 +7,7 @@ from contextlib import suppress
 import pytest
 
 from loader.errors import EngineUnreachable, InvalidCluster
-from penstock.compute.engines.slurm import BEGUN, element_script
-from penstock.compute.engines.slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
+from penstock.compute.engines.slurm import BEGUN, ENDED, RUNNING, WAITING, SlurmQueue, element_script
 from tests.servers.slurm import until
 
 pytestmark = pytest.mark.slurm

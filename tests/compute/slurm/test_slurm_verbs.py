@@ -13,7 +13,7 @@ from penstock.denied.find import find
 from penstock.denied.keys_job import KeysTablesOnCluster
 from penstock.denied.keys_tables import KeysTables
 from penstock.upkeep.copying import copy_job
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
 from tests.compute.job_checks import REPOSITORY

@@ -10,11 +10,11 @@ from PIL import Image
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
-from assets.ingest.recuts import noted
+from assets.batches import IngestBatches
 from assets.ingest.units import published_labels
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from assets.watch.batches import Batches
+from assets.stages import recut_requests
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store
@@ -131,7 +131,7 @@ def test_a_batch_that_another_one_has_overtaken_is_cut_again(
         daemon.launch(request)
     assert daemon.release().success
     with loader.Root(tmp_path / "root") as root:
-        (second,) = [batch for batch in Batches(DATASET).look(root) if batch.standing == "ready"]
+        (second,) = [batch for batch in IngestBatches(DATASET).current(root) if batch.standing == "ready"]
     (request,) = daemon.tick()
     assert request.run_key != request.partition_key == second.key
     assert daemon.tick() == [request]
@@ -139,11 +139,11 @@ def test_a_batch_that_another_one_has_overtaken_is_cut_again(
     assert daemon.tick() == []
     assert daemon.release().success
     with loader.Root(tmp_path / "root") as root:
-        assert [batch.standing for batch in Batches(DATASET).look(root)] == ["published"] * 2
+        assert [batch.standing for batch in IngestBatches(DATASET).current(root)] == ["published"] * 2
         samples = root.open(f"{DATASET}@latest").samples().collect()
         assert samples["raw_sha256"].n_unique() == len(samples) == len(set(landed.values()))
         assert published_labels(root, DATASET) == labels
-        assert not list(noted(root.store, DATASET))
+        assert not list(recut_requests(root.store, DATASET))
 
 
 def test_a_run_that_was_made_and_not_launched_is_asked_for_again(

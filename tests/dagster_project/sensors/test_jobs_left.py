@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 import loader
-from dagster_project.sensors import jobs_left
+from dagster_project.sensors import alerting
 from loader.storage import open_store
 from penstock.compute.job import JobFolder
 from penstock.compute.plain import to_json
@@ -56,7 +56,7 @@ def tick(instance: dg.DagsterInstance, root: Path, cursor: str, cluster: str = "
             "alerts": AlertsResource(),
         },
     )
-    jobs_left.jobs_sensor()(context)
+    alerting.jobs_sensor()(context)
     return context.cursor or ""
 
 
@@ -92,7 +92,7 @@ def test_a_job_that_was_left_for_a_day_ends(
     tick(instance, root, "", str(tmp_path / "cluster.toml") if on_cluster else "")
     assert folder.stopped
     assert sent == []
-    assert list(jobs_left.left(open_store(str(root)), time.time(), print)) == []
+    assert list(alerting.unattended_jobs(open_store(str(root)), time.time(), print)) == []
 
 
 def test_who_waits_says_so(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
-from dagster_project.code_location import CodeLocation, code_location_of
+from dagster_project.runs import CodeLocation, code_location_of
 from dagster_project.sensors import recovery
 from dagster_project.sensors.discovery import _without_run
 from dagster_project.sensors.recovery import (

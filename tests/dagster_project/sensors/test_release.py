@@ -72,7 +72,7 @@ def test_the_last_batch_is_published_however_often_its_release_failed(daemon: Da
     daemon.tick(), daemon.tick()
     assert len(daemon.keys) == 2  # at once: a batch that its gate stopped is held back by then
     assert isinstance(answer := daemon.tick(), dg.SkipReason)
-    assert "release 2 of stream failed; it is asked for again in " in (answer.skip_message or "")
+    assert "release 2 of stream failed; the next attempt is in " in (answer.skip_message or "")
     pauses_s = [*PAUSES_S[1:], PAUSES_S[-1], PAUSES_S[-1]]  # longer each time, then every hour
     for tries, pause_s in enumerate(pauses_s, 3):
         daemon.tick(pause_s / 2)

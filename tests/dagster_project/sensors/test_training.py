@@ -8,7 +8,7 @@ import pytest
 import loader
 from assets.feedback.training import REPORT_TAG, training_key, training_runs
 from dagster_project.definitions import build_defs
-from dagster_project.sensors.training import training_sensor
+from dagster_project.sensors.trainings import training_sensor
 from resources.storage import RootResource
 
 DATASET = "demo"

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.labels.batch import ColumnSelection
-from loader.dataset.labels.from_csv import csv_tables
+from loader.dataset.labels.batch import ColumnSelection, csv_tables
 from loader.dataset.labels.rows import open_rows
 from loader.errors import FieldMismatch, FieldNotFound, Forbidden, InvalidField, InvalidSample, ObjectNotFound
 

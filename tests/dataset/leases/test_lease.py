@@ -402,3 +402,33 @@ def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
     monkeypatch.undo()
     own.remove(renewed)
     assert removed == [True]
+
+
+def test_the_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once, monkeypatch):
+    """In the middle of a wait of `threading`, which holds a lock there."""
+    one, two, real, collected = Lease(store), Lease(store), threading.Condition.wait, threading.Event()
+    one.add(IDS[0])
+
+    def wait(condition, timeout=None):
+        if threading.current_thread().name == THREAD and not collected.is_set():
+            collected.set()
+            renewal.close_in_finalizer(two)
+        return real(condition, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    two.add(IDS[1])
+    for _ in range(8):
+        assert store.beaten.acquire(timeout=20)
+    renewal.close_in_finalizer(two)
+    assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
+    one.close()
+
+
+def test_a_process_gives_its_leases_back_at_its_end(tmp_path):
+    root = write(tmp_path)
+    code = "import sys, loader; root = loader.Root(sys.argv[1]); version = root.open('d'); print(root._lease.active)"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
+    assert list(root.store.list("leases/")) == []

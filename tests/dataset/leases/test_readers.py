@@ -1,6 +1,8 @@
 """A lease lasts as long as anything that reads: the root that opened a version, or the version itself."""
 
 import gc
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,47 @@ def test_an_open_does_not_fail_for_tables_that_it_reads_ahead_of_their_use(url: 
     assert len(version) == 1
     with pytest.raises(ObjectNotFound):
         version.keys(np.arange(1))
+
+
+class Locked:
+    """A store that takes a lock for each request, as a limit of requests does."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.lock = store, threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.store, name)
+        if not callable(verb):
+            return verb
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.lock:
+                return verb(*args, **kwargs)
+
+        return call
+
+
+def test_a_root_is_collected_while_its_thread_holds_a_lock_of_the_store(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path)
+    with root.write("photos") as writer:
+        writer.add("a", {"cls": 1})
+    store = Locked(root.store)
+    reader = loader.Root(tmp_path)
+    reader._use(store)
+    version = reader.open("photos@1")
+    assert len(list(list_leases(root.store))) == 1
+    readers, done = [reader, version], threading.Event()
+    del reader, version
+
+    def collect() -> None:
+        with store.lock:
+            readers.clear()
+            gc.collect()
+        done.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+    assert done.wait(20)
+    until = time.monotonic() + 20
+    while list(list_leases(root.store)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert list(list_leases(root.store)) == []

@@ -10,7 +10,7 @@ from loader.dataset.log.entries import KINDS, canonical, seal
 from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
 from loader.dataset.log.state import State, fold
-from loader.dataset.publishing import gate as gated
+from loader.dataset.publishing.commit import digest_of
 from loader.dataset.shards.part import ShardFile
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
 
@@ -24,7 +24,7 @@ def parts_of(root, txn, n=3):
 def verdict(root, parts, *, says="published", exclude=None, supersede=None, r=1, against=(), **other):
     """Path of a gate's record on these parts."""
     body = {
-        "publishes": gated.digest_of(parts, exclude or {}, supersede or {}),
+        "publishes": digest_of(parts, exclude or {}, supersede or {}),
         "against": list(against),
         **other,
     }
@@ -221,4 +221,4 @@ def test_the_bytes_of_it():
         b'"index_footer_crc32c":5,"index_nbytes":3,"index_path":"data/t/p.parquet","n_rows":2,"nbytes":1,"part":"t-p",'
         b'"path":"data/t/p.tar","sha256":"00"}],"txn":"t"}],{"a":"x"},{"b":"y"}]'
     )
-    assert gated.digest_of([part], {"a": "x"}, {"b": "y"}) == hashlib.sha256(told).hexdigest()
+    assert digest_of([part], {"a": "x"}, {"b": "y"}) == hashlib.sha256(told).hexdigest()

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 import loader
-from loader.dataset.tables.references import Reference, references, table_references
+from loader.dataset.tables.manifest import Reference, references, table_references
 from loader.errors import Corrupt
 from penstock.upkeep.verify.version import verify
 

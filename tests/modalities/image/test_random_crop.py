@@ -16,8 +16,8 @@ from PIL import Image
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities import decoder_for
-from loader.modalities.destination import PlacingDecoder, nowhere
-from loader.modalities.image.random_box import draw_box
+from loader.modalities.fields import PlacingDecoder, nowhere
+from loader.modalities.image.random_crop import draw_box
 from loader.native import python
 
 decode = decoder_for("jpg")

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from loader.modalities.image.crop import Framing
 from loader.modalities.video.decode import read_bare
-from loader.modalities.video.packet_decode import MAX_DECODERS, MAX_PX, DecoderCache, settings_of
+from loader.modalities.video.packet_decode import MAX_DECODERS, MAX_PX, DecoderCache, preamble, settings_of
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
-from loader.modalities.video.preamble import preamble
 from loader.modalities.video.timeline import Timeline
 
 X264 = {"crf": "20", "g": "12", "bf": "2", "profile": "main"}

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities.image.crop import Framing, covering
-from loader.modalities.image.orientation import Turn, turned
+from loader.modalities.image.crop import Framing, Turn, covering, turned
 from loader.modalities.video.request import video
 
 TURNS = [Turn(*flags) for flags in product((False, True), repeat=3)]

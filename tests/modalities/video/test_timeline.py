@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities.image.orientation import UPRIGHT
+from loader.modalities.image.crop import UPRIGHT
 from loader.modalities.video.request import VideoDecoder, choose, common_span, video
 from loader.modalities.video.timeline import FLOAT_SLACK_S, Timeline
 

@@ -28,7 +28,7 @@ from loader.order import (
     synthetic,
 )
 from loader.order.content import ORDER_VERSION
-from loader.order.mixing.mixture import integer_weights, quota_table
+from loader.order.mixture import integer_weights, quota_table
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
 from loader.order.sources.best_fit import pack_documents

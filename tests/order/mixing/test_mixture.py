@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan
-from loader.order import make_plan, source, synthetic
-from loader.order.mixing import mixture
+from loader.order import make_plan, mixture, source, synthetic
 
 WEIGHTS = st.dictionaries(
     st.text(st.characters(codec="utf-8", max_codepoint=500), min_size=1, max_size=3),

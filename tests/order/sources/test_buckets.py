@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, rank_slice, source, synthetic
-from loader.order.mixing import interleave, mixture
+from loader.order import bucket, interleave, make_plan, mixture, plan_from_json, rank_slice, source, synthetic
 from loader.order.sources.bucket import batch_sizes
 
 LABELS = ("b0", "b1", "w64h32", "é")

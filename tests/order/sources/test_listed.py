@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loader.errors import EmptyView, InvalidPlan
 from loader.order import make_plan, pack, plan_from_json, source, synthetic
 from loader.order.sources.bucket import bucket
-from loader.order.sources.listed_view import ListedView, checked_list
+from loader.order.sources.views import ListedView, checked_list
 from loader.order.steps.slots import planned_stack, rank_slice
 from tests.order import reference
 from tests.order.steps.test_occurrences import check_found

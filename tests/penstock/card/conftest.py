@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import loader
-from penstock.card.counting.tally import Counts
-from penstock.card.value import Card, Check, Column, Example, Group, History, Kind
+from penstock.card.tally import Counts
+from penstock.card.value import Card, CardColumn, CardKind, Check, Example, Group, History
 
 
 def jpeg(width, height, colour):
@@ -119,7 +119,7 @@ def blank():
 
     def card(caption="", label="cat", licence="CC0-1.0", key="k", reason="blurred"):
         one = Counts(counts=((label, 3),))
-        kind = Kind(
+        kind = CardKind(
             name="image",
             modality="image",
             samples=3,
@@ -167,7 +167,7 @@ def blank():
             excluded=Counts(counts=((reason, 1),)),
             kinds=(kind,),
             groups=(group,),
-            columns=(Column(name=label, type="string", counts=Counts(counts=((caption, 1),))),),
+            columns=(CardColumn(name=label, type="string", counts=Counts(counts=((caption, 1),))),),
             licences=Counts(counts=((licence, 2),), unknown=1),
             sources=Counts(counts=((reason, 3),)),
             folders=one,

@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 import loader
+from penstock.card import scan
 from penstock.card.build import build_card
-from penstock.card.counting import scan
-from penstock.card.counting.annotated_columns import Edited
+from penstock.card.scan import AnnotatedCells
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_every_count_is_that_of_the_live_samples(root):
 def test_a_card_that_lays_nothing_over_is_found(root, monkeypatch):
     root.annotate("d", "labels", ROWS, author="ann", nulls="remove")
     agrees(root)
-    monkeypatch.setattr(Edited, "laid_over", lambda self, rows, batch: batch)
+    monkeypatch.setattr(AnnotatedCells, "laid_over", lambda self, rows, batch: batch)
     with pytest.raises(AssertionError):
         agrees(root)
 

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from penstock.card.as_json import render_json
-from penstock.card.rendering.hub_metadata import front_matter
-from penstock.card.rendering.sections import render_html, render_markdown, table
+from penstock.card.as_json import front_matter, render_json
+from penstock.card.sections import render_html, render_markdown, table
 from penstock.text import WORD_JOINER, clean, html_text, markdown_text, yaml_text
 
 HOSTILE = [

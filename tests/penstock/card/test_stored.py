@@ -171,7 +171,7 @@ def test_a_quiet_terminal(own, capsys):
 
 def test_a_batch_of_rows_is_all_that_is_unpacked(tmp_path, monkeypatch):
     """Rows of one file are counted batch by batch, and come out the same."""
-    from penstock.card.counting import scan
+    from penstock.card import scan
 
     with loader.Root(tmp_path / "root") as root:
         with root.write("d", part_samples=50) as writer:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.card.counting import tally
-from penstock.card.counting.tally import Spread, Tally
+from penstock.card import tally
+from penstock.card.tally import NameTally, NumberSummary
 
 numbers = st.one_of(
     st.integers(-(2**53), 2**53).map(float),
@@ -20,7 +20,7 @@ bounded = settings(derandomize=True, max_examples=80, deadline=None)
 
 
 def spread(pieces, whole=False):
-    made = Spread(whole=whole)
+    made = NumberSummary(whole=whole)
     for piece in pieces:
         made.add(np.array(piece, np.float64))
     return made
@@ -90,7 +90,7 @@ def test_zeros_first_do_not_widen_the_bins():
 
 
 def test_names_are_counted_largest_first():
-    made = Tally()
+    made = NameTally()
     made.add(pa.array(["b", "a", None, "b"]))
     made.add(pa.array(["a", "c"]))
     told = made.result(10)
@@ -101,13 +101,13 @@ def test_names_are_counted_largest_first():
 
 
 def test_a_last_name_is_not_called_others():
-    made = Tally()
+    made = NameTally()
     made.add(pa.array(["a", "a", "b"]))
     assert made.result(3, listed=1).counts == (("a", 2), ("b", 1))
 
 
 def test_too_many_names_are_given_up_and_told():
-    made = Tally(most=100)
+    made = NameTally(most=100)
     for start in range(0, 1000, 50):
         made.add(pa.array([f"name {i}" for i in range(start, start + 50)]))
     assert made.overflowed

@@ -12,16 +12,24 @@ from safetensors.numpy import load as load_safetensors
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, InvalidRuntime
 from loader.storage import ObjectInfo, open_store
 from penstock.checkpoints import marker, retention
-from penstock.checkpoints.marker import Checkpoint, Stored
-from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, cut, extent, packed, sealed
+from penstock.checkpoints.marker import Checkpoint, StoredObject
+from penstock.checkpoints.parts import (
+    BLOCK_BYTES,
+    TensorPiece,
+    checksums,
+    contiguous_boxes,
+    extent,
+    packed_parts,
+    sealed_part,
+)
 from penstock.checkpoints.ranks import several
-from penstock.checkpoints.retention import Retention
+from penstock.checkpoints.retention import CheckpointRetention
 
 SIZES = st.lists(st.integers(0, 6), max_size=4).map(tuple)
 
 
 def checkpoint(step, *names, run="run"):
-    index, *parts = [Stored(name=name, nbytes=3, sha256=marker.sha256(b"abc")) for name in names]
+    index, *parts = [StoredObject(name=name, nbytes=3, sha256=marker.sha256(b"abc")) for name in names]
     return Checkpoint(run=run, step=step, at_us=1, world_size=2, index=index, parts=tuple(parts))
 
 
@@ -30,7 +38,7 @@ def checkpoint(step, *names, run="run"):
 def test_boxes_fill_an_array_each_one_run_of_it(sizes, most):
     whole = np.arange(prod(sizes)).reshape(sizes)
     found = []
-    for offsets, inner in cut(sizes, most):
+    for offsets, inner in contiguous_boxes(sizes, most):
         box = whole[tuple(slice(low, low + size) for low, size in zip(offsets, inner, strict=True))].reshape(
             -1
         )
@@ -52,7 +60,7 @@ def test_the_extent_of_a_box_is_the_shortest_run_that_holds_it(data, sizes):
 
 
 def piece(label, dtype, array):
-    return Piece(
+    return TensorPiece(
         item=array, label=label, dtype=dtype, within=(), offsets=(), sizes=array.shape, nbytes=array.nbytes
     )
 
@@ -65,8 +73,8 @@ def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
         "many": np.arange(BLOCK_BYTES // 4 + 5, dtype=np.int32),
     }
     names = {"uint8": "U8", "float64": "F64", "float16": "F16", "int32": "I32"}
-    (part,) = packed([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
-    data, placed = sealed("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
+    (part,) = packed_parts([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
+    data, placed = sealed_part("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
     found = load_safetensors(bytes(data))
     assert found.keys() == arrays.keys()
     for one, where in zip(part, placed, strict=True):
@@ -74,7 +82,9 @@ def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
         assert data[where.offset : where.offset + where.nbytes] == one.item.tobytes()
         assert where.offset % one.item.itemsize == 0  # whoever maps the file finds it aligned
         assert where.crc32c == checksums(memoryview(one.item.tobytes()))
-        assert where.part == Stored(name="x-0.safetensors", nbytes=len(data), sha256=marker.sha256(data))
+        assert where.part == StoredObject(
+            name="x-0.safetensors", nbytes=len(data), sha256=marker.sha256(data)
+        )
     assert [len(where.crc32c) for where in placed] == [1, 2, 1, 1]
 
 
@@ -82,7 +92,7 @@ def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
 @settings(derandomize=True, deadline=None)
 def test_parts_keep_to_their_size_and_have_no_name_twice(drawn, most):
     pieces = [piece(label, "U8", np.zeros(size, np.uint8)) for label, size in drawn]
-    parts = list(packed(pieces, most))
+    parts = list(packed_parts(pieces, most))
     assert [one for part in parts for one in part] == pieces
     for part in parts:
         assert len(part) == 1 or sum(one.nbytes for one in part) <= most
@@ -153,7 +163,9 @@ def test_what_stays_after_a_commit(committed, torn, last, every):
     newest = max(committed)
     for step in torn:  # a save that died left something there
         store.put(marker.part_key("run", step, "dead-0.safetensors"), b"xyz")
-    retention.apply(store, Retention(keep_last=last, keep_every=every if last else None), made[newest])
+    retention.apply(
+        store, CheckpointRetention(keep_last=last, keep_every=every if last else None), made[newest]
+    )
 
     stay = {
         step
@@ -179,7 +191,7 @@ def test_nothing_is_deleted_by_a_listing_without_what_was_just_committed(caplog)
         store.put(made.key(made.index), b"abc")
         store.put(marker.marker_key("run", step), marker.encode(made))
     before = [one.key for one in store.list()]
-    retention.apply(store, Retention(keep_last=1), checkpoint(3, "3-index.json"))
+    retention.apply(store, CheckpointRetention(keep_last=1), checkpoint(3, "3-index.json"))
     assert [one.key for one in store.list()] == before
     assert "step 3 was just committed, and is not listed" in caplog.text
 
@@ -216,7 +228,13 @@ def committed(name, *steps):
 @given(
     steps=st.sets(st.integers(0, 30), min_size=1, max_size=8),
     data=st.data(),
-    keep=st.sampled_from([Retention(), Retention(keep_last=1), Retention(keep_last=3, keep_every=4)]),
+    keep=st.sampled_from(
+        [
+            CheckpointRetention(),
+            CheckpointRetention(keep_last=1),
+            CheckpointRetention(keep_last=3, keep_every=4),
+        ]
+    ),
 )
 @settings(derandomize=True, deadline=None)
 def test_no_checkpoint_loses_its_parts_to_a_listing_without_its_marker(steps, data, keep):
@@ -235,7 +253,7 @@ def test_no_checkpoint_loses_its_parts_to_a_listing_without_its_marker(steps, da
 def test_a_marker_that_is_listed_and_not_there_takes_the_place_of_none():
     store, made = committed("retention-of-a-late-listing", 1, 2, 3, 6)
     late = Listed(store, ghosts=[marker.marker_key("run", step) for step in (4, 5)])
-    retention.apply(late, Retention(keep_last=3), made[6])
+    retention.apply(late, CheckpointRetention(keep_last=3), made[6])
     assert marker.steps(store, "run") == [2, 3, 6]
 
 
@@ -252,7 +270,7 @@ def test_no_parts_go_that_a_link_leads_to(tmp_path):
     parts = tmp_path / "disk" / "run" / "parts"
     (parts / f"{0:012d}").symlink_to(tmp_path / "disk" / "good" / "parts" / f"{9:012d}")
     (parts / f"{2:012d}" / "x").symlink_to(parts / f"{3:012d}")
-    retention.apply(store, Retention(keep_last=1), checkpoint(3, "3-index.json"))
+    retention.apply(store, CheckpointRetention(keep_last=1), checkpoint(3, "3-index.json"))
     assert marker.steps(store, "run") == [3]
     left = sorted(path.relative_to(tmp_path / "disk") for path in (tmp_path / "disk").rglob("*-index.json"))
     assert [str(path) for path in left] == [
@@ -281,10 +299,10 @@ def test_beside_a_marker_that_says_nothing_everything_stays(data, caplog):
         store.get = gone
     else:
         store.put(marker.marker_key("run", 2), data)
-    retention.apply(store, Retention(), three)
+    retention.apply(store, CheckpointRetention(), three)
     here = {one.key for one in store.list("checkpoints/run/parts/")}
     assert here == {two.key(two.index), three.key(three.index)}
-    assert "beside step 2 of run run stays" in caplog.text
+    assert "beside step 2 of run run stay" in caplog.text
 
 
 def test_no_more_items_are_at_work_or_done_and_waiting_than_asked_for():
@@ -312,4 +330,4 @@ def test_no_more_items_are_at_work_or_done_and_waiting_than_asked_for():
 )
 def test_retention_that_means_nothing_is_refused(wrong):
     with pytest.raises(InvalidRuntime, match="keep_"):
-        Retention(**wrong)
+        CheckpointRetention(**wrong)

@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.checkpoints import marker
-from penstock.checkpoints.marker import Checkpoint, Stored
+from penstock.checkpoints.marker import Checkpoint, StoredObject
 
 PART = b"abc" * 1000
 
@@ -20,7 +20,7 @@ def place(tmp_path):
     store = open_store(str(root))
     for run, step in (("a", 5), ("a", 10), ("b", 1)):
         made = [
-            Stored(name=name, nbytes=len(PART), sha256=marker.sha256(PART))
+            StoredObject(name=name, nbytes=len(PART), sha256=marker.sha256(PART))
             for name in ("i.json", "p.safetensors")
         ]
         versions = ({"source": "p", "id": "v-12", "name": "photos@3"},)
@@ -49,7 +49,7 @@ def test_ls_says_what_is_there_and_what_it_was_trained_on(place, cli):
     assert [line.split()[:2] for line in lines[1:]] == [["a", "5"], ["a", "10"], ["a", "15"], ["b", "1"]]
     assert "2023-11-14 22:13:20" in lines[1]
     assert lines[1].endswith("photos@3 p-0123456789abcdef")
-    assert "no marker: being written, or a save that was killed" in lines[3]
+    assert "no marker: the save is running, or was killed" in lines[3]
     body = cli("checkpoints", "ls", "b", "--json", root=place).json
     assert body == [
         {
@@ -66,7 +66,7 @@ def test_ls_says_what_is_there_and_what_it_was_trained_on(place, cli):
     ]
     said = cli("checkpoints", "ls", "c", root=place)
     assert said.code == 2
-    assert "has nothing of a run 'c'; its runs: a, b" in said.err
+    assert "has no run 'c'; its runs: a, b" in said.err
 
 
 def test_ls_passes_over_a_file_beside_the_runs(place, cli):
@@ -104,8 +104,8 @@ def test_verify_reads_every_byte(place, cli):
     assert [
         (one["step"], one["object"].rpartition("/")[2], one["problem"]) for one in said.json["problems"]
     ] == [
-        (5, "i.json", "it has 2999 bytes, and 3000 were written"),
-        (5, "p.safetensors", "it is not there"),
+        (5, "i.json", "it has 2999 bytes; 3000 were written"),
+        (5, "p.safetensors", "the object is missing"),
         (10, "p.safetensors", "its SHA-256 differs from the recorded one"),
     ]
     assert cli("checkpoints", "verify", "a", "--step", "5", root=place).code == 1
@@ -118,13 +118,13 @@ def test_verify_refuses_what_it_cannot_look_at(place, cli, tmp_path):
     """Nothing would be wrong with it."""
     said = cli("checkpoints", "verify", "A", root=place)
     assert said.code == 2
-    assert "has nothing of a run 'A'; its runs: a, b. Check the name, and --root" in said.err
+    assert "has no run 'A'; its runs: a, b. Check the name, and that --root" in said.err
     said = cli("checkpoints", "verify", "a", "--json", root=tmp_path / "none")
     assert (said.code, said.json["error"]) == (2, "CheckpointNotFound")
     assert "its runs: none" in said.json["message"]
     (place / "checkpoints" / "b" / "steps" / "000000000001.json").unlink()
     said = cli("checkpoints", "verify", "b", root=place)  # its first save goes on, or was killed
-    assert (said.code, said.out) == (0, "b: 0 checkpoints, 0 objects, 0 B; no save was finished yet\n")
+    assert (said.code, said.out) == (0, "b: 0 checkpoints, 0 objects, 0 B; no finished save yet\n")
 
 
 def test_listing_imports_no_torch():

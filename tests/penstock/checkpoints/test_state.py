@@ -29,7 +29,7 @@ from loader.storage.shared.requests import Traffic, counted
 from loader.storage.shared.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
-from penstock.checkpoints.writer import Writer
+from penstock.checkpoints.writer import CheckpointWriter
 
 ALONE = "ignore:torch.distributed is disabled"
 
@@ -176,20 +176,20 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
     sink = io.BytesIO()
     torch.save(Evil(), sink)
     data = sink.getvalue()
-    from penstock.checkpoints.parts import Piece, sealed
+    from penstock.checkpoints.parts import TensorPiece, sealed_part
 
-    piece = Piece(
+    piece = TensorPiece(
         item=None, label="x", dtype="U8", within=(), offsets=(), sizes=(len(data),), nbytes=len(data)
     )
-    part, (placed,) = sealed("evil.safetensors", [piece], [memoryview(data)])
+    part, (placed,) = sealed_part("evil.safetensors", [piece], [memoryview(data)])
     text = index.encode(index.Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
-    stored = marker.Stored(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
+    stored = marker.StoredObject(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
     made = marker.Checkpoint(run="run", step=1, at_us=0, world_size=1, index=stored, parts=(placed.part,))
     store = open_store(str(tmp_path / "root"))
     store.put(made.key(placed.part), part)
     store.put(made.key(stored), text)
     store.put(marker.marker_key("run", 1), marker.encode(made))
-    with pytest.raises(Corrupt, match=r"x is no tensor.*nothing that runs code"):
+    with pytest.raises(Corrupt, match=r"x is not a tensor.*nothing that runs code"):
         checkpoints.load({"x": 0})
 
 
@@ -488,7 +488,7 @@ def test_a_save_beside_the_training_that_cannot_begin_is_not_waited_for(tmp_path
 
     checkpoints = Checkpoints(tmp_path / "root", "run")
     with monkeypatch.context() as patched:
-        patched.setattr(Writer, "storage_meta", broken)
+        patched.setattr(CheckpointWriter, "storage_meta", broken)
         checkpoints.save(1, {"w": torch.ones(2)}, wait=False)
         with pytest.raises(RuntimeError, match="no plan"):
             checkpoints.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import loader
+from penstock.cli import complete, names_below
 from penstock.verbs import VERBS
-from penstock.verbs.completion import complete, names
 
 
 @pytest.fixture
@@ -92,16 +92,16 @@ def test_names_behind_a_hint(tmp_path):
     with root.write("later") as writer:
         writer.add("k", {"cls": 1})
     before = sorted(path.name for path in (tmp_path / "root" / "log").iterdir())
-    assert names(root.url, "", versions=True) == ["later", "photos"]
-    assert "photos@3" in names(root.url, "photos@", versions=True)
+    assert names_below(root.url, "", versions=True) == ["later", "photos"]
+    assert "photos@3" in names_below(root.url, "photos@", versions=True)
     assert sorted(path.name for path in (tmp_path / "root" / "log").iterdir()) == before
 
 
 def test_names_cost_few_imports(filled):
     root, _ = filled
     code = (
-        "import sys; from penstock.verbs import completion; "
-        "assert completion.names(sys.argv[1], '', versions=False) == ['d', 'other']; "
+        "import sys; from penstock import cli; "
+        "assert cli.names_below(sys.argv[1], '', versions=False) == ['d', 'other']; "
         "print([m for m in ('numpy', 'pyarrow', 'fsspec', 'obstore') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)

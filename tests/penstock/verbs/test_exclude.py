@@ -122,7 +122,7 @@ HOSTILE = "k\x1b]0;x\x07\u202e<b>"
         (("d@9", "k3", *TOLD), "VersionNotFound"),
         (("d@4", "k3", "--reason", "", "--by", "ann"), "InvalidRuntime: an exclusion needs a reason"),
         (("d@4", "k3", "--by", "ann"), "--reason"),
-        (("d@4", "k12", "--whole-objects", *TOLD), "InvalidRuntime: d@4 does not tell the raw object"),
+        (("d@4", "k12", "--whole-objects", *TOLD), "InvalidRuntime: d@4 does not name the raw object"),
         (("d@4", "k3", "--whole-objects", "--withdraw", *TOLD), "InvalidRuntime: --withdraw takes keys"),
         (("d@4", "k3", "--list"), "InvalidRuntime: --list takes only a dataset"),
         (("d@4", "--list", "--withdraw"), "InvalidRuntime: --list takes only a dataset"),

@@ -44,17 +44,17 @@ def test_a_job_is_listed_shown_and_cleared(job, cli):
 def test_a_job_is_cancelled_and_gone_on_with(job, cli):
     folder, root, file = job
     folder.store.delete_many([folder.key("done/0.jsonl.zst")])
-    assert "was ended" in cli("jobs", "cancel", folder.id, "--cluster", file, root=root).out
+    assert "is cancelled" in cli("jobs", "cancel", folder.id, "--cluster", file, root=root).out
     shown = cli("jobs", "show", folder.id, root=root).out
     assert "0 of 1 blocks done" in shown
-    assert "a user ended it" in shown
+    assert "a user cancelled it" in shown
     only_waits = cli("jobs", "attach", folder.id, "--cluster", file, root=root)
     assert (only_waits.code, "was cancelled" in only_waits.err) == (2, True)
     sha256 = folder.description().sha256
     assert f"SHA-256 {sha256}" in shown
     gone_on = cli("jobs", "attach", folder.id, "--cluster", file, "--sha256", sha256, root=root)
     assert (gone_on.code, gone_on.out) == (0, "3 units done, 0 failed\n")
-    assert "begun again: block 0 (2 times)" in cli("jobs", "show", folder.id, root=root).out
+    assert "restarted: block 0 (2 times)" in cli("jobs", "show", folder.id, root=root).out
 
 
 def test_why_a_block_failed_is_shown(job, cli):

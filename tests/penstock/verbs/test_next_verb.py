@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader import errors
 from penstock.cli import parser
-from penstock.verbs.next_verb import next_verb
+from penstock.verbs.verb import next_verb
 
 HELPED = [
     (("ls", "nope"), "penstock ls"),

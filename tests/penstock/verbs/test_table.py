@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import loader
-from penstock.verbs.table import Table, show
+from penstock.verbs.verb import Table, show
 
 LINE = "─"
 """Below the header of a table by rich; plain text has none."""

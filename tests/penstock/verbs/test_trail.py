@@ -6,7 +6,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
 
@@ -167,7 +167,7 @@ def test_a_check_of_the_root_finds_an_edited_trail(root):
     data = root.store.get(start).data
     root.store.put(start, data.replace(b'"code": ""', b'"code": "x"'))
     (problem,) = verify_root(root).problems
-    assert (problem.address, "its content is that of trails/r/start-" in problem.what) == (start, True)
+    assert (problem.address, "its content belongs to trails/r/start-" in problem.what) == (start, True)
     root.store.put(start, data)
     root.store.put(rows, root.store.get(rows).data[:-9])
     (problem,) = verify_root(root).problems
@@ -189,7 +189,7 @@ def test_two_runs_are_compared(cli, root):
     plan = train(root, "one")
     train(root, "same")
     done = cli("trail", "against", "one", "same", root=root.url)
-    assert (done.code, done.out) == (0, f"{STEPS} steps are alike\n")
+    assert (done.code, done.out) == (0, f"{STEPS} steps are equal\n")
     _, key = plan.batch_ids(2)[3]
     held = [
         (step, ids.index(("d", key)))

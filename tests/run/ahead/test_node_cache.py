@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime
-from loader.run.ahead.pages import working_set_bytes
+from loader.run.ahead.next_reads import working_set_bytes
 from loader.storage.cloud.store import RemoteStore
 
 PAGE = 4096

@@ -9,8 +9,7 @@ import pytest
 import loader
 from loader.cache.cached_store import Claim
 from loader.errors import Transient
-from loader.run.ahead.next_reads import Extents, RankFuture
-from loader.run.ahead.pages import pages_of
+from loader.run.ahead.next_reads import Extents, RankFuture, pages_of
 from loader.run.ahead.read_ahead import ReadAhead
 
 

@@ -14,7 +14,8 @@ from loader.cache.cached_store import Claim
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import Transient
-from loader.run.ahead.ranges import Ranges, RangesAhead
+from loader.run.ahead import read_ahead
+from loader.run.ahead.next_reads import Ranges, RangesAhead
 from loader.storage import Span
 
 PAGE = 2**16
@@ -425,3 +426,24 @@ def test_order_and_diversity_are_those_of_the_plan(memory_root):
         for batch in batches:
             assert [key for _, key in batch.ids] == [key for _, key in plan.batch_ids(batch.step)]
             assert len(np.unique(np.array(numbers(batch)) // 32)) >= 16
+
+
+def test_a_loader_is_collected_as_the_planning_thread_begins(memory_root, served, monkeypatch):
+    """By the thread that begins: the one that started it waits for it, and holds no lock that a finalizer takes."""
+    write(memory_root, 24)
+    _, root = served(memory_root)
+    dismissed, real = [], read_ahead.ThreadPool
+
+    def begun(*args, **options):
+        (ahead,) = [one for one in gc.get_objects() if type(one) is read_ahead.ReadAhead and not one._stopped]
+        collector = threading.Thread(target=ahead.dismiss, daemon=True)
+        collector.start()
+        collector.join(5)
+        dismissed.append(not collector.is_alive())
+        return real(*args, **options)
+
+    gc.collect()
+    monkeypatch.setattr(read_ahead, "ThreadPool", begun)
+    with loader.Loader(plan_of(root), 0, 1, workers=0, framework="numpy") as batches:
+        next(batches)
+    assert dismissed == [True]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.run.batch import columns as recycled
-from loader.run.batch.columns import KEPT, Recycled
+from loader.run.batch.columns import KEPT, ArrayPool
 
 UINT16 = np.dtype(np.uint16)
 SIDE = 300
@@ -69,7 +69,7 @@ DOINGS = st.lists(
 @given(DOINGS)
 def test_what_is_held_never_changes(doings):
     """By whatever it is held; and no more memory is kept than is held, and KEPT pieces."""
-    allocate, held, numbers = Recycled(), list[tuple[int, object]](), count(1)
+    allocate, held, numbers = ArrayPool(), list[tuple[int, object]](), count(1)
     for doing in doings:
         if isinstance(doing, int):
             if held:
@@ -92,7 +92,7 @@ def address(array):
 
 def test_memory_is_given_out_again():
     """To an array that it fits; the memory of much larger ones is left for others."""
-    allocate = Recycled()
+    allocate = ArrayPool()
     large, array = (allocate((rows, SIDE), UINT16) for rows in (4000, 1000))
     places = address(large), address(array)
     row = array[3, :5]
@@ -104,12 +104,12 @@ def test_memory_is_given_out_again():
 
 
 def test_memory_that_nobody_uses_is_bounded():
-    allocate = Recycled()
+    allocate = ArrayPool()
     held = [allocate((1000, SIDE), UINT16) for _ in range(KEPT + 5)]
     assert len({address(array) for array in held}) == len(held)
     del held
     assert len(allocate._free) == KEPT
-    none = Recycled(kept=0)
+    none = ArrayPool(kept=0)
     array = none((1000, SIDE), UINT16)
     del array
     assert len(none._free) == 0
@@ -126,7 +126,7 @@ def test_a_look_back_keeps_no_memory_of_a_batch_that_is_gone(memory_root, sample
 
 def test_many_threads():
     """Each finds what it wrote, whoever had the memory before."""
-    allocate, wrong = Recycled(), []
+    allocate, wrong = ArrayPool(), []
 
     def work(number):
         kept = None
@@ -147,7 +147,7 @@ def test_many_threads():
 
 def test_a_forked_child_keeps_its_own():
     """The child's array stays, though the parent lets go of its and fills the memory again."""
-    allocate = Recycled()
+    allocate = ArrayPool()
     array = allocate((100, SIDE), UINT16)
     array[...] = 7
     ready, begin = os.pipe()

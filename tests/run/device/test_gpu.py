@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.run.device.cuda import CudaCopies, CudaCopy
+from loader.run.device.torch_copies import CudaCopies, CudaCopy
 
 pytestmark = pytest.mark.gpu
 

@@ -7,8 +7,7 @@ import pytest
 
 import loader
 from loader.run.batch.batch import MAKING
-from loader.run.metrics.metrics import STAGES
-from loader.run.metrics.status import LIMITS, WAITS, limited_by, stage_seconds
+from loader.run.metrics import LIMITS, STAGES, WAITS, limited_by, stage_seconds
 
 never = threading.Event()
 

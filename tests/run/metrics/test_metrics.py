@@ -10,7 +10,7 @@ import simplejpeg
 import loader
 from loader.errors import DecodeFailed
 from loader.run.batch.batch import Batch, SlowSample, StepMetrics
-from loader.run.metrics.metrics import BOUNDS_S, SLOWEST, Metrics
+from loader.run.metrics import BOUNDS_S, SLOWEST, Metrics
 
 MAKING = {
     "plan_seconds",

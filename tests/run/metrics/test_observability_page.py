@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.run.metrics.metrics import COUNTERS, STAGES
-from loader.run.metrics.status import LIMITS
+from loader.run.metrics import COUNTERS, LIMITS, STAGES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()
 STATUS, SERVE, TEXTFILE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 import loader
-from loader.run.metrics.metrics import BOUNDS_S, COUNTERS, STAGES
-from loader.run.metrics.prometheus import CONTENT_TYPE, HELP
+from loader.run.metrics import BOUNDS_S, CONTENT_TYPE, COUNTERS, HELP, STAGES
 
 ODD = 'a "b"\\c\nd, e=f {g} ü'
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import loader
-from loader.run.metrics.status import Status, shown
+from loader.run.metrics import Status, shown
 
 
 @pytest.fixture

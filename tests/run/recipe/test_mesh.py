@@ -130,6 +130,6 @@ def test_a_world_is_taken_for_rank_and_size(versions):
     world = loader.World(rank=1, world_size=3)
     plan = loader.plan({"a": versions["web"]}, seed=1, global_batch=6)
     assert loader.run.recipe.world.World.of(world, None) is world
-    with pytest.raises(InvalidRuntime, match="the World has its size, pass it alone"):
+    with pytest.raises(InvalidRuntime, match="the World has its size, pass only the World"):
         loader.torch_dataset(plan, world, 3)
     assert loader.torch_dataset(plan, world).world == world

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.run.recipe import rank_slots as planned
-from loader.run.recipe.rank_slots import AHEAD, Locate, Planned, rank_slots
+from loader.run.recipe.rank_slots import AHEAD, Locate, SlotPlanner, rank_slots
 from loader.run.recipe.recipe import Recipe
 from loader.run.recipe.world import World
 
@@ -62,7 +62,7 @@ MOVES = st.lists(
 def test_whatever_steps_are_asked_for(plans, boundary, rank, moves, bounded):
     """Also where what was given out has been changed, as it is for substitutes."""
     mine = recipe(plans[boundary], rank)
-    get, stop = Planned(mine, N_STEPS if bounded else None), 0
+    get, stop = SlotPlanner(mine, N_STEPS if bounded else None), 0
     for move, n in moves:
         first = min(max(0, stop + move), N_STEPS - 1)
         stop = min(first + n, N_STEPS)
@@ -77,7 +77,7 @@ def test_steps_in_a_row_are_planned_together(plans, monkeypatch):
     monkeypatch.setattr(
         planned, "rank_slots", lambda mine, steps: asked.append(len(steps)) or rank_slots(mine, steps)
     )
-    get = Planned(recipe(plans["fill"], 0), 3 * AHEAD)
+    get = SlotPlanner(recipe(plans["fill"], 0), 3 * AHEAD)
     for step in range(3 * AHEAD):
         get([step])
     assert asked == [1, AHEAD, AHEAD, AHEAD - 1]
@@ -95,7 +95,7 @@ def test_large_steps_are_planned_alone(plans, monkeypatch):
         planned, "rank_slots", lambda mine, steps: asked.append(len(steps)) or rank_slots(mine, steps)
     )
     monkeypatch.setattr(planned, "AHEAD_SLOTS", 2 * 6 + 5)
-    get = Planned(recipe(plans["fill"], 0))
+    get = SlotPlanner(recipe(plans["fill"], 0))
     for step in range(6):
         get([step])
     assert asked == [1, 2, 2, 2]
@@ -108,7 +108,7 @@ def test_an_error_comes_at_its_own_step(plans, monkeypatch):
         return rank_slots(mine, steps)
 
     monkeypatch.setattr(planned, "rank_slots", failing)
-    get = Planned(recipe(plans["fill"], 0))
+    get = SlotPlanner(recipe(plans["fill"], 0))
     for step in range(20):
         get([step])
     with pytest.raises(ValueError, match="of step 20"):
@@ -133,11 +133,11 @@ def test_samples_of_steps_planned_together_are_looked_up_together(plans, monkeyp
     monkeypatch.setattr(
         Locate, "held", lambda self, slots, held=Locate.held: asked.append(1) or held(self, slots)
     )
-    get = Planned(mine, None, locate)
+    get = SlotPlanner(mine, None, locate)
     assert get([0])[0].located is None
     for first in range(1, AHEAD - 2, 3):
         (found,) = get(range(first, first + 3))
-        assert addresses(found.located) == addresses(locate(found.slots, found.wanted))
+        assert addresses(found.located) == addresses(locate(found.slots, found.real_rows))
     assert len(asked) == 1
 
 
@@ -147,5 +147,5 @@ def test_no_index_is_read_for_steps_to_come(tmp_path, samples):
         {"a": samples.write(root, "a", range(9), fields=("cls",))}, seed=4, global_batch=2, allow_repeats=True
     )
     mine = recipe(plan, 0)
-    get = Planned(mine, None, locate_of(mine))
+    get = SlotPlanner(mine, None, locate_of(mine))
     assert [get([step])[0].located for step in range(3)] == [None] * 3

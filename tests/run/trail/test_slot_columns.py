@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from loader.run.batch.collate import collate
 from loader.run.batch.columns import EXAMPLE, BatchRow, Columns
-from loader.run.trail.slot_columns import SlotColumns
-from loader.run.trail.tensor_crcs import tensor_crcs
+from loader.run.trail.slot_columns import SlotColumns, tensor_crcs
 
 RAMP = np.arange(2000, dtype=np.float32)
 VALUES = (

@@ -3,7 +3,7 @@
 import numpy as np
 
 from loader.native import crc32c
-from loader.run.trail.tensor_crcs import tensor_crcs
+from loader.run.trail.slot_columns import tensor_crcs
 
 
 def crc(value):

@@ -528,3 +528,26 @@ def test_a_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
 def test_a_dataset_of_torch_takes_no_trail(memory_root, plan):
     with pytest.raises(InvalidRuntime, match="hand out steps before they are trained"):
         loader.torch_dataset(plan, 0, 1, trail=loader.Trail(memory_root, "r"))
+
+
+def test_the_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, plan, monkeypatch):
+    """In the middle of a wait of `threading`, which holds a lock there."""
+    real, batches, waits = threading.Condition.wait, None, threading.Event()
+
+    def wait(condition, timeout=None):
+        if threading.current_thread().name == "penstock-trail" and batches is not None:
+            waits.set()
+            batches._recorder.dismiss()
+        return real(condition, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    batches = loader.Loader(
+        plan, 0, 1, steps=2, workers=0, framework="numpy", trail=loader.Trail(memory_root, "r")
+    )
+    next(batches)
+    waits.wait(1)
+    batches._recorder.dismiss()
+    batches._recorder.join(20)
+    assert not batches._recorder._thread.is_alive()
+    batches.close()
+    assert [row["step"] for row in stored_rows(memory_root)] == [0]

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -227,3 +228,23 @@ def test_a_library_with_threads_costs_the_fork_alone(root, plan, tmp_path):
     assert done.stdout == "[0, 1, 2]\n"
     assert done.stderr.count("a process with threads cannot be forked (2 threads)") == 1
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_pool_is_collected_while_its_thread_asks_the_server(plan):
+    """Its workers are waited for once the request is done."""
+    batches = loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy")
+    next(batches)
+    server, (pool,) = fork_server.fork_server(), [batches._execution.prefetch()._maker]
+    pids, done = pool.pids, threading.Event()
+
+    def collect():
+        with server._turn:
+            pool.abandon()
+        server.wait_later(0, 0.0)
+        done.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+    assert done.wait(60)
+    assert not server._unwaited
+    assert all(has_ended(pid) for pid in pids)
+    batches.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.run.workers import ring
+from loader.run.workers import batch_memory
 
 PROCESSES = {"executor": "processes", "workers": 1, "framework": "numpy"}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
@@ -63,7 +63,7 @@ def test_a_batch_that_is_held_never_changes(plan, in_workers, framework):
 
 
 def test_more_batches_than_segments_are_copied(plan, in_workers, monkeypatch):
-    monkeypatch.setattr(ring, "MAX_SEGMENTS", 4)
+    monkeypatch.setattr(batch_memory, "MAX_SEGMENTS", 4)
     with loader.Loader(plan, 0, 1, transform=in_workers.large, prefetch=0, **PROCESSES) as batches:
         held = [next(batches) for _ in range(20)]
         assert len(ring_of(batches)) <= 4 + 3

@@ -2,9 +2,8 @@
 
 import pytest
 
-from penstock.upkeep.doctor import read_back as contents
-from penstock.upkeep.doctor.creates import creates
-from penstock.upkeep.doctor.scratch import Scratch
+from penstock.upkeep.doctor import store_probes
+from penstock.upkeep.doctor.store_probes import Scratch, creates
 
 FAULTS = [[503, "drop"] * 3, ["commit-drop"] * 3, ["commit-drop", 503, "reset"] * 3, [409], [412]]
 
@@ -18,9 +17,9 @@ def test_creates_under_faults(faulty, faulty_store, faults):
 
 @pytest.mark.parametrize("fault", [503, "drop", "reset", "short"])
 def test_contents_under_faults(faulty, faulty_store, fault, monkeypatch):
-    monkeypatch.setattr(contents, "PARTS_BYTES", 2**20 + 1)
+    monkeypatch.setattr(store_probes, "PARTS_BYTES", 2**20 + 1)
     scratch = Scratch(faulty_store)
-    for probe in (contents.etags, contents.checksums):
+    for probe in (store_probes.etags, store_probes.checksums):
         faulty.faults.extend([fault] * 3)
         assert {one.level for one in probe(scratch)} == {"ok"}
     assert not faulty.faults

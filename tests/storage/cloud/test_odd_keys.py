@@ -9,7 +9,7 @@ import pytest
 
 from loader.storage import open_store
 from loader.storage.cloud.raw_listing import azure_signature
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 GOOD = ["raw/a.jpg", "raw/b%41 +&.jpg", "raw/c.jpg", "raw/ü.jpg"]
 ODD = ["raw//x.jpg", "raw/../x", "raw/./y", "raw/\x07bell.jpg", "raw/t\tab.jpg", "raw/.tmp-abc"]

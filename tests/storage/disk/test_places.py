@@ -9,7 +9,7 @@ from loader.errors import ObjectNotFound
 from loader.storage import open_store
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.mirror.store import MirroredStore
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from loader.dataset.shards.shard import aligned
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
-from loader.storage.disk.new_file import DIRECT_ALIGNMENT, DIRECT_BYTES
+from loader.storage.disk.folder_files import DIRECT_ALIGNMENT, DIRECT_BYTES
 from loader.storage.disk.unlisted_files import (
     delete_in_place,
     is_unfinished,
@@ -313,7 +313,7 @@ def test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_pat
             raise OSError(errno.EIO, "Input/output error")
 
     (tmp_path / "folder").mkdir()
-    for module in ("new_file", "store"):
+    for module in ("folder_files", "store"):
         monkeypatch.setattr(f"loader.storage.disk.{module}.fsync_directory", fail)
     with pytest.raises(Transient):
         store.put_if_absent("folder/k", b"x")

@@ -6,6 +6,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
+from loader.storage.shared import threads
 from loader.storage.shared.threads import DaemonPool
 
 
@@ -67,3 +68,36 @@ def test_threads_end_when_nobody_has_the_pool():
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
+
+
+def test_a_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
+    """The garbage collector may run it in the thread that submits, or in the one that begins."""
+    pool, real = DaemonPool(1, "pool"), threading.Thread
+
+    class Collecting(real):
+        def start(self):
+            pool.shutdown(wait=False)
+            super().start()
+
+    monkeypatch.setattr(threads, "Thread", Collecting)
+    outcomes = []
+
+    def submit():
+        try:
+            outcomes.append(pool.submit(int).result(20))
+        except RuntimeError as error:
+            outcomes.append(str(error))
+
+    submitting = real(target=submit, daemon=True)
+    submitting.start()
+    submitting.join(20)
+    assert outcomes in ([0], ["pool: these threads were shut down"])
+
+
+def test_a_signal_is_set_once_however_often_and_waited_for_once():
+    signal = threads.Signal()
+    assert not signal.wait(0)
+    signal.set()
+    signal.set()
+    assert signal.wait(0)
+    assert not signal.wait(0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from penstock.view.kinds import Facts, kind_of
-from penstock.view.kinds import array_drawing as drawing
+from penstock.view.kinds import array_values as drawing
 from penstock.view.kinds.array import ARRAY
-from penstock.view.kinds.array_drawing import looking_once, range_of
+from penstock.view.kinds.array_values import range_of, ranges_cached
 
 FACTS = Facts(field="latent.npy")
 
@@ -54,7 +54,7 @@ def test_a_value_that_is_looked_at_once_is_told_as_ever(bad) -> None:
         return kind.lines(value, FACTS), kind.marks(value, FACTS), kind.thumbnail(value, FACTS)
 
     wanted = [told(value) for value in values]
-    with looking_once():
+    with ranges_cached():
         assert [told(value) for value in values] == wanted
 
 

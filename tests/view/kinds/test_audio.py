@@ -42,7 +42,7 @@ def test_length_rate_and_level_are_told() -> None:
     assert lines[0] == "1 channel, 1.0 s at 8,000 Hz"
     assert lines[-1] == "peak -20.0 dB, level -20.0 dB of full scale"
     unknown = AUDIO.lines(square, Facts(field="audio"))
-    assert unknown[0] == "1 channel, 0.5 s at 16,000 Hz (assumed: its rate is not on record)"
+    assert unknown[0] == "1 channel, 0.5 s at 16,000 Hz (assumed: no rate is on record)"
 
 
 def test_the_picture_shows_envelope_and_tone(pixels_of) -> None:
@@ -92,7 +92,7 @@ def test_samples_in_rows_at_the_top_are_counted() -> None:
     value[0, 100:110] = 1.0
     value[0, 200:210] = -1.0
     (found,) = AUDIO.marks(value, FACTS)
-    assert found.text == "20 samples stand in rows at the largest value"
+    assert found.text == "20 samples stand in runs at the largest value"
 
 
 @pytest.mark.parametrize("shape", [(80, 20), (3, 16, 16), (0,), (32, 4000)])

@@ -81,7 +81,7 @@ def test_a_sound_is_what_the_loader_decodes() -> None:
 
 
 def test_a_long_sound_is_decoded_to_the_limit(monkeypatch) -> None:
-    monkeypatch.setattr(stored_bytes, "MAX_SOUND_BYTES", 40_000)
+    monkeypatch.setattr(stored_bytes, "MAX_AUDIO_BYTES", 40_000)
     sink = io.BytesIO()
     tone = np.sin(np.arange(100_000) * 0.1) / 2
     soundfile.write(sink, tone, 8000, format="WAV", subtype="PCM_16")
@@ -133,12 +133,12 @@ def test_stored_tokens_have_boxes() -> None:
 def test_large_json_is_shown_as_text() -> None:
     data = json.dumps(["[" * 100] * 20_000).encode()
     lines, _, _, _ = shown("meta.json", data)
-    assert lines[1] == f"{len(data):,} letters"
+    assert lines[1] == f"{len(data):,} characters"
 
 
 def test_of_a_long_text_the_beginning_is_shown(monkeypatch) -> None:
     monkeypatch.setattr(stored_bytes, "MAX_TEXT_BYTES", 10)
-    assert shown("caption.txt", "äöü".encode() * 100)[0][1:3] == ("the first 10 B are shown", "5 letters")
+    assert shown("caption.txt", "äöü".encode() * 100)[0][1:3] == ("the first 10 B are shown", "5 characters")
 
 
 def chunk(name, data):

@@ -11,14 +11,14 @@ FACTS = Facts(field="caption.txt")
 
 
 def test_lines_and_blanks_stay() -> None:
-    assert TEXT.lines("def f():\n\treturn  1\n", FACTS) == ("20 letters", "def f():", "\treturn  1", "")
+    assert TEXT.lines("def f():\n\treturn  1\n", FACTS) == ("20 characters", "def f():", "\treturn  1", "")
 
 
 def test_a_long_text_says_that_it_goes_on() -> None:
     shown = TEXT.lines("word " * 100_000, FACTS)
     assert len(shown) == 3
     assert shown[1].endswith("…")
-    assert shown[2] == "… 500,000 letters in all"
+    assert shown[2] == "… 500,000 characters in all"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_long_clip_is_shown_at_equal_distances(pixels_of) -> None:
     value = np.arange(190, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8, 1), np.uint8)
     shown = [int(pixels_of(one)[0, 0, 0]) for one in VIDEO.detail(value, FACTS)]
     assert (len(shown), shown[:2], shown[-1]) == (64, [0, 3], 189)
-    assert VIDEO.lines(value, FACTS)[-1] == "64 frames of them are shown"
+    assert VIDEO.lines(value, FACTS)[-1] == "64 of these frames are shown"
 
 
 def still(frames, start, stop):

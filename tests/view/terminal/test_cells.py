@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from penstock.view.kinds.kind import TokenBox
-from penstock.view.kinds.png import png
-from penstock.view.terminal.note_chart import chart_lines
+from penstock.view.kinds.pixels import png
 from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
 from penstock.view.terminal.slot_screen import tokens_text
+from penstock.view.terminal.training_screens import chart_lines
 
 
 def cells(widget):

@@ -2,7 +2,7 @@
 
 import loader
 from penstock.view import open_data, outage
-from penstock.view.terminal.addresses import RootPlace, StepPlace, VersionPlace
+from penstock.view.terminal.addresses import RootPage, StepPage, VersionPage
 
 
 def test_pages_say_that_the_store_is_down_and_come_back(look, bucket, monkeypatch) -> None:
@@ -16,21 +16,21 @@ def test_pages_say_that_the_store_is_down_and_come_back(look, bucket, monkeypatc
         assert terminal.lines[0].strip() == "Transient"
         text = " ".join(terminal.text.split())
         assert f"cannot read {bucket.url}/" in text
-        assert "nothing has to be started anew" in text
+        assert "nothing needs a restart" in text
         assert "has of step 2: rank 0 of 1: digest " in text
-        for place in (VersionPlace(dataset="photos", number=1), RootPlace()):
+        for place in (VersionPage(dataset="photos", number=1), RootPage()):
             terminal.app.open(place)
             await terminal.settle()
             assert terminal.lines[0].strip() == "Transient"
-        terminal.app.open(StepPlace(run="one", step=2))
+        terminal.app.open(StepPage(run="one", step=2))
         await terminal.settle()
         await terminal.press("u")
         assert terminal.lines[0].startswith("one: 6 steps recorded")
         assert terminal.lines[-1].startswith("the trail is as it was read at 20")
         bucket.fail(None)
-        terminal.app.open(StepPlace(run="one", step=2))
+        terminal.app.open(StepPage(run="one", step=2))
         await terminal.settle()
         assert terminal.lines[0].startswith("one step 2: rank 0 of 1")
 
     with loader.Root(bucket.url, options=bucket.options()) as root:
-        look(test, StepPlace(run="one", step=1), root=root, pictures="none")
+        look(test, StepPage(run="one", step=1), root=root, pictures="none")

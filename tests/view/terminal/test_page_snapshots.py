@@ -11,25 +11,25 @@ from pathlib import Path
 import pytest
 
 from penstock.view.terminal.addresses import (
-    AgainstPlace,
-    SamplePlace,
-    SlotPlace,
-    StepPlace,
-    VersionPlace,
-    WindowPlace,
+    ComparisonPage,
+    SamplePage,
+    SlotPage,
+    StepPage,
+    VersionPage,
+    WindowPage,
 )
 
 FOLDER = Path(__file__).parent / "snapshots"
-STEP = StepPlace(run="one", step=3)
-VERSION = VersionPlace(dataset="photos", number=1)
+STEP = StepPage(run="one", step=3)
+VERSION = VersionPage(dataset="photos", number=1)
 PAGES = {
-    "window": (WindowPlace(run="one", first=1, last=4), (), "none"),
-    "against": (AgainstPlace(run="one", other="floats"), (), "none"),
+    "window": (WindowPage(run="one", first=1, last=4), (), "none"),
+    "against": (ComparisonPage(run="one", other="floats"), (), "none"),
     "step": (STEP, (), "halves"),
     "step_without_colours": (STEP, (), "shades"),
-    "slot": (SlotPlace(step=STEP, slot=1), (), "halves"),
+    "slot": (SlotPage(step=STEP, slot=1), (), "halves"),
     "version": (VERSION, (), "none"),
-    "sample": (SamplePlace(version=VERSION, ordinal=2), (), "none"),
+    "sample": (SamplePage(version=VERSION, ordinal=2), (), "none"),
     "keys": (STEP, ("question_mark",), "none"),
     "goto": (STEP, ("g",), "none"),
     "filter": (VERSION, ("slash",), "none"),

@@ -5,19 +5,19 @@ import pytest
 
 import loader
 from penstock.view.terminal.addresses import (
-    DifferencePlace,
-    RootPlace,
-    RunPlace,
-    SamplePlace,
-    SlotPlace,
-    StepPlace,
-    VersionPlace,
+    DifferencePage,
+    RootPage,
+    RunPage,
+    SamplePage,
+    SlotPage,
+    StepPage,
+    VersionPage,
 )
-from penstock.view.terminal.dialogs import Asking
+from penstock.view.terminal.widgets import InputDialog
 from tests.view.conftest import BATCH, photo, train, write_photos
 from tests.view.recipes import plain
 
-STEP = StepPlace(run="one", step=3)
+STEP = StepPage(run="one", step=3)
 RECIPE = "tests.view.recipes:recipe"
 
 
@@ -84,7 +84,7 @@ def test_steps_and_ranks_are_walked(look, trained) -> None:
         await terminal.press("{")
         assert "step 1: rank 0 of 3" in terminal.lines[0]
 
-    look(test, StepPlace(run="three", step=2))
+    look(test, StepPage(run="three", step=2))
 
 
 def test_one_stage_alone(look) -> None:
@@ -102,7 +102,7 @@ def test_one_stage_alone(look) -> None:
         assert "decoded: image" in terminal.text
         assert "trained: image" in terminal.text
 
-    look(test, SlotPlace(step=STEP, slot=2), recipe=RECIPE)
+    look(test, SlotPage(step=STEP, slot=2), recipe=RECIPE)
 
 
 def test_e_explains_the_slot(look, trained) -> None:
@@ -139,7 +139,7 @@ def test_g_goes_to_a_step(look) -> None:
         await terminal.press("enter")
         assert "a whole number" in terminal.lines[-1]
 
-    look(test, RunPlace(run="one"))
+    look(test, RunPage(run="one"))
 
 
 def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
@@ -152,7 +152,7 @@ def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
         assert terminal.lines[0].startswith("photos@1: 14 samples")
 
     look(
-        test, RootPlace(), size=(80, 40)
+        test, RootPage(), size=(80, 40)
     )  # the cursor in the list scrolls a page that is longer than the screen
 
 
@@ -162,7 +162,7 @@ def test_a_run_leads_to_its_unusual_samples(look) -> None:
         await terminal.press("down", "enter")
         assert terminal.lines[0].startswith("one step 1 slot 5: ")
 
-    look(test, RunPlace(run="one"), pictures="none", size=(80, 40))
+    look(test, RunPage(run="one"), pictures="none", size=(80, 40))
 
 
 def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
@@ -182,7 +182,7 @@ def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
         await terminal.press("enter", "enter")
         assert terminal.lines[0].startswith("FieldNotFound")
 
-    look(test, VersionPlace(dataset="photos", number=1))
+    look(test, VersionPage(dataset="photos", number=1))
 
 
 def test_an_error_stands_in_the_place_of_its_page(look) -> None:
@@ -191,7 +191,7 @@ def test_an_error_stands_in_the_place_of_its_page(look) -> None:
         await terminal.press("u", "u")
         assert "photos@1" in terminal.text
 
-    look(test, StepPlace(run="no-such-run", step=0))
+    look(test, StepPage(run="no-such-run", step=0))
 
 
 def test_samples_are_excluded_by_keyboard(look, root, plan, tmp_path) -> None:
@@ -209,19 +209,19 @@ def test_samples_are_excluded_by_keyboard(look, root, plan, tmp_path) -> None:
         await terminal.press("enter")
         await terminal.type("ada")
         await terminal.press("enter")
-        assert "photos@2 is without them" in terminal.lines[-1]
+        assert "excluded; new: photos@2" in terminal.lines[-1]
         assert not terminal.app.basket
 
-    look(test, StepPlace(run="one", step=1), root=tmp_path / "root")
+    look(test, StepPage(run="one", step=1), root=tmp_path / "root")
     left = loader.Root(tmp_path / "root").open("photos@2")
     assert set(left.samples().collect()["key"]).isdisjoint(keys)
     assert len(left) == 12
 
     async def difference(terminal) -> None:
-        assert "2 samples that only photos@1 has" in terminal.text
+        assert "2 samples only in photos@1" in terminal.text
         assert all(key in terminal.text for key in keys)
 
-    look(difference, DifferencePlace(dataset="photos", number=1, other=2), root=tmp_path / "root")
+    look(difference, DifferencePage(dataset="photos", number=1, other=2), root=tmp_path / "root")
 
 
 BURSTS = {
@@ -237,14 +237,14 @@ def test_letters_of_one_burst_go_into_the_line_that_they_are_typed_into(look, bu
     given = []
 
     async def test(terminal) -> None:
-        terminal.app.push_screen(Asking("Exclude 1 sample", {"reason": "", "by": ""}), given.append)
+        terminal.app.push_screen(InputDialog("Exclude 1 sample", {"reason": "", "by": ""}), given.append)
         await terminal.settle()
         for key in BURSTS[burst]:
             terminal.app.simulate_key(key)
         await terminal.settle()
         await terminal.settle()
 
-    look(test, RootPlace())
+    look(test, RootPage())
     wanted = (
         {"reason": "blurred " * 50, "by": "ada " * 50}
         if burst == "long"
@@ -257,11 +257,11 @@ def test_escape_leaves_a_dialog_without_an_answer(look) -> None:
     given = []
 
     async def test(terminal) -> None:
-        terminal.app.push_screen(Asking("Exclude 1 sample", {"reason": ""}), given.append)
+        terminal.app.push_screen(InputDialog("Exclude 1 sample", {"reason": ""}), given.append)
         await terminal.press("a", "escape")
         assert "penstock" in terminal.lines[0]
 
-    look(test, RootPlace())
+    look(test, RootPage())
     assert given == [None]
 
 
@@ -275,7 +275,7 @@ def test_an_exclusion_without_a_reason_is_refused(look, root, plan, tmp_path) ->
         assert terminal.lines[-1].startswith("InvalidRuntime: an exclusion needs a reason")
         assert len(terminal.app.basket) == 1
 
-    look(test, StepPlace(run="one", step=0), root=tmp_path / "root")
+    look(test, StepPage(run="one", step=0), root=tmp_path / "root")
     assert loader.Root(tmp_path / "root").open("photos@latest").name == "photos@1"
 
 
@@ -300,10 +300,10 @@ def test_frames_are_walked(look, root, tmp_path) -> None:
             row = next(i for i, line in enumerate(terminal.lines) if "trained: video" in line)
             assert terminal.lines[row + 3][:20] == letter * 20
 
-    step = StepPlace(run="clips", step=0)
+    step = StepPage(run="clips", step=0)
     look(
         test,
-        SlotPlace(step=step, slot=0),
+        SlotPage(step=step, slot=0),
         root=tmp_path / "root",
         recipe=None,
         pictures="shades",
@@ -341,7 +341,7 @@ def test_steps_are_looked_at_together(look) -> None:
         await terminal.press("y")
         assert "penstock trail window one --from 1 --to 4" in terminal.lines[-1]
 
-    look(test, RunPlace(run="one"))
+    look(test, RunPage(run="one"))
 
 
 def test_a_run_is_held_against_another(look, root, plan, tmp_path) -> None:
@@ -357,7 +357,7 @@ def test_a_run_is_held_against_another(look, root, plan, tmp_path) -> None:
         await terminal.press("down", "enter")
         assert "seeded step 0: rank 0 of 1" in terminal.lines[0]
 
-    look(test, RunPlace(run="one"), root=tmp_path / "root")
+    look(test, RunPage(run="one"), root=tmp_path / "root")
 
 
 def test_every_page_is_80_columns_wide(look) -> None:
@@ -386,7 +386,7 @@ def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
         assert terminal.app.focused.number == 23
         assert [card.key for card in terminal.app.screen.query("Card")] == keys[:24]
 
-    look(test, StepPlace(run="wide", step=0), root=tmp_path / "root", pictures="none")
+    look(test, StepPage(run="wide", step=0), root=tmp_path / "root", pictures="none")
 
 
 def test_a_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(look, root, tmp_path) -> None:
@@ -407,9 +407,7 @@ def test_a_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(
         assert terminal.lines[0].rstrip().endswith(": k0")
         assert "cat  review, ann, 20" in terminal.text
 
-    look(
-        test, SlotPlace(step=StepPlace(run="near", step=0), slot=slot), root=tmp_path / "root", size=(80, 40)
-    )
+    look(test, SlotPage(step=StepPage(run="near", step=0), slot=slot), root=tmp_path / "root", size=(80, 40))
 
 
 def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -> None:
@@ -424,10 +422,10 @@ def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -
     train(root, plan, "one", recipe=plain, steps=1)
     slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
     at = {key: ordinal for ordinal, key in enumerate(root.open("d@1").keys(range(3)))}
-    step, version = StepPlace(run="one", step=0), VersionPlace(dataset="d", number=1)
+    step, version = StepPage(run="one", step=0), VersionPage(dataset="d", number=1)
 
     def pages(i):
-        return SlotPlace(step=step, slot=slots[f"k{i}"]), SamplePlace(version=version, ordinal=at[f"k{i}"])
+        return SlotPage(step=step, slot=slots[f"k{i}"]), SamplePage(version=version, ordinal=at[f"k{i}"])
 
     async def picture(terminal) -> None:
         assert "1.jpg  " in terminal.lines[2]
@@ -463,10 +461,10 @@ def test_a_sample_leads_to_the_steps_that_held_it(look, root, plan, tmp_path):
     version = root.open("photos@1")
     ordinal = version.keys(np.arange(14)).index("p/3")
     step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
-    place = SamplePlace(version=VersionPlace(dataset="photos", number=1), ordinal=ordinal)
+    place = SamplePage(version=VersionPage(dataset="photos", number=1), ordinal=ordinal)
 
     async def test(terminal) -> None:
-        assert "1 other run was not asked" in terminal.text
+        assert "1 other run was not searched" in terminal.text
         terminal.app.data.training("one")
         await terminal.press("right", "left")
         assert f"step {step} slot {slot}" in terminal.text

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock.view.kinds.png import png
-from penstock.view.terminal import terminal_answers
+from penstock.view.kinds.pixels import png
+from penstock.view.terminal import picture_cells
 from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
 
 NAME, REGISTERS, ATTRIBUTES = "\x1b[>q", "\x1b[?1;1;0S", "\x1b[c"
@@ -51,7 +51,7 @@ def shown_by(monkeypatch):
     monkeypatch.delitem(sys.modules, "penstock.view.terminal.sixel_picture", raising=False)
     monkeypatch.delenv("TMUX", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    terminal_answers.color_registers.cache_clear()
+    picture_cells.color_registers.cache_clear()
     opened = []
 
     def show(answers):
@@ -70,7 +70,7 @@ def shown_by(monkeypatch):
     writer.close()
     one.join()
     os.close(master)
-    terminal_answers.color_registers.cache_clear()
+    picture_cells.color_registers.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 import pytest
 
-from penstock.view.terminal.addresses import SlotPlace, StepPlace
+from penstock.view.terminal.addresses import SlotPage, StepPage
 
 FAR = 99_999_999
 
 
 @pytest.mark.parametrize(("recipe", "stage"), [(None, "decoded"), ("tests.view.recipes:recipe", "trained")])
 def test_a_terminal_names_the_stage_of_its_values(look, trained, recipe, stage):
-    at = StepPlace(run="one", step=2)
+    at = StepPage(run="one", step=2)
 
     async def slot(terminal):
         assert ("trained: image" in terminal.text) is (stage == "trained")
@@ -25,5 +25,5 @@ def test_a_terminal_names_the_stage_of_its_values(look, trained, recipe, stage):
         assert f"step {FAR} was not trained" in terminal.text
         assert " proved " not in terminal.text.replace("not proved", "")
 
-    look(slot, SlotPlace(step=at, slot=3), recipe=recipe, pictures="none")
-    look(far, StepPlace(run="one", step=FAR), recipe=recipe, pictures="none")
+    look(slot, SlotPage(step=at, slot=3), recipe=recipe, pictures="none")
+    look(far, StepPage(run="one", step=FAR), recipe=recipe, pictures="none")

@@ -1,6 +1,6 @@
 """Versions that a collector takes from under an open terminal: the reason is told, and what the trail keeps."""
 
-from penstock.view.terminal.addresses import StepPlace, VersionPlace
+from penstock.view.terminal.addresses import StepPage, VersionPage
 from tests.view.conftest import sweep
 
 
@@ -24,8 +24,8 @@ def test_a_terminal_tells_the_reason_and_the_trail(look, folder, recorded):
         assert all(f"rank {rank} of 3: digest {digest:016x}" in text for rank, digest in enumerate(digests))
         await terminal.press("u")
         assert terminal.lines[0].startswith("three: 6 steps recorded")
-        terminal.app.open(VersionPlace(dataset="photos", number=1))
+        terminal.app.open(VersionPage(dataset="photos", number=1))
         await terminal.settle()
         await told(terminal)
 
-    look(test, StepPlace(run="three", step=2), root=folder, pictures="none")
+    look(test, StepPage(run="three", step=2), root=folder, pictures="none")

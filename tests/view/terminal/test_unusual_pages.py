@@ -1,8 +1,8 @@
 """Unusual steps in a terminal: those beyond the first page are counted, and reached by Enter."""
 
 import loader
-from penstock.view.terminal.addresses import RunPlace
-from penstock.view.terminal.record_screen import PlaceList
+from penstock.view.terminal.addresses import RunPage
+from penstock.view.terminal.record_screen import LinkList
 from tests.view.conftest import BATCH, write_photos
 
 
@@ -26,9 +26,9 @@ def test_steps_beyond_the_first_page_are_reached(look, tmp_path):
         assert struck.index("!") == norm.index("▁")
         assert struck.rindex("!") < loss.index("▁")
         assert "step 20 " not in terminal.text
-        terminal.app.screen.query(PlaceList).first().highlighted = 20
+        terminal.app.screen.query(LinkList).first().highlighted = 20
         await terminal.press("enter")
         assert all(f"step {step} " in terminal.text for step in range(20, 28))
-        assert "the unusual steps before, from place 1" in terminal.text
+        assert "previous unusual steps, from number 1" in terminal.text
 
-    look(test, RunPlace(run="whole"), root=tmp_path / "root", size=(100, 80))
+    look(test, RunPage(run="whole"), root=tmp_path / "root", size=(100, 80))

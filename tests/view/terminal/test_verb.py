@@ -7,19 +7,19 @@ import pytest
 
 import loader
 from penstock.verbs.view import first_place
-from penstock.view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
+from penstock.view.terminal.addresses import RootPage, RunPage, StepPage, VersionPage
 
 
 @pytest.mark.parametrize(
     ("where", "step", "place"),
     [
-        ("", None, RootPlace()),
-        ("photos", None, VersionPlace(dataset="photos", number=1)),
-        ("photos@1", None, VersionPlace(dataset="photos", number=1)),
-        ("one", None, RunPlace(run="one")),
-        ("one@3", None, StepPlace(run="one", step=3)),
-        ("one", 2, StepPlace(run="one", step=2)),
-        ("one@3", 2, StepPlace(run="one", step=2)),
+        ("", None, RootPage()),
+        ("photos", None, VersionPage(dataset="photos", number=1)),
+        ("photos@1", None, VersionPage(dataset="photos", number=1)),
+        ("one", None, RunPage(run="one")),
+        ("one@3", None, StepPage(run="one", step=3)),
+        ("one", 2, StepPage(run="one", step=2)),
+        ("one@3", 2, StepPage(run="one", step=2)),
     ],
 )
 def test_where_names_the_first_page(trained, where, step, place) -> None:

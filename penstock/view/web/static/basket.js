@@ -1,10 +1,10 @@
-// Samples to exclude, kept in this tab. One request makes one version without them.
+// Samples to exclude, stored in this tab. One request publishes a version without them.
 const NAME = "penstock-basket";
 const up = document.body.dataset.up, csrf = document.querySelector("meta[name=csrf]")?.content;
 let say = () => {};
 
 const keyOf = (element) => decodeURIComponent(element.dataset.key);
-// Letters that are not printed, such as turns of direction, as a shell and a person read them.
+// Escapes unprintable characters, such as direction marks, for a shell and a person.
 const escaped = (text) => text.replace(/\p{C}/gu, (one) => {
   const n = one.codePointAt(0);
   return n < 0x10000 ? `\\u${n.toString(16).padStart(4, "0")}` : `\\U${n.toString(16).padStart(8, "0")}`;
@@ -39,10 +39,10 @@ async function send(samples, reason, by) {
     headers: { "Content-Type": "application/json", "X-CSRF": csrf },
     body: JSON.stringify({ samples, reason, by, page: location.pathname }),
   });
-  const told = await answer.text();
-  if (!answer.ok) return say(`not excluded: ${told}`);
+  const text = await answer.text();
+  if (!answer.ok) return say(`not excluded: ${text}`);
   keep([]);
-  const { versions } = JSON.parse(told);
+  const { versions } = JSON.parse(text);
   say(`excluded; new: ${versions.join(", ")}`);
   const [dataset, n] = versions[0].split("@");
   location.assign(`${up}v/${encodeURIComponent(dataset)}/${n - 1}/diff/${n}`);
@@ -62,7 +62,7 @@ function ask(samples) {
     input.name = name;
     input.required = true;
     input.value = name === "by" ? localStorage.getItem("penstock-by") ?? "" : "";
-    label.append(`${name === "by" ? "Who" : "Reason"} `, input);
+    label.append(`${name === "by" ? "Your name" : "Reason"} `, input);
     return label;
   });
   const yes = document.createElement("button"), no = document.createElement("button");
@@ -84,13 +84,13 @@ function ask(samples) {
 }
 
 export const basket = {
-  begin(told) {
-    say = told;
+  begin(report) {
+    say = report;
     show(read());
   },
   toggle() {
     const one = current();
-    if (!one) return say("no sample is marked: the arrows mark one");
+    if (!one) return say("no sample is selected: use the arrows");
     const samples = read(), there = samples.findIndex((it) => it.version === one.version && it.key === one.key);
     if (there < 0) samples.push(one);
     else samples.splice(there, 1);
@@ -99,10 +99,10 @@ export const basket = {
   exclude() {
     const one = current();
     const samples = read().length ? read() : one ? [one] : [];
-    if (!samples.length) return say("the basket is empty: b puts the marked sample into it");
+    if (!samples.length) return say("the basket is empty: press b to add the selected sample");
     if (!csrf) {
       const command = `penstock exclude --reason R --by WHO -- ${samples[0].version.split("@")[0]} ${samples.map((it) => word(it.key)).join(" ")}`;
-      return say(`this server only reads (--allow-writes); as a command: ${command}`);
+      return say(`this server only reads (--allow-writes); run instead: ${command}`);
     }
     ask(samples);
   },

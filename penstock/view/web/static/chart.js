@@ -1,12 +1,12 @@
-// The metrics of a run by step, a chart with an axis of its own for each. A click opens the step under the cursor.
+// The metrics of a run by step, each with its own chart. A click opens the step under the cursor.
 /* global uPlot */
 
 const COLOURS = ["#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#ef4444", "#14b8a6", "#a3a3a3"];
-// Of every run; they come last, and not at all where they are zero.
+// Metrics of every run: they come last, and only if not zero.
 const LAST = ["wait_ms", "substituted"];
 const HEIGHT = 190;
 
-// A stroke at each unusual step: one without a finite value has no point on any line.
+// A stroke at each unusual step: a value that is not finite has no point on any line.
 function strike(plot, steps) {
   const { ctx, bbox } = plot;
   ctx.save();
@@ -24,7 +24,7 @@ function short(value) {
   return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(2).replace(/\.?0+e/, "e") : String(Number(value.toPrecision(5)));
 }
 
-// Places of values without a neighbour, which no line shows.
+// Indexes of values without a neighbour, which no line shows.
 function lonely(values) {
   const none = (i) => values[i] === null || values[i] === undefined;
   return values.flatMap((value, i) => (!none(i) && none(i - 1) && none(i + 1) ? [i] : []));
@@ -44,7 +44,7 @@ export async function chart(place, go) {
   const line = { stroke: getComputedStyle(document.querySelector("header")).borderBottomColor, width: 1 };
   const axis = { stroke: text, grid: line, ticks: line };
   const whole = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((one) => one * 10 ** i)).flat();
-  // A struck step may lie outside of the points, as the last one of a run that diverged.
+  // A struck step may lie outside of the points, such as the last one of a run that diverged.
   const ends = [Math.min(step[0], ...struck), Math.max(step.at(-1), ...struck)];
   const plots = [];
   let zooming = false;
@@ -59,18 +59,18 @@ export async function chart(place, go) {
   }
 
   for (const [i, name] of names.entries()) {
-    const alone = lonely(notes[name]);
+    const single = lonely(notes[name]);
     const panel = document.createElement("figure");
     panel.className = "panel";
     panel.dataset.metric = name;
     place.append(panel);
-    // The ends of its axis, for whoever reads the page without seeing it.
-    const told = (plot) => panel.setAttribute("aria-label", `${name}: ${short(plot.scales.y.min)} to ${short(plot.scales.y.max)}`);
+    // The ends of the axis, for screen readers.
+    const label = (plot) => panel.setAttribute("aria-label", `${name}: ${short(plot.scales.y.min)} to ${short(plot.scales.y.max)}`);
     const drawn = new uPlot({
       title: name,
       width: panel.clientWidth,
       height: HEIGHT,
-      hooks: { draw: [(plot) => strike(plot, struck)], setScale: [(plot, key) => (key === "x" ? zoom(plot) : told(plot))] },
+      hooks: { draw: [(plot) => strike(plot, struck)], setScale: [(plot, key) => (key === "x" ? zoom(plot) : label(plot))] },
       cursor: { sync: { key: "steps" } },
       scales: { x: { time: false, ...(ends[0] < ends[1] ? { range: (_, min, max) => (min === null ? ends : [min, max]) } : {}) } },
       axes: [{ ...axis, incrs: whole, size: 34 }, { ...axis, size: 64, values: (_, ticks) => ticks.map(short) }],
@@ -78,7 +78,7 @@ export async function chart(place, go) {
         { label: "step" },
         {
           label: name, stroke: COLOURS[i % COLOURS.length], width: 1.5, spanGaps: false,
-          points: step.length < 60 ? { show: true } : { show: false, filter: () => alone, size: 4 }, value: (_, value) => short(value),
+          points: step.length < 60 ? { show: true } : { show: false, filter: () => single, size: 4 }, value: (_, value) => short(value),
         },
       ],
     }, [step, notes[name]], panel);

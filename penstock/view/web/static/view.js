@@ -1,4 +1,4 @@
-// Keys, the chart of a run, and the basket. Every page works without this file; the address is the state.
+// Keys, the chart of a run, and the basket. Pages work without this file; the address is the state.
 import { basket } from "./basket.js";
 import { chart } from "./chart.js";
 
@@ -7,11 +7,11 @@ const cards = () => [...document.querySelectorAll("[data-walk] a")];
 const number = (name, fallback = NaN) => (at[name] === undefined ? fallback : Number(at[name]));
 
 export function say(text) {
-  const said = document.querySelector("#said");
-  said.textContent = text;
-  said.hidden = false;
+  const status = document.querySelector("#status");
+  status.textContent = text;
+  status.hidden = false;
   clearTimeout(say.timer);
-  say.timer = setTimeout(() => { said.hidden = true; }, 6000);
+  say.timer = setTimeout(() => { status.hidden = true; }, 6000);
 }
 
 function go(address) {
@@ -46,7 +46,7 @@ function across() {
   return below < 0 ? all.length : below;
 }
 
-// Shows one stage of all fields after the other, then all of them again.
+// Shows one stage of all fields at a time, then all stages again.
 function nextStage() {
   const there = new Set([...document.querySelectorAll(".stage[data-stage]")].map((one) => one.dataset.stage));
   const stages = [...["trained", "transformed", "decoded", "stored", "raw"].filter((one) => there.has(one)), ""];
@@ -72,7 +72,7 @@ async function copy() {
     await navigator.clipboard.writeText(command);
     say(`copied: ${command}`);
   } catch {
-    say(command); // a browser without the permission: to be copied by hand
+    say(command); // without permission to copy: show the command instead
   }
 }
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from assets.featurizers.models.batching import Batches, Row, shape_of
+from assets.featurizers.models.batching import ModelBatches, Row, shape_of
 from assets.featurizers.models.devices import repeatable
 from loader.errors import ModelFailed
 
@@ -47,8 +47,8 @@ def batches(
     max_batch_size: int = 1,
     memory_bytes: int = 1 << 40,
     place: str = "cpu",
-) -> Batches:
-    return Batches(
+) -> ModelBatches:
+    return ModelBatches(
         run,
         place=place,
         dtype=torch.float32,
@@ -259,7 +259,7 @@ def by_place(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 @pytest.mark.parametrize("run", [across, by_place])
 def test_a_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
     with pytest.raises(
-        ModelFailed, match="other bits beside other rows, or in another place, in batches of 4"
+        ModelFailed, match="other bits beside other rows, or at another position, in batches of 4"
     ):
         batches(run, batch_size=4).results(rows_of(4))
 
@@ -286,7 +286,7 @@ def test_floats_have_the_model_s_dtype_and_come_back_exactly(place: str, least: 
         assert {str(value.device) for value in batch.values()} == {place}
         return {"half": batch["x"] * 2, "whole": batch["n"] + 1}
 
-    half = Batches(
+    half = ModelBatches(
         run, place=place, dtype=torch.bfloat16, batch_size=least, max_batch_size=least, memory_bytes=0
     )
     (row,) = half.results([{"x": np.array([1.5, -3], np.float32), "n": np.array([7], np.uint8)}])

@@ -18,7 +18,7 @@ from assets.featurizers.models.devices import (
     repeatable,
 )
 from loader.errors import ModelFailed
-from penstock.compute.pool.gpus import n_gpus, visible_gpus
+from penstock.compute.pool.environment import n_gpus, visible_gpus
 
 
 def test_the_driver_and_torch_agree() -> None:
@@ -36,7 +36,7 @@ def test_a_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus_for(f"cuda:{there}") == ()
     assert device_at("auto", "") == device_at("cuda", "") == "cuda:0"
     check_device("cuda:0")
-    with pytest.raises(ModelFailed, match=rf"no device cuda:{there} here: torch .* sees {there} GPUs"):
+    with pytest.raises(ModelFailed, match=rf"no device cuda:{there} here: torch .* finds {there} GPUs"):
         check_device(f"cuda:{there}")
     free, _ = torch.cuda.mem_get_info(0)
     assert budget_bytes("cuda:0") == pytest.approx(0.8 * free, rel=0.05)
@@ -50,7 +50,9 @@ def test_a_device_is_settled_where_samples_are_computed() -> None:
     assert device_at("auto", "cpu") == "cpu"
     assert [device_at(name, "") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:3"]
     assert [device_at(name, "cuda:0") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:0"]
-    with pytest.raises(ModelFailed, match="device='cuda', and no GPU is given here: set `gpus` in the slot"):
+    with pytest.raises(
+        ModelFailed, match="device='cuda', but this worker has no GPU: set `gpus` in the slot"
+    ):
         device_at("cuda", "cpu")
     for wrong in ("gpu", "cuda:", "mps", "cpu:1", ""):
         with pytest.raises(ValueError, match=f"device='{wrong}'; accepted: 'auto', 'cpu', 'cuda'"):
@@ -72,7 +74,7 @@ def test_gpus_are_those_that_the_process_sees(
 
 def test_a_device_that_is_not_there_is_said_so() -> None:
     check_device("cpu")
-    with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* sees \d+ GPUs"):
+    with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* finds \d+ GPUs"):
         check_device("cuda:99")
 
 

@@ -12,14 +12,13 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.features.compute import compute_part, gpus_of
-from assets.features.store import model_here
+from assets.features.compute import compute_part, gpus_of, model_here
 from assets.featurizers import Features
 from assets.featurizers import make as featurizer
+from assets.featurizers.decoding import spread, whole_blocks
 from assets.featurizers.models import MODELS, ModelFeaturizer, cropped
-from assets.featurizers.models.gathering import gathered
+from assets.featurizers.models.batching import gathered
 from assets.featurizers.models.model import pinned
-from assets.featurizers.models.pictures import spread, whole_blocks
 from assets.media.unit import Unusable
 from loader.errors import InvalidWeights
 from loader.modalities import encode
@@ -253,7 +252,7 @@ def test_other_weights_under_the_same_name_are_loaded_anew(
         made.append((one.version, stored(one("image", pictures[0]))))
     assert made[0][0] != made[1][0]
     assert made[0][1] != made[1][1]
-    with pytest.raises(InvalidWeights, match="other weights than stated"):
+    with pytest.raises(InvalidWeights, match="other weights"):
         model(models, "embedding", weights=str(path), sha256="00ff")("image", pictures[0])
 
 

@@ -85,9 +85,7 @@ def test_pickles_are_never_loaded(folder: Path) -> None:
 
 def test_other_weights_than_stated_are_refused(folder: Path) -> None:
     with (
-        pytest.raises(
-            InvalidWeights, match=r"other weights than stated: their sha256 is [0-9a-f]{64}, not 00ff"
-        ),
+        pytest.raises(InvalidWeights, match=r"other weights: their sha256 is [0-9a-f]{64}, not 00ff"),
         local_weights(str(folder), "00ff"),
     ):
         pass
@@ -96,7 +94,7 @@ def test_other_weights_than_stated_are_refused(folder: Path) -> None:
 def test_weights_that_change_while_they_are_loaded_are_refused(folder: Path) -> None:
     file = folder / "model.safetensors"
     with (
-        pytest.raises(InvalidWeights, match="other weights than stated"),
+        pytest.raises(InvalidWeights, match="other weights"),
         local_weights(str(file), weights_sha256(str(file))) as path,
     ):
         two_towers.save_small(path, seed=2)
@@ -123,7 +121,7 @@ def test_weights_behind_a_url_are_fetched_and_verified(folder: Path) -> None:
     assert not path.exists()
     with local_weights(one, weights_sha256(one)) as path:
         read_weights(path)
-    with pytest.raises(InvalidWeights, match="other weights than stated"), local_weights(one, "00ff"):
+    with pytest.raises(InvalidWeights, match="other weights"), local_weights(one, "00ff"):
         pass
     with pytest.raises(InvalidWeights, match=r"no weights at memory://.*/gone\.safetensors"):
         weights_sha256(f"{url}/gone.safetensors")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from assets.media.audio.audit import audit_audio
-from assets.media.audio.meter import Meter, Unmeasurable
+from assets.media.audio.meter import LoudnessMeter, Unmeasurable
 from assets.media.container import packets_of
 from assets.media.unit import Unusable
 
@@ -31,8 +31,10 @@ def tone(*steps: tuple[float, float], hz: float = 1000.0, rate_hz: int = RATE_HZ
     return (level * np.sin(2 * np.pi * hz * np.arange(len(level)) / rate_hz)).astype(np.float32)
 
 
-def metered(samples: np.ndarray, channels: tuple[str, ...] = STEREO[0], layout: str = STEREO[1]) -> Meter:
-    meter = Meter(RATE_HZ, channels, layout)
+def metered(
+    samples: np.ndarray, channels: tuple[str, ...] = STEREO[0], layout: str = STEREO[1]
+) -> LoudnessMeter:
+    meter = LoudnessMeter(RATE_HZ, channels, layout)
     for start in range(0, samples.shape[1], 50_000):
         meter.add(samples[:, start : start + 50_000])
     meter.finish()
@@ -115,7 +117,7 @@ def test_every_rate_is_measured_alike(sound_file: SoundFile, rate_hz: int) -> No
 
 def test_what_cannot_be_measured_is_null(sound_file: SoundFile) -> None:
     with pytest.raises(Unmeasurable, match="2000 Hz; from 4000"):
-        Meter(2_000, *STEREO)
+        LoudnessMeter(2_000, *STEREO)
     silent = audit_audio(sound_file(np.zeros((2, RATE_HZ))))
     assert (silent["loudness_lufs"], silent["loudness_range_lu"], silent["true_peak_dbtp"]) == (None,) * 3
     assert (silent["silence_ratio"], silent["mono_sum_db"], silent["mono_cancels"]) == (1.0, None, None)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from assets.media.audio.cut import cut_audio
-from assets.media.audio.decode import Timeline, pieces_at
+from assets.media.audio.decode import AudioTimeline, pieces_at
 from assets.media.clips.cut import cut_video
-from assets.media.container import first_audio, opened
+from assets.media.container import opened, required_audio
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
 
@@ -151,7 +151,7 @@ def test_rounded_timestamps_are_no_gaps(tmp_path: Path) -> None:
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
     with opened(str(path)) as container:
-        timeline = Timeline(container, first_audio(container), 44100)
+        timeline = AudioTimeline(container, required_audio(container), 44100)
         assert np.array_equal(np.concatenate(list(timeline), axis=1) * 2**15, tone[None])
         assert (timeline.n_filled, timeline.n_left_out) == (0, 0)
 
@@ -178,7 +178,7 @@ def test_pieces_lie_where_their_spans_say(tmp_path: Path) -> None:
         (Fraction(3), Fraction(4)),
     ]
     with opened(path) as container:
-        timeline = Timeline(container, first_audio(container), 16000)
+        timeline = AudioTimeline(container, required_audio(container), 16000)
         found = [(samples[0] * 2**15, n_real) for samples, n_real in pieces_at(timeline, spans, 16000)]
     before, inside, across, behind, outside = found
     assert before[1] == 1600
@@ -195,7 +195,7 @@ def test_pieces_of_sound_that_begins_late(tmp_path: Path) -> None:
     count = np.arange(1, 16001, dtype=np.int16)
     path = with_hole(tmp_path / "a", count, 4800, at=0)  # begins at 0.3 s
     with opened(path) as container:
-        timeline = Timeline(container, first_audio(container), 16000)
+        timeline = AudioTimeline(container, required_audio(container), 16000)
         ((found, n_real),) = pieces_at(timeline, [(Fraction(1, 5), Fraction(1, 2))], 16000)
     assert n_real == 3200
     assert np.array_equal(found[0] * 2**15, [*[0] * 1600, *count[:3200]])
@@ -225,7 +225,7 @@ def test_a_clip_says_what_became_of_its_channels(
 def test_pieces_come_as_soon_as_they_are_complete(tmp_path: Path) -> None:
     path = wav(tmp_path / "a", np.zeros((1, 16000 * 60), np.int16), 16000)
     with opened(path) as container:
-        timeline = Timeline(container, first_audio(container), 16000)
+        timeline = AudioTimeline(container, required_audio(container), 16000)
         pieces = pieces_at(timeline, [(Fraction(n), Fraction(n + 1)) for n in range(60)], 16000)
         next(pieces)
         assert timeline.n_source < 16000 * 12  # a block, and not the whole file

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audio.cut import cut_audio, segments_of
-from assets.media.audio.energy_segments import Limits, Meter, complement, divided, heard_spans
-from assets.media.known_facts import Known
+from assets.media.audio.energy_segments import LevelMeter, SegmentLimits, complement, heard_spans, split_span
+from assets.media.cutters import Known
 from assets.media.policy import AudioPolicy, CutPolicy
-from assets.media.segments.read import Segment
+from assets.media.segments import Segment
 from assets.media.unit import Unit, Unusable
 from loader.modalities import decoder_for
 
@@ -40,7 +40,7 @@ def spoken(
 
 
 def spans(sound: np.ndarray, policy: AudioPolicy = POLICY) -> list[tuple[float, float]]:
-    meter = Meter(RATE_HZ)
+    meter = LevelMeter(RATE_HZ)
     for start in range(0, len(sound), 7_001):
         meter.add(sound[None, start : start + 7_001])
     found = segments_of(meter.finish(), meter.frame, len(sound), policy)
@@ -114,7 +114,7 @@ def test_a_long_stretch_is_divided_at_its_quietest_place() -> None:
     assert found[0][1] == found[1][0]
 
 
-LIMITS = Limits(longest=100, pause=20, padding=5, shortest=4, tail=12)
+LIMITS = SegmentLimits(longest=100, pause=20, padding=5, shortest=4, tail=12)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -139,7 +139,7 @@ def test_spans_are_in_order_apart_and_no_longer_than_allowed(
 @pytest.mark.parametrize("length", [101, 111, 112, 113, 200, 250, 1000])
 def test_pieces_are_neither_too_long_nor_too_short(length: int) -> None:
     levels = np.random.default_rng(length).normal(-30, 5, length + 50).astype(np.float32)
-    pieces = divided(levels, (20, 20 + length), LIMITS)
+    pieces = split_span(levels, (20, 20 + length), LIMITS)
     assert (pieces[0][0], pieces[-1][1]) == (20, 20 + length)
     assert all(LIMITS.tail <= end - start <= LIMITS.longest for start, end in pieces)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from assets.media.audio import cut as speech
-from assets.media.clips import sound as clip_sound
+from assets.media.clips import cut as clip_cut
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.audio import check_alignment
 from assets.media.unit import Unusable
@@ -69,13 +69,13 @@ def test_sound_out_of_sync(
     clip_with_sound: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     """1024: the priming of AAC, taken for sound; 32: two milliseconds."""
-    really = clip_sound.pieces_at
+    really = clip_cut.pieces_at
 
     def shifted(timeline: Any, spans: Any, rate_hz: int, *rest: Any) -> Any:
         by = Fraction(late, rate_hz)
         return really(timeline, [(start - by, end - by) for start, end in spans], rate_hz, *rest)
 
-    monkeypatch.setattr(clip_sound, "pieces_at", shifted)
+    monkeypatch.setattr(clip_cut, "pieces_at", shifted)
     assert refused_as(clip_with_sound()) == findings.SOUND_OFFSET
 
 

@@ -14,7 +14,7 @@ from assets.media.clips import encoder as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video import span_frames
-from assets.media.video.timestamps import shown as really_shown
+from assets.media.video.timestamps import timed_frames as really_shown
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]
@@ -95,7 +95,7 @@ def test_the_frame_beside_it_is_found(
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(span_frames, "shown", late)
+    monkeypatch.setattr(span_frames, "timed_frames", late)
     assert refused_as(beyond(name)) == findings.WRONG_FRAME
 
 

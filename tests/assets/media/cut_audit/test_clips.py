@@ -13,11 +13,10 @@ from assets.media.clips import encoder as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
-from assets.media.video import span_frames
-from assets.media.video.spans import Span
-from assets.media.video.timestamps import Shown
-from assets.media.video.timestamps import shown as really_shown
-from assets.media.video_colour import picture_filter
+from assets.media.video import frame_filter, span_frames
+from assets.media.video.spans import ClipSpan
+from assets.media.video.timestamps import TimedFrame
+from assets.media.video.timestamps import timed_frames as really_shown
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]
@@ -61,7 +60,7 @@ def test_honest_clips_pass(
 def test_rotation_and_mirrors_ignored(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, matrix: Any
 ) -> None:
-    monkeypatch.setattr(picture_filter, "turns_of", lambda matrix: ([], False))
+    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([], False))
     found = refused_as(source(matrix=matrix))
     # Turned by a quarter the shape is wrong as well, which is looked at first.
     assert found == (findings.ASPECT_RATIO if matrix is QUARTER_TURN else findings.ROTATION)
@@ -72,7 +71,7 @@ def test_rotation_ignored_in_a_square(
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
     assert refused_as(path) == ""
-    monkeypatch.setattr(picture_filter, "turns_of", lambda matrix: ([], False))
+    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([], False))
     assert refused_as(path) == findings.ROTATION
 
 
@@ -80,17 +79,15 @@ def test_the_wrong_way_round(
     encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
-    monkeypatch.setattr(picture_filter, "turns_of", lambda matrix: ([("transpose", "2")], True))
+    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([("transpose", "2")], True))
     assert refused_as(path) == findings.ROTATION
 
 
 def test_pixel_aspect_ratio_ignored(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = picture_filter.fit
-    monkeypatch.setattr(
-        picture_filter, "fit", lambda width, height, short: really(width * 0.8, height, short)
-    )
+    really = frame_filter.fit
+    monkeypatch.setattr(frame_filter, "fit", lambda width, height, short: really(width * 0.8, height, short))
     assert refused_as(source()) == findings.ASPECT_RATIO
 
 
@@ -129,13 +126,13 @@ def _tagging(name: str, value: int) -> Callable[..., None]:
 def test_the_frame_beside_it(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(*arguments: Any, **options: Any) -> Iterator[Shown]:
-        before: Shown | None = None
+    def late(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
+        before: TimedFrame | None = None
         for now in really_shown(*arguments, **options):
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(span_frames, "shown", late)
+    monkeypatch.setattr(span_frames, "timed_frames", late)
     assert refused_as(source()) == findings.WRONG_FRAME
 
 
@@ -158,13 +155,13 @@ def test_times_that_are_not_the_sources(
     path = encode_video(moving(), pts=[40_000 + 33 * number for number in range(30)], tags=PLAIN)
     assert refused_as(path) == ""
 
-    def mistaken(*arguments: Any, **options: Any) -> Iterator[Shown]:
+    def mistaken(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         for now in really_shown(*arguments, **options):
             yield now._replace(pts=wrong(now.pts))
 
-    monkeypatch.setattr(span_frames, "shown", mistaken)
+    monkeypatch.setattr(span_frames, "timed_frames", mistaken)
     monkeypatch.setattr(
-        video, "windows", lambda *_: [Span(start=wrong(40_000), end=wrong(41_000))]
+        video, "windows", lambda *_: [ClipSpan(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
     assert refused_as(path) == name
 
@@ -175,25 +172,25 @@ def test_dts_taken_for_pts(
     path = encode_video(moving(), tags=PLAIN, options={"bf": "3", "g": "30", "crf": "1"})
     assert refused_as(path) == ""
 
-    def mistaken(container: Any, frames: Any) -> Iterator[Shown]:
+    def mistaken(container: Any, frames: Any) -> Iterator[TimedFrame]:
         kept = list(really_shown(container, frames))
         times = [one.pts for one in kept]
         for one, earlier in zip(kept[2:], times, strict=False):  # decoded two frames before it is shown
             yield one._replace(pts=earlier)
 
-    monkeypatch.setattr(span_frames, "shown", mistaken)
+    monkeypatch.setattr(span_frames, "timed_frames", mistaken)
     assert refused_as(path) == findings.WRONG_FRAME
 
 
 def test_frames_left_out(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def some(*arguments: Any, **options: Any) -> Iterator[Shown]:
+    def some(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         for number, now in enumerate(really_shown(*arguments, **options)):
             if number % 10 != 3:
                 yield now
 
-    monkeypatch.setattr(span_frames, "shown", some)
+    monkeypatch.setattr(span_frames, "timed_frames", some)
     assert refused_as(source()) == findings.FRAMES_MISSING
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from assets.media.colour import colour_spaces as icc
-from assets.media.colour.to_srgb import to_srgb
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
+from assets.media.image import colour_spaces as icc
 from assets.media.image.open import photo
+from assets.media.image.to_srgb import to_srgb
 from assets.media.unit import Unusable
 
 Array = np.ndarray
@@ -77,7 +77,7 @@ def seen(data: bytes, tmp_path: Path) -> tuple[Array, str]:
     path = tmp_path / "raw"
     path.write_bytes(data)
     with photo(str(path)) as found:
-        made = to_srgb(found.picture, found.colour)
+        made = to_srgb(found.image, found.colour)
         assert not made.info
         by = found.colour.by
     assert audit_image(str(path))["colour_by"] == by
@@ -100,7 +100,7 @@ def with_chunks(png: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
     return png[:33] + b"".join(chunk(*one) for one in chunks) + png[33:]
 
 
-P3 = icc.profile_of(icc.Space(red=(0.68, 0.32), green=(0.265, 0.69), blue=(0.15, 0.06)))
+P3 = icc.profile_of(icc.RgbSpace(red=(0.68, 0.32), green=(0.265, 0.69), blue=(0.15, 0.06)))
 ADOBE = icc.profile_of(icc.ADOBE_RGB)
 SPACES = [(P3, "p3", linear), (ADOBE, "adobe", gamma(563 / 256))]
 
@@ -365,5 +365,5 @@ def test_transparent_pictures_keep_their_alpha_through_a_profile(tmp_path: Path)
 def test_bands_leave_no_seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = saved(np.dstack([PATCHES, PATCHES[..., 0]]), icc_profile=ADOBE)
     whole, _ = seen(data, tmp_path)
-    monkeypatch.setattr("assets.media.colour.to_srgb._BAND_PX", 100)
+    monkeypatch.setattr("assets.media.image.to_srgb._BAND_PX", 100)
     assert np.array_equal(seen(data, tmp_path)[0], whole)

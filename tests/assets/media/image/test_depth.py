@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.colour.alpha import apply_alpha
-from assets.media.colour.to_srgb import to_srgb
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.image.cut import cut_image
 from assets.media.image.open import photo
+from assets.media.image.pixels import apply_alpha
+from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
 
@@ -29,7 +29,7 @@ def written(tmp_path: Path, data: bytes) -> Path:
 
 def seen(path: Path) -> Array:
     with photo(str(path)) as found:
-        return np.asarray(to_srgb(found.picture, found.colour)).astype(int)
+        return np.asarray(to_srgb(found.image, found.colour)).astype(int)
 
 
 def cut(path: Path | str, **rules: object) -> Unit:

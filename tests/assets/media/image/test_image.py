@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, ImageCms, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media.colour.file_parts import jpeg_parts, png_parts
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.image.cut import cut_image
+from assets.media.image.file_parts import jpeg_parts, png_parts
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
 

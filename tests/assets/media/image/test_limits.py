@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.unit import Unusable
 from loader.limits import MAX_RAW_IMAGE_PX
 
@@ -125,7 +125,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from assets.media.image.cut import cut_image
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.image.open import read_heif
 from assets.media.policy import CutPolicy
 

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media.colour.to_srgb import to_srgb
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.image.cut import cut_image
+from assets.media.image.metadata import upright
 from assets.media.image.open import photo, read_heif
-from assets.media.image.orientation import upright
+from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy
 
 PIXELS = np.kron(
@@ -38,7 +38,7 @@ TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 def seen(path: Path) -> np.ndarray:
     read_heif()
     with photo(str(path)) as found:
-        made = upright(to_srgb(found.picture, found.colour), found.orientation.pending)
+        made = upright(to_srgb(found.image, found.colour), found.orientation.pending)
         assert made.size == found.upright_size_px
         return np.asarray(made).astype(int)
 

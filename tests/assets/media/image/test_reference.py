@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media.colour import colour_spaces as icc
-from assets.media.colour.file_parts import jpeg_parts, png_parts, webp_parts
-from assets.media.colour.to_srgb import to_srgb
+from assets.media.audit import audit_image
 from assets.media.cut_audit.units import audit_units
+from assets.media.image import colour_spaces as icc
 from assets.media.image import original_bytes as reference_photo
-from assets.media.image.audit import audit_image
 from assets.media.image.cut import cut_image
+from assets.media.image.file_parts import jpeg_parts, png_parts, webp_parts
+from assets.media.image.metadata import upright
 from assets.media.image.open import photo
-from assets.media.image.orientation import upright
 from assets.media.image.original_bytes import stripped
+from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit
 from loader.modalities import decoder_for
@@ -266,7 +266,7 @@ def test_what_a_loader_would_read_wrong_is_stored_without_loss(
     assert (word, unit.metadata["photo_mode"]) == ("png", "lossless")
     assert because in unit.fields["json"]["stored"]["because"]
     with photo(str(tmp_path / "raw")) as found:
-        shown = upright(to_srgb(found.picture, found.colour), found.orientation.pending)
+        shown = upright(to_srgb(found.image, found.colour), found.orientation.pending)
     ground = Image.new("RGBA", shown.size, "white")
     expected = Image.alpha_composite(ground, shown.convert("RGBA")).convert("RGB")
     assert np.abs(as_trained_on(kept).astype(int) - np.asarray(expected)).max() <= 1

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.clips.audit_and_cut import get_clips
+from assets.media.clips.early_clips import get_clips
 from assets.media.clips.encoder import QUALITIES, ClipEncoder
 from assets.media.clips.shot_maker import ShotMaker
 from assets.media.container import PacketIndex
-from assets.media.known_facts import ClipStaging
+from assets.media.cutters import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments.read import Segment
+from assets.media.segments import Segment
 from assets.media.unit import Unusable, dropped
-from assets.media.video.spans import Span, shots
-from assets.media.video.timestamps import Shown
+from assets.media.video.spans import ClipSpan, shots
+from assets.media.video.timestamps import TimedFrame
 from loader.errors import StoreError
 from loader.storage import Store, open_store
 
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, 
         else:
             assert data != original
             staging.store.put(f"{staging.key}/{name}", data)
-        spans = [Span(start=0, end=1000), Span(start=1000, end=2000)]
+        spans = [ClipSpan(start=0, end=1000), ClipSpan(start=1000, end=2000)]
         assert get_clips(staging, spans, (0, 3000), tmp_path) is None
         assert told(cut(place, tmp_path / str(number), staging, row)) == wanted
         staging.store.put(f"{staging.key}/{name}", original)
@@ -221,7 +221,7 @@ def test_shots_that_become_known_bit_by_bit(
         for n_seen, pts in enumerate(times, 1):
             frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), n_seen, np.uint8))
             frame.time_base = Fraction(1, 1000)
-            maker.add(Shown(frame, pts, pts))
+            maker.add(TimedFrame(frame, pts, pts))
         try:
             spans = shots(index, policy, cuts).spans
         except Unusable:

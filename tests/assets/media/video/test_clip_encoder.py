@@ -11,7 +11,7 @@ from assets.media.clips.cut import cut_video
 from assets.media.clips.encoder import MIN_PSNR_DB, psnr_db
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video_colour.picture_filter import PictureFilter
+from assets.media.video.frame_filter import FrameFilter
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -23,7 +23,7 @@ def planes(path: str, policy: CutPolicy | None = None) -> dict[Fraction, np.ndar
     found = {}
     with av.open(path) as container:
         stream = container.streams.video[0]
-        shrink = PictureFilter(stream, policy.video) if policy else None
+        shrink = FrameFilter(stream, policy.video) if policy else None
         for frame in container.decode(stream):
             assert frame.pts is not None
             assert stream.time_base is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from assets.media.clips.cut import cut_video
-from assets.media.known_facts import Known
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit
 from assets.media.video.audit import audit_video

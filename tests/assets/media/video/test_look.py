@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.look import MAX_HASHES, Look, Thinned, bars, picture_hashes, sharpness
+from assets.media.video.frame_statistics import (
+    MAX_HASHES,
+    FrameStatistics,
+    KeyframeHashes,
+    bars,
+    image_hashes,
+    sharpness,
+)
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -48,7 +55,7 @@ def pictures(n: int, seed: int = 0) -> np.ndarray:
 def test_all_is_as_defined_however_long_the_video(n: int) -> None:
     frames = pictures(n)
     frames[min(n, 3) :, :5] = frames[:, :, -8:] = 7  # dark at the top from the fourth on, at the right in all
-    look = Look()
+    look = FrameStatistics()
     for number, luma in enumerate(frames):
         look.add(grey_frame(luma, number), number)
     facts = look.facts()
@@ -94,11 +101,11 @@ def test_black_bars() -> None:
 @settings(derandomize=True, max_examples=30, deadline=None)
 @given(st.integers(0, 5000))
 def test_hashes_that_are_kept_are_few_and_evenly_spread(n: int) -> None:
-    thinned = Thinned()
+    thinned = KeyframeHashes()
     for number in range(n):
         thinned.add(number, str(number))
-    kept = [pts for pts, _ in thinned.kept]
-    assert [text for _, text in thinned.kept] == [str(pts) for pts in kept]
+    kept = [pts for pts, _ in thinned.items]
+    assert [text for _, text in thinned.items] == [str(pts) for pts in kept]
     assert min(n, MAX_HASHES // 2) <= len(kept) <= MAX_HASHES
     every = 1 if len(kept) < 2 else kept[1]
     assert kept == list(range(0, n, every))
@@ -119,11 +126,11 @@ def test_a_copy_has_nearly_the_hashes_and_another_video_has_not(encode_video: En
 
 def test_a_hash_is_64_bits_of_the_lowest_frequencies() -> None:
     picture = natural(1)
-    one, mirrored, darker = picture_hashes(np.stack([picture, picture[:, ::-1], picture // 2]))
+    one, mirrored, darker = image_hashes(np.stack([picture, picture[:, ::-1], picture // 2]))
     assert len(one) == len(mirrored) == 16
     assert (int(one, 16) ^ int(mirrored, 16)).bit_count() >= 12
     assert (int(one, 16) ^ int(darker, 16)).bit_count() <= 2
-    assert picture_hashes(np.zeros((0, HEIGHT, WIDTH), np.uint8)) == []
+    assert image_hashes(np.zeros((0, HEIGHT, WIDTH), np.uint8)) == []
 
 
 def test_memory_does_not_grow_with_the_length(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:

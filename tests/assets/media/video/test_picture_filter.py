@@ -12,9 +12,9 @@ import pytest
 from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video_colour.colour import rendering_of
-from assets.media.video_colour.picture_filter import PictureFilter, turns_of
-from assets.media.video_colour.tone_map import Signal, to_sdr
+from assets.media.video.colour import rendering_of
+from assets.media.video.frame_filter import FrameFilter, turns_of
+from assets.media.video.tone_map import Signal, to_sdr
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -78,7 +78,7 @@ def test_every_colour_is_the_sources_to_a_level(
 ) -> None:
     rng = np.random.default_rng(matrix)
     bits = 12 if "12" in pix_fmt else 10 if "10" in pix_fmt else 8
-    shrink = PictureFilter(stream, TAKES_ALL)
+    shrink = FrameFilter(stream, TAKES_ALL)
     for colour in [*rng.random((8, 3)), np.zeros(3), np.ones(3)]:
         samples = stepped(colour, matrix, bits, full_range)
         frame = plain(pix_fmt, samples, colorspace=matrix, color_range=2 if full_range else 1)
@@ -93,7 +93,7 @@ def test_rgb_becomes_bt601(stream: Any, pix_fmt: str) -> None:
     for colour in np.random.default_rng(0).random((8, 3)):
         top = 1023 if "10" in pix_fmt else 255
         frame = plain(pix_fmt, np.rint(top * colour)[[1, 2, 0]], colorspace=0, color_range=2)
-        picture = PictureFilter(stream, TAKES_ALL).apply(frame)
+        picture = FrameFilter(stream, TAKES_ALL).apply(frame)
         assert np.abs(means(picture) - stepped(np.rint(top * colour) / top, 6, 8, False)).max() <= 1.01
 
 
@@ -102,7 +102,7 @@ def test_rgb_becomes_bt601(stream: Any, pix_fmt: str) -> None:
 def test_hdr_and_wide_colours_are_those_of_the_formulas(
     stream: Any, transfer: int, primaries: int, full_range: bool
 ) -> None:
-    shrink = PictureFilter(stream, TAKES_ALL)
+    shrink = FrameFilter(stream, TAKES_ALL)
     for colour in 0.7 * np.random.default_rng(transfer).random((6, 3)):
         samples = stepped(colour, 9, 10, full_range)
         tags = {"color_primaries": primaries, "color_trc": transfer, "color_range": 2 if full_range else 1}
@@ -212,8 +212,8 @@ def test_colours_that_change_in_mid_clip_are_refused(
         return really(frame, policy)
 
     path = encode_video(numbered_frames(20))
-    monkeypatch.setattr("assets.media.video_colour.picture_filter.rendering_of", changing)
-    monkeypatch.setattr("assets.media.video_colour.picture_filter._look", lambda frame: frame.pts)
+    monkeypatch.setattr("assets.media.video.frame_filter.rendering_of", changing)
+    monkeypatch.setattr("assets.media.video.frame_filter._form_of", lambda frame: frame.pts)
     with pytest.raises(Unusable) as refused:
         cut_video(path, tmp_path, CutPolicy())
     assert refused.value.code == "colour_change"

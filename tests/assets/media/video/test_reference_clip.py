@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import loader
 from assets.media.clips import remux
 from assets.media.clips.cut import cut_video
-from assets.media.known_facts import Known
+from assets.media.clips.remux import GopCut, Gops, Packets
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments.read import Segment
+from assets.media.segments import Segment
 from assets.media.unit import Unit
 from assets.media.video.audit import audit_video
-from assets.media.video.gops import Cut, Gops, Packets
 from assets.media.video.seek_audit import frame_crc
-from assets.media.video.spans import Span
+from assets.media.video.spans import ClipSpan
 from loader.modalities.video.packet_table import read_packets
 
 EncodeVideo = Callable[..., str]
@@ -184,14 +184,14 @@ def test_a_clip_that_decodes_to_other_pixels_is_not_given_out(
     tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(noise_frames(50, 64, 96), **SHORT["h264"])
-    really = remux._Copy.add
+    really = remux._Mp4Writer.add
 
     def mistaken(self: Any, data: bytes, number: int) -> None:
         really(
             self, data if number != 7 else data[: len(data) // 2] + bytes(len(data) - len(data) // 2), number
         )
 
-    monkeypatch.setattr(remux._Copy, "add", mistaken)
+    monkeypatch.setattr(remux._Mp4Writer, "add", mistaken)
     first, *_ = cut_video(path, tmp_path, policy())
     assert (first.metadata["clip_mode"], first.metadata["clip_mode_reason"]) == ("canonical", "not_identical")
 
@@ -211,7 +211,7 @@ def packets(n: int, gop: int, leading: int = 0) -> Packets:
 @given(st.integers(1, 80), st.integers(1, 12), st.integers(-100, 3000), st.integers(1, 2000))
 def test_cuts_begin_and_end_between_gops(n: int, gop: int, start: int, length: int) -> None:
     source = packets(n, gop)
-    span = Span(start=start, end=start + length)
+    span = ClipSpan(start=start, end=start + length)
     cut = Gops(source, shortest=1).cut(span, VideoPolicy(max_overhead_ratio=4))
     wanted = [pts for pts in source.pts if start <= pts < start + length]
     if isinstance(cut, str):
@@ -226,15 +226,15 @@ def test_cuts_begin_and_end_between_gops(n: int, gop: int, start: int, length: i
 
 def test_open_gops_are_no_cut_points() -> None:
     gops = Gops(packets(60, 6, leading=2), shortest=1)
-    assert gops.cut(Span(start=480, end=960), VideoPolicy(max_overhead_ratio=1.5)) == "open_gop"
-    assert gops.cut(Span(start=0, end=2400), VideoPolicy()) == Cut(first=0, stop=60)
+    assert gops.cut(ClipSpan(start=480, end=960), VideoPolicy(max_overhead_ratio=1.5)) == "open_gop"
+    assert gops.cut(ClipSpan(start=0, end=2400), VideoPolicy()) == GopCut(first=0, stop=60)
     closed = Gops(packets(60, 6), shortest=1)
-    assert closed.cut(Span(start=480, end=960), VideoPolicy()) == Cut(first=12, stop=24)
+    assert closed.cut(ClipSpan(start=480, end=960), VideoPolicy()) == GopCut(first=12, stop=24)
 
 
 def test_frames_that_an_edit_list_hides_are_not_copied() -> None:
     source = packets(20, 5)
     hidden = Packets(pts=source.pts, duration=source.duration, key=source.key, hidden=[True, *[False] * 19])
     gops = Gops(hidden, shortest=1)
-    assert gops.cut(Span(start=40, end=200), VideoPolicy()) == "edit_list"
-    assert gops.cut(Span(start=200, end=400), VideoPolicy()) == Cut(first=5, stop=10)
+    assert gops.cut(ClipSpan(start=40, end=200), VideoPolicy()) == "edit_list"
+    assert gops.cut(ClipSpan(start=200, end=400), VideoPolicy()) == GopCut(first=5, stop=10)

@@ -10,7 +10,7 @@ import pytest
 from assets.media.audit import audit
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Unusable
-from fuzz.priority import ordinary_priority
+from fuzz.seeds import ordinary_priority
 
 TICK = Fraction(1, 25)
 

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.video.shots import ShotDetector
-from assets.media.video.thumbnails import SMALL_PX
+from assets.media.video.shots import SMALL_PX, ShotDetector
 
 WIDTH, HEIGHT = SMALL_PX
 

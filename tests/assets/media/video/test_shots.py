@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.shots import ShotDetector, all_moved, moved
-from assets.media.video.thumbnails import SMALL_PX
+from assets.media.video.shots import SMALL_PX, ShotDetector, best_correlation, best_correlations
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 WIDTH, HEIGHT = SMALL_PX
@@ -50,7 +49,7 @@ def scenes(
     while len(made) < len(lengths):
         one = scene(lengths[len(made)], seed, speed, size)
         seed += 1
-        if not made or moved(small(made[-1][-1]), small(one[0])) < 0.3:
+        if not made or best_correlation(small(made[-1][-1]), small(one[0])) < 0.3:
             made.append(one)
     return made
 
@@ -194,7 +193,7 @@ def test_pictures_that_all_differ_are_one_shot() -> None:
 def test_what_comes_into_the_picture_is_no_boundary() -> None:
     frames = scene(60, 11)
     frames[30:, 9:26, 20:44] = 165
-    assert 0.6 < moved(frames[29], frames[30]) < 0.85
+    assert 0.6 < best_correlation(frames[29], frames[30]) < 0.85
     assert detect(frames) == []
 
 
@@ -211,7 +210,7 @@ def test_memory_holds_the_boundaries_and_a_few_frames() -> None:
 @pytest.mark.parametrize("shift", [(0, 2), (2, -4), (-1, 1)])
 def test_a_moved_picture_is_the_same(shift: tuple[int, int]) -> None:
     picture = scene(1, 5)[0]
-    assert moved(picture, np.roll(picture, shift, (0, 1))) > 0.85
+    assert best_correlation(picture, np.roll(picture, shift, (0, 1))) > 0.85
 
 
 @FEW
@@ -238,7 +237,7 @@ def test_the_greatest_correlation_is_that_of_the_overlapping_parts(seed: int, n:
                 flat = len(set(a.tolist())) == 1 or len(set(b.tolist())) == 1
                 found = 0.0 if flat else float(np.corrcoef(a, b)[0, 1])
                 expected[number] = max(expected[number], found)
-    assert all_moved(one, others) == pytest.approx(expected, abs=1e-12)
+    assert best_correlations(one, others) == pytest.approx(expected, abs=1e-12)
 
 
 def test_cuts_of_an_encoded_video_are_told_as_pts(encode_video: Callable[..., str]) -> None:

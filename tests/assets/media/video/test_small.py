@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.video.thumbnails import levels_of
+from assets.media.video.shots import levels_of
 
 
 @settings(derandomize=True, max_examples=30, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assets.media.clips.cut import cut_video
 from assets.media.container import opened
-from assets.media.known_facts import Known
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video.audit import audit_video
 from assets.media.video.seek_audit import frame_crc
@@ -26,7 +26,7 @@ from assets.media.video.span_frames import (
     stretches,
     times_of,
 )
-from assets.media.video.spans import Span
+from assets.media.video.spans import ClipSpan
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -47,14 +47,14 @@ CODECS: dict[str, dict[str, Any]] = {
     "all keys": {"codec": "mjpeg", "pix_fmt": "yuvj420p", "options": {"qscale": "4"}},
 }
 SPANS = [
-    Span(start=300, end=500),
-    Span(start=420, end=640),
-    Span(start=1000, end=1001),
-    Span(start=1400, end=1900),
+    ClipSpan(start=300, end=500),
+    ClipSpan(start=420, end=640),
+    ClipSpan(start=1000, end=1001),
+    ClipSpan(start=1400, end=1900),
 ]
 
 
-def crcs(path: str, spans: list[Span], audit: dict[str, Any], *, seeks: bool) -> dict[int, int]:
+def crcs(path: str, spans: list[ClipSpan], audit: dict[str, Any], *, seeks: bool) -> dict[int, int]:
     with opened(path) as container:
         frames = frames_of(container, container.streams.video[0], spans, audit, seeks=seeks)
         return {one.pts: frame_crc(one.frame) for one in frames}
@@ -84,7 +84,7 @@ def test_sought_frames_are_those_of_a_decode_from_the_start(
 @given(starts=st.lists(st.integers(-100, 2600), min_size=1, max_size=5), length=st.integers(1, 900))
 def test_any_spans(tmp_path_factory: pytest.TempPathFactory, starts: list[int], length: int) -> None:
     path = _numbered(tmp_path_factory)
-    spans = [Span(start=start, end=start + length) for start in starts]
+    spans = [ClipSpan(start=start, end=start + length) for start in starts]
     wanted = [pts for pts in range(0, 2400, 40) if any(span.start <= pts < span.end for span in spans)]
     with opened(path) as container:
         stream = container.streams.video[0]
@@ -166,5 +166,10 @@ def test_nothing_is_sought_where_a_reason_speaks_against_it(
 
 
 def test_stretches() -> None:
-    spans = [Span(start=5, end=9), Span(start=0, end=3), Span(start=8, end=12), Span(start=12, end=13)]
+    spans = [
+        ClipSpan(start=5, end=9),
+        ClipSpan(start=0, end=3),
+        ClipSpan(start=8, end=12),
+        ClipSpan(start=12, end=13),
+    ]
     assert stretches(spans) == [(0, 3), (5, 13)]

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from assets.media.video_colour.tone_map import (
+from assets.media.video.tone_map import (
     HLG,
     PQ,
     SDR_WHITE_CD,
     Signal,
-    bent,
     converter,
+    eetf,
     hlg_light,
     hlg_scene,
     pq_light,
@@ -82,7 +82,7 @@ def test_the_bend() -> None:
     """ITU-R BT.2390-11, 5.4.1, with black at 0: below the knee nothing changes, the peak becomes white."""
     peak = 4000.0
     light = np.linspace(0, peak, 2001)
-    found = bent(light, peak)
+    found = eetf(light, peak)
     assert found[-1] == pytest.approx(SDR_WHITE_CD, rel=1e-6)
     assert (np.diff(found) > 0).all()
     assert (found <= light + 1e-6).all()
@@ -95,13 +95,13 @@ def test_the_bend() -> None:
     knee, high = 1.5 * white / top - 0.5, white / top
     middle = (knee + 1) / 2
     spline = 0.5 * knee + 0.125 * (1 - knee) + 0.5 * high
-    assert float(bent(pq_light(np.array(middle * top)), peak)) == pytest.approx(
+    assert float(eetf(pq_light(np.array(middle * top)), peak)) == pytest.approx(
         float(pq_light(np.array(spline * top))), rel=1e-6
     )
 
 
 def test_a_display_as_bright_as_white_bends_nothing() -> None:
-    assert bent(np.array([10.0, 203.0, 900.0]), 100.0).tolist() == [10.0, 203.0, 203.0]
+    assert eetf(np.array([10.0, 203.0, 900.0]), 100.0).tolist() == [10.0, 203.0, 203.0]
 
 
 def encoded(rgb: np.ndarray, bits: int, full_range: bool) -> np.ndarray:
@@ -152,7 +152,7 @@ def test_pictures_against_the_formulas(transfer: int, bits: int, full_range: boo
         light = rgb**2.4 * SDR_WHITE_CD
     if transfer in (PQ, HLG):
         brightest = np.maximum(light.max(axis=-1), 1e-9)
-        light = light * (bent(brightest, 1000) / brightest)[..., None]
+        light = light * (eetf(brightest, 1000) / brightest)[..., None]
     linear = np.clip(light / SDR_WHITE_CD @ converter(9).astype(float).T, 0, 1)
     exact = linear ** (1 / 2.4)
     assert np.abs(found - exact)[exact > 0.02].max() < 0.5 / 255

@@ -12,8 +12,8 @@ from assets.media.clips.cut import cut_video
 from assets.media.container import PacketIndex, kind_inside
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
+from assets.media.video.frame_filter import fit, turns_of
 from assets.media.video.spans import windows
-from assets.media.video_colour.picture_filter import fit, turns_of
 from loader.modalities.video.packet_table import read_packets
 
 MakeVideo = Callable[..., bytes]

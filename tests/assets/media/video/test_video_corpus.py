@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from assets.media.clips.cut import cut_video
-from assets.media.known_facts import Known
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
 from assets.media.video import span_frames

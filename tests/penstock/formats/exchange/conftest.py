@@ -1,4 +1,4 @@
-"""A version with all that an export has to keep apart."""
+"""Readers of what exports write."""
 
 import contextlib
 import io
@@ -10,40 +10,6 @@ import tempfile
 
 import numpy as np
 import pytest
-
-import loader
-from penstock.formats.registration.register import register
-
-
-@pytest.fixture(scope="session")
-def exported_root(tmp_path_factory, shared):
-    """Path of a root with d@5: parts with and without a group, exclusions, an annotation, keys and fields with dots.
-
-    Beside it tokens@1 for formats that hold no more.
-    """
-    path = tmp_path_factory.mktemp("exported") / "root"
-    megatron = shared("penstock/formats/registered/megatron_files")
-    rng = np.random.default_rng(3)
-    with loader.Root(path) as root:
-        with root.write("d", part_samples=4, facts={"tok.npy": {"tokenizer": "t"}}) as writer:
-            for i in range(10):
-                fields = {"jpg": rng.bytes(200 + 700 * i), "cam_high.mp4": b"%d" % i, "tok.npy": np.arange(i)}
-                metadata = {"w": i, "kind": "ab\n\u00e4"[i % 4], "score": i / 3, "tags": ["x"] * (i % 3)}
-                source = {"source_key": f"old/{i}.x", "split": "train" if i % 2 else "val"}
-                writer.add(f"a.b/k{i}", fields, metadata=metadata, source=source)
-        root.add_group("d", "emb", {"emb.npy": lambda sample: sample["tok.npy"] * 2})
-        root.exclude("d", ["a.b/k1", "a.b/k7"], reason="blurred")
-        with root.write("d") as writer:  # of another kind: without the group, with one column more
-            for i in range(10, 13):
-                name = "long" * 24 + f"/k{i}"
-                fields = {"jpg": b"", "cam_high.mp4": b"\0" * 512, "tok.npy": np.arange(i)}
-                writer.add(name, fields, metadata={"w": i, "late": True}, source={"split": "val"})
-        place = tmp_path_factory.mktemp("tokens")
-        for stem, n in (("a", 6), ("b/c", 5)):
-            megatron.fill(place, stem, "u2", megatron.numbered(n))
-        register(root, "megatron", place, "tokens")
-        root.annotate("d", "labels", {"a.b/k2": {"kind": "new"}}, author="ann")
-    return str(path)
 
 
 @pytest.fixture(scope="session")

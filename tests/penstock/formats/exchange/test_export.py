@@ -14,6 +14,7 @@ from loader.storage import open_store
 from penstock.formats import EXPORTED
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
+from tests.penstock.formats.dying import Dying, Killed
 
 OF_EPISODES = {"lerobot"}
 """Formats that hold episodes alone: test_lerobot.py."""
@@ -68,36 +69,6 @@ def test_a_bucket_has_the_same_objects(version, objects, s3, tmp_path, name):
     assert objects(bucket) == objects(open_store(tmp_path))
 
 
-class Killed(BaseException):
-    """No code of ours runs after it."""
-
-
-class Dying:
-    """A store whose user is killed at its k-th write, before or after it."""
-
-    def __init__(self, store, k, after, kill):
-        self.store, self.url, self.left, self.after, self.kill = store, store.url, k, after, kill
-
-    def __getattr__(self, name):
-        found = getattr(self.store, name)
-        if not name.startswith("put"):
-            return found
-
-        def write(*args):
-            self.left -= 1
-            if self.left <= 0 and not (self.after and self.left == 0):
-                self.kill()
-            found(*args)
-            if self.left <= 0:
-                self.kill()
-
-        return write
-
-
-def kill():
-    raise Killed
-
-
 @every_format
 def test_killed_at_every_write(version, objects, tmp_path, name):
     """A second run ends in the same objects, and writes no unit again that was noted."""
@@ -109,7 +80,7 @@ def test_killed_at_every_write(version, objects, tmp_path, name):
         for k in range(1, len(expected) + 1):
             store = open_store(f"{place}/{k}-{after}")
             with pytest.raises(Killed):
-                export(version, name, Dying(store, k, after, kill), workers=1)
+                export(version, name, Dying(store, k, after), workers=1)
             half = objects(store)
             assert half.items() <= expected.items()  # nothing half written under a final name
             noted = sum(key.startswith(".penstock/units/") for key in half)
@@ -127,7 +98,7 @@ from penstock.formats.registration.register import register
 from loader.storage import open_store
 from penstock.formats.run_export import export
 sys.path.insert(0, {here!r})
-from test_export import Dying
+from dying import Dying
 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
 export(loader.Root({root!r}).open("d"), {name!r}, Dying(open_store({out!r}), {k}, False, kill))
 """
@@ -140,7 +111,9 @@ def test_sigkill(exported_root, version, objects, tmp_path, name):
     expected = objects(open_store(tmp_path / "whole"))
     for k in (2, 4):
         out = str(tmp_path / str(k))
-        code = SIGKILLED.format(here=os.path.dirname(__file__), root=exported_root, name=name, out=out, k=k)
+        code = SIGKILLED.format(
+            here=os.path.dirname(os.path.dirname(__file__)), root=exported_root, name=name, out=out, k=k
+        )
         assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
         half = objects(open_store(out))
         assert half.items() < expected.items()

@@ -12,15 +12,16 @@ import loader
 from loader.dataset.root import root_over
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, Forbidden, InvalidStore
 from loader.storage import open_store
-from penstock.formats import registered_named
+from penstock.formats import registered_named, run_import
 from penstock.formats.importing.importer import Options
-from penstock.formats.importing.unit_writer import UnitWriter, delete_units
 from penstock.formats.importing.walk import UnitsAhead, Walk
-from penstock.formats.registration.earlier import Difference
+from penstock.formats.importing.write_parts import delete_units
+from penstock.formats.registration.earlier import PlaceDifference
 from penstock.formats.registration.register import register
 from penstock.formats.registration.shard_rows import shards_of
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.dying import Dying, Killed
 
 SECOND = 1_700_000_000
 
@@ -109,40 +110,6 @@ def test_an_import_has_what_a_registration_has(place, tmp_path, contents, shuffl
     assert in_order == (not (place[0] == "files" if shuffle is None else shuffle))
 
 
-def test_the_same_place_is_the_same_version_for_anybody(place, tmp_path):
-    one, root = imported(place, tmp_path / "a", workers=1)
-    assert imported(place, tmp_path / "b", workers=5)[0].id == one.id
-    again, _ = imported(place, tmp_path / "a")
-    assert (again.id, again.new, again.replaced, again.nbytes) == (one.id, 0, 0, 0)
-    assert len(root.versions("d")) == 1
-
-
-class Killed(BaseException):
-    """No code of ours runs after it."""
-
-
-class Dying:
-    """A store whose user is killed at its k-th write, before or after it."""
-
-    def __init__(self, store, k, after):
-        self.store, self.url, self.left, self.after = store, store.url, k, after
-
-    def __getattr__(self, name):
-        found = getattr(self.store, name)
-        if not name.startswith(("put", "delete")):
-            return found
-
-        def write(*args):
-            self.left -= 1
-            if self.left <= 0 and not (self.after and self.left == 0):
-                raise Killed
-            found(*args)
-            if self.left <= 0:
-                raise Killed
-
-        return write
-
-
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
     """A second run ends in the same version, and writes no part again that was noted."""
@@ -164,7 +131,7 @@ def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
         for k in range(1, 200):
             store = open_store(f"memory://{tmp_path.name}/{k}-{after}")
             try:
-                run(Dying(store, k, after))
+                run(Dying(store, k, after, verbs=("put", "delete")))
             except Killed:
                 notes = [info.key for info in store.list("data/") if info.key.endswith(".json")]
                 names = [key.rpartition("/")[2].split(".")[0] for key in notes if "/imported/" in key]
@@ -227,15 +194,15 @@ def test_an_object_that_changes_meanwhile_is_named_and_the_others_are_copied(tmp
     place = "webdataset", tmp_path / "place"
     for k in range(3):
         archive(place[1] / f"{k}.tar", members(k, 20))
-    write = UnitWriter.__call__
+    write = run_import.write_parts
 
-    def change(self, unit):
-        if unit.name == "00000":
+    def change(samples, layout, name):
+        if name == "00000":
             archive(place[1] / "0.tar", members(0, 25))
-        return write(self, unit)
+        return write(samples, layout, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UnitWriter, "__call__", change)
+        patch.setattr(run_import, "write_parts", change)
         done, root = imported(place, tmp_path / "root", workers=1)
     assert done.failures
     assert all("0.tar" in why for why in done.failures)
@@ -300,7 +267,7 @@ def test_shares_of_units_ahead_are_those_of_their_shards(tmp_path, monkeypatch):
     for k in range(3):
         archive(tmp_path / f"{k}.tar", members(k, 20))
     found = registered_named("webdataset").find_objects(store, [*store.list()])
-    with Walk(found, shards_of(found.infos, 1), (), Difference(fresh=found.infos), {}) as walk:
+    with Walk(found, shards_of(found.infos, 1), (), PlaceDifference(fresh=found.infos), {}) as walk:
         shares = [unit.size for unit in UnitsAhead(walk, {}, 700)]
     assert walk.nbytes - 3 * len(shares) < sum(shares) <= walk.nbytes
 

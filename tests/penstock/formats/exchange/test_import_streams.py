@@ -20,8 +20,7 @@ from penstock.formats import importer_named
 from penstock.formats.importing.importer import NO_OPTIONS, Options
 from penstock.formats.litdata import litdata_import as litdata_chunks
 from penstock.formats.run_import import import_place
-from penstock.formats.tables.example_wire import Wire, features_of
-from penstock.formats.tables.tfrecord_import import masked_crc32c
+from penstock.formats.tables.tfrecord_import import Wire, features_of, masked_crc32c
 
 JPG = b"\xff\xd8\xff-a picture-"
 PACK = {
@@ -116,8 +115,8 @@ def test_archives_that_cannot_be_read_forward_are_told(members, told, tmp_path, 
 
 @pytest.mark.parametrize("name", ["no-sample", "a.txt"])
 def test_bombs_are_refused_also_where_no_sample_has_the_bytes(name, tmp_path, tars, records, monkeypatch):
-    monkeypatch.setattr("penstock.formats.importing.byte_stream.BOMB_BYTES", 100_000)
-    monkeypatch.setattr("penstock.formats.importing.byte_stream.BOMB_TIMES", 10)
+    monkeypatch.setattr("penstock.formats.reading.object_file.BOMB_BYTES", 100_000)
+    monkeypatch.setattr("penstock.formats.reading.object_file.BOMB_TIMES", 10)
     put(tmp_path / "in/x.tar.zst", PACK["tar.zst"](tars.tar_bytes([(name, bytes(300_000))])))
     (why,) = failures("webdataset-compressed", tmp_path / "in", tmp_path / "root")
     assert "x.tar.zst" in why

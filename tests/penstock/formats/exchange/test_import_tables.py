@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.root import root_over
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
 from penstock.class_names import class_names_of
@@ -101,76 +100,6 @@ def test_rows_are_samples(place, tmp_path, contents, shuffle):
     assert verify(root, "d", full=True).problems == []
     assert imported(place, tmp_path / "other", shuffle=shuffle, workers=1)[0].id == done.id
     assert imported(place, tmp_path / "root", shuffle=shuffle)[0].nbytes == 0
-
-
-class Killed(BaseException):
-    """No code of ours runs after it."""
-
-
-class Dying:
-    """A store whose user is killed at its k-th write, before or after it."""
-
-    def __init__(self, store, k, after):
-        self.store, self.url, self.left, self.after = store, store.url, k, after
-
-    def __getattr__(self, name):
-        found = getattr(self.store, name)
-        if not name.startswith("put"):
-            return found
-
-        def write(*args):
-            self.left -= 1
-            if self.left <= 0 and not (self.after and self.left == 0):
-                raise Killed
-            found(*args)
-            if self.left <= 0:
-                raise Killed
-
-        return write
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
-    """A second run ends in the same version, and writes no part again that was noted."""
-    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
-    for k in range(2):
-        put(tmp_path / f"place/{k}.jsonl", "".join(json.dumps(row) + "\n" for row in rows(k, 3)).encode())
-    place = open_store(tmp_path / "place")
-
-    def run(store):
-        options = Options("id", {"text": ""})
-        return import_place(
-            root_over(store),
-            "jsonl",
-            place,
-            "d",
-            options=options,
-            shuffle=shuffle,
-            workers=1,
-            shard_bytes=200,
-        )
-
-    whole = run(open_store(f"memory://{tmp_path.name}/whole"))
-    assert whole.samples == 6
-    killed = skipped = 0
-    for after in (False, True):
-        for k in range(1, 200):
-            store = open_store(f"memory://{tmp_path.name}/{k}-{after}")
-            try:
-                run(Dying(store, k, after))
-            except Killed:
-                noted = sum(
-                    info.key.endswith(".json") for info in store.list("data/") if "/imported/" in info.key
-                )
-                again = run(store)
-                assert (again.id, again.samples, again.failures) == (whole.id, 6, [])
-                assert (again.skipped > 0) == (noted > 0) or again.nbytes == 0
-                skipped += again.skipped
-                killed += 1
-            else:
-                break
-    assert killed > 20
-    assert skipped > 8
 
 
 def test_new_objects_make_the_next_version_alone(place, tmp_path, contents):
@@ -324,7 +253,7 @@ def test_a_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
 def test_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_BYTES", 10_000)
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_TIMES", 10)
-    monkeypatch.setattr("penstock.formats.tables.text_rows.MAX_LINE_BYTES", 5_000_000)
+    monkeypatch.setattr("penstock.formats.tables.jsonl_import.MAX_LINE_BYTES", 5_000_000)
     put(tmp_path / "place/line.jsonl.gz", gzip.compress(b'{"id": 1, "text": "' + b"a" * 9_000_000))
     put(tmp_path / "place/many.jsonl.gz", gzip.compress(b'{"id": 1, "text": "a"}\n' * 9000))
     done, _ = imported(("jsonl", tmp_path / "place"), tmp_path / "root")

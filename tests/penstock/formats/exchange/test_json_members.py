@@ -10,8 +10,8 @@ import loader
 from loader.dataset.columnar.json_members import MIXED
 from loader.storage import open_store
 from penstock.cli import main
+from penstock.formats import run_import
 from penstock.formats.importing.importer import Options
-from penstock.formats.importing.unit_writer import UnitWriter
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -71,15 +71,15 @@ def test_an_import_has_the_columns_of_a_registration(shuffle, tmp_path):
 def test_an_import_that_goes_on_has_the_columns_of_one_that_was_not_stopped(tmp_path, monkeypatch):
     place = mixed(tmp_path / "tars")
     whole, _ = imported(place, tmp_path / "root")
-    write, n = UnitWriter.__call__, iter(range(99))
+    write, n = run_import.write_parts, iter(range(99))
 
-    def stop_at_third(self, unit):
+    def stop_at_third(*args):
         if next(n) == 2:
             raise KeyboardInterrupt
-        return write(self, unit)
+        return write(*args)
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(UnitWriter, "__call__", stop_at_third)
+        stopped.setattr(run_import, "write_parts", stop_at_third)
         with pytest.raises(KeyboardInterrupt):
             imported(place, tmp_path / "other", workers=1)
     version, done = imported(place, tmp_path / "other")

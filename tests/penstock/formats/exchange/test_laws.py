@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import loader
 from loader.dataset.root import root_over
 from loader.dataset.tables.columns import fits
 from loader.storage import open_store
@@ -166,47 +165,3 @@ def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_facto
     assert (again.failures, again.lost, again.samples) == ([], [], len(version))
     assert objects_in(out) == objects_in(place)  # law 3: export(register(F, x), F) is x
     assert digest(imported(name, out, fresh())) == digest(version)
-
-
-class Killed(BaseException):
-    """No code of ours runs after it."""
-
-
-class Dying:
-    """A store whose user is killed in front of its k-th write."""
-
-    def __init__(self, store, k):
-        self.store, self.url, self.left = store, store.url, k
-
-    def __getattr__(self, name):
-        found = getattr(self.store, name)
-        if not name.startswith("put"):
-            return found
-
-        def write(*args):
-            self.left -= 1
-            if self.left <= 0:
-                raise Killed
-            return found(*args)
-
-        return write
-
-
-@pytest.mark.parametrize("name", sorted({*formats.REGISTERED, *BOTH}))
-def test_law_5_a_killed_import_ends_in_the_same_version(name, exported_root, tmp_path, monkeypatch):
-    """Exports: test_export.py."""
-    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
-    place = open_store(tmp_path / "place")
-    version = loader.Root(exported_root).open("tokens" if name in TOKENS_ALONE else "d")
-    export(version, name if name in formats.EXPORTED else "files", place, workers=1)
-    expected, ended = imported(name, place, fresh()), set()
-    for k in range(1, 100, 4):
-        store = fresh()
-        try:
-            imported(name, place, Dying(store, k))
-        except Killed:
-            ended.add(imported(name, place, store).id)
-        else:
-            break
-    assert k > 10
-    assert ended == {expected.id}

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.root import root_over
 from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
@@ -19,6 +18,7 @@ from penstock.formats.importing.importer import Options
 from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
+from tests.penstock.formats.dying import Dying, Killed
 
 from .lerobot_files import (
     CAMERA,
@@ -35,7 +35,6 @@ from .lerobot_files import (
     v30,
     video,
 )
-from .test_export import Dying, Killed, kill
 
 
 def read(folder, *without):
@@ -264,27 +263,6 @@ def test_every_wrong_episode_is_named_and_nothing_is_published(own, tmp_path, cl
     assert (done.code, done.out.splitlines()[1]) == (0, "3 samples with bytes of their own")
 
 
-def test_an_import_that_is_killed_ends_in_the_same_version(own, tmp_path, monkeypatch):
-    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
-
-    def run(store):
-        place = open_store(own)
-        return import_place(
-            root_over(store), "lerobot", place, "d", workers=1, shard_bytes=4000, shuffle=False
-        )
-
-    expected = run(open_store(f"memory://{tmp_path.name}/whole"))
-    for k in range(2, 60, 3):
-        store = open_store(f"memory://{tmp_path.name}/{k}")
-        try:
-            run(Dying(store, k, False, kill))
-        except Killed:
-            assert run(store).id == expected.id
-        else:
-            break
-    assert k > 10
-
-
 def test_killed_at_every_write(old, tmp_path, monkeypatch, objects):
     """A second run ends in the same objects."""
     monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 1)
@@ -295,7 +273,7 @@ def test_killed_at_every_write(old, tmp_path, monkeypatch, objects):
         for k in range(1, len(expected) + 1):
             store = open_store(f"memory://{tmp_path.name}/{k}")
             with pytest.raises(Killed):
-                export(version, "lerobot", Dying(store, k, False, kill), workers=1)
+                export(version, "lerobot", Dying(store, k), workers=1)
             assert objects(store).items() <= expected.items()
             export(version, "lerobot", store, workers=1)
             assert objects(store) == expected

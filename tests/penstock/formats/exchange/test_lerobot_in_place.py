@@ -14,7 +14,6 @@ import pytest
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.root import root_over
 from loader.errors import (
     Changed,
     Conflict,
@@ -34,14 +33,13 @@ from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
 from penstock.view.inspect.sample_record import playable, sample_record
 
 from .lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
-from .test_export import Dying, Killed, kill
 
 RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
 
@@ -177,15 +175,8 @@ def test_real_episodes_of_the_corpus(root, tmp_path):
         assert one == two
 
 
-def test_a_place_is_one_version_whoever_registers_it_and_nothing_is_written_there(place, root, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+def test_videos_are_not_copied(place, root):
     version = registered(root, place).version
-    with loader.Root(tmp_path / "other") as other:
-        done = registered(other, place, workers=1)
-        assert (done.version.id, done.new, done.others) == (version.id, 3, 0)
-        again = registered(other, place)
-        assert (again.version.name, again.same, again.new) == ("r@1", 3, 0)
-    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
     videos = sum(path.stat().st_size for path in place.rglob("*.mp4"))
     assert (
         sum(
@@ -205,15 +196,6 @@ def test_checksums_are_known_from_the_beginning(place, root):
     done = seal(version)
     assert (done.failures, done.nbytes) == ([], 0)
     assert content_digest(root.open("r")).digest == digest
-
-
-def test_it_is_adopted_and_read_without_its_owner(own, root):
-    version = registered(root, own).version
-    before = frames_of(version, RUN)
-    assert adopt(root, "r").failures == []
-    shutil.rmtree(own)
-    after = frames_of(loader.Root(root.url).open("r"), RUN)
-    assert [pixels.tolist() for pixels, _ in after.values()] == [p.tolist() for p, _ in before.values()]
 
 
 def test_its_export_is_that_of_its_import(place, root, tmp_path, objects):
@@ -297,7 +279,7 @@ def test_episodes_that_are_new_or_gone(own, root):
 
 
 def test_parts_share_no_video(tmp_path, root, monkeypatch):
-    monkeypatch.setattr("penstock.formats.lerobot.episode_parts.PART_EPISODES", 1)
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_registered.PART_EPISODES", 1)
     old = v21(tmp_path / "old")
     assert len(registered(root, old).version.parts.ids) == 3
     new = registered(root, v30(tmp_path / "new", old), "one").version
@@ -377,24 +359,6 @@ def test_without_videos_or_of_another_place(own, root, tmp_path):
         registered(root, own)
 
 
-def test_a_registration_that_is_killed_ends_in_the_same_version(own, tmp_path, monkeypatch):
-    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
-
-    def run(store):
-        return registered(root_over(store), own, workers=1).version
-
-    expected = run(open_store(f"memory://{tmp_path.name}/whole"))
-    for k in range(1, 60, 2):
-        store = open_store(f"memory://{tmp_path.name}/{k}")
-        try:
-            run(Dying(store, k, False, kill))
-        except Killed:
-            assert run(store).id == expected.id
-        else:
-            break
-    assert k > 10
-
-
 def test_the_viewer_shows_and_plays_runs(own, root):
     version = registered(root, own).version
     import_place(root, "lerobot", open_store(own), "i")
@@ -454,7 +418,7 @@ def test_a_run_without_its_table_says_so(own, root):
         assert bytes(next(iter(batches))[RUN][0]) == fields[RUN]
     with pytest.raises(DecodeFailed, match="has no container"):
         decoder_for(RUN)(fields[RUN], None)
-    assert "is shown by its sample's field" in sample_record(alone, 0).fields[0].error
+    assert "needs its sample's field" in sample_record(alone, 0).fields[0].error
     with pytest.raises(DecodeFailed, match="its packet table is of"):
         loader.video(at=(0,)).of_run(fields[RUN][:-1], fields[f"{RUN}.packets"])
 

@@ -22,12 +22,12 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.typesys import Stores, TypesysError, get_types_from_msg, get_typestore
 
 import loader
-from fuzz.priority import ordinary_priority
+from fuzz.seeds import ordinary_priority
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats.episodes.log_message import Channel
-from penstock.formats.episodes.ros_messages import ros_decoder
+from penstock.formats.episodes.log_message import LogChannel
+from penstock.formats.episodes.message_decoders import ros_decoder
 from penstock.formats.importing.importer import Options
 from penstock.formats.run_import import import_place
 
@@ -527,7 +527,7 @@ def test_messages_are_read_as_rosbags_reads_them(text, seed, cdr, little):
         data = store.serialize_cdr(message, kind, little_endian=little)
     else:
         data = store.serialize_ros1(message, kind)
-    read = ros_decoder(Channel("/t", how[0], kind, how[1], text.encode()))
+    read = ros_decoder(LogChannel("/t", how[0], kind, how[1], text.encode()))
     assert listed(read(bytes(data))) == plain(message)
 
 
@@ -545,7 +545,7 @@ def test_a_definition_runs_no_code_and_ends(tmp_path):
         "uint8 x\nmissing/Type y\n",
     ):
         with contextlib.suppress(PenstockError, TypesysError):
-            ros_decoder(Channel("/t", "ros1", "p/msg/Outer", "ros1msg", text.encode()))(b"\7")
+            ros_decoder(LogChannel("/t", "ros1", "p/msg/Outer", "ros1msg", text.encode()))(b"\7")
     assert not trap.exists()
 
 
@@ -591,8 +591,8 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
         kind = "mcap" if name.endswith("mcap") else "rosbag"
         (failure,) = imported(path.parent, tmp_path / f"root{number}", kind).failures
         assert name in failure
-    monkeypatch.setattr("penstock.formats.episodes.mcap_messages.MAX_CHUNK_BYTES", 500)
-    monkeypatch.setattr("penstock.formats.episodes.bag_messages.MAX_CHUNK_BYTES", 500)
+    monkeypatch.setattr("penstock.formats.episodes.mcap_import.MAX_CHUNK_BYTES", 500)
+    monkeypatch.setattr("penstock.formats.episodes.rosbag_import.MAX_CHUNK_BYTES", 500)
     monkeypatch.setattr("penstock.formats.episodes.episode.MAX_FIELD_BYTES", 50)
     for kind in ("mcap", "rosbag"):
         (failure,) = imported(tmp_path / "sound", tmp_path / f"small-{kind}", kind).failures

@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.columnar.arrow_columns import TableRows
-from loader.dataset.columnar.arrow_errors import arrow_errors
-from loader.dataset.columnar.column_names import metadata_name
-from loader.dataset.columnar.features import Features
-from loader.dataset.columnar.partitions import Partitions
+from loader.dataset.columnar.arrow_columns import TableRows, arrow_errors
+from loader.dataset.columnar.choices import Features
+from loader.dataset.columnar.column_names import Partitions, metadata_name
 from loader.dataset.columnar.plain_values import reader_of
 from loader.dataset.names import escape_name
 from loader.errors import Corrupt, FieldMismatch, InvalidSample, NotSupported, ObjectNotFound

@@ -16,7 +16,7 @@ from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.dataset.tables.foreign_objects import is_adopted, put_place
-from loader.dataset.tables.vouched_places import is_vouched
+from loader.dataset.tables.foreign_objects import is_adopted, is_vouched, put_place
 from loader.errors import AlreadyExists, Corrupt, Forbidden, InvalidStore
 from loader.storage import open_store
 from loader.storage.disk.store import LocalStore

@@ -13,7 +13,7 @@ from penstock.formats.registration import adoption
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
@@ -81,7 +81,7 @@ def test_seal_and_adopt_bring_nothing_back_that_was_taken_down(root, three, seal
     capsys.readouterr()
     assert main(["adopt", "photos", "--root", root.url]) == 1
     said = capsys.readouterr().out
-    assert "001.tar holds samples that were taken down" in said
+    assert "001.tar holds denied samples" in said
     assert "penstock import" in said
     assert with_secret(root) == []
     assert not is_adopted(root.store, place_of(version))
@@ -108,7 +108,7 @@ def test_a_takedown_that_was_only_requested_counts(root, three, sealed, applied)
     if applied:  # by a commit, so that no takedown has the object on record
         root.exclude("photos", [sealed.keys([0])[0]], reason="blurred")
     (failure,) = adopt(root, "photos").failures
-    assert "001.tar holds samples that were taken down" in failure
+    assert "001.tar holds denied samples" in failure
     assert with_secret(root) == []
 
 
@@ -120,7 +120,7 @@ def test_an_archive_that_is_registered_after_its_takedown_is_not_adopted(root, t
     for one in (version, other):
         assert seal(one).failures == []
     (failure,) = adopt(root, "photos").failures
-    assert "001.tar holds samples that were taken down" in failure
+    assert "001.tar holds denied samples" in failure
     assert with_secret(root) == []
 
 
@@ -131,7 +131,7 @@ def test_an_object_on_record_is_known_in_another_place(root, three, sealed, tars
     again = register(root, "webdataset", three, "again").version  # the same archive, by another place's id
     assert seal(again).failures == []
     (failure,) = adopt(root, "again").failures
-    assert "001.tar holds samples that were taken down" in failure
+    assert "001.tar holds denied samples" in failure
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -147,7 +147,7 @@ def test_a_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch,
 
     monkeypatch.setattr(adoption, "create", racing)
     (failure,) = adopt(root, "photos", workers=1).failures
-    assert "001.tar holds samples that were taken down" in failure
+    assert "001.tar holds denied samples" in failure
     assert not is_adopted(root.store, place_of(sealed))
     assert verify(root, "photos", full=True).problems == []
     run(root, *ids)

@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.dataset.columnar import json_members
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.tables import agreed_columns
+from loader.dataset.tables import columns
 from penstock.cli import main
 from penstock.formats.reading import window
 from penstock.formats.registration.register import register
@@ -163,7 +163,7 @@ def test_texts_that_no_column_takes_are_null_and_counted(root, fill):
 
 
 def test_columns_are_bounded_in_number_and_the_rest_is_counted(root, fill):
-    most = agreed_columns.MOST_COLUMNS
+    most = columns.MOST_COLUMNS
     documents = [{f"c{i}_{k}": k for k in range(10)} for i in range(20)]
     done = version_of(root, fill(documents[:12], documents[12:], [{"late": 1}]))
     assert len(kinds(done.version)) == most
@@ -240,7 +240,7 @@ def test_a_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root,
 
 
 def test_an_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
-    monkeypatch.setattr(window.Window, "aside", None)
+    monkeypatch.setattr(window.ObjectWindow, "aside", None)
     done = version_of(root, three)
     assert (kinds(done.version), done.notes) == ({}, [])
 

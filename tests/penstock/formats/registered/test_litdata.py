@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import loader
-from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
 from penstock.formats.litdata import litdata_index
 from penstock.formats.litdata import litdata_registered as chunks
 from penstock.formats.registration.register import register
-from penstock.formats.run_import import import_place
 
 
 @pytest.fixture(scope="session")
@@ -218,18 +216,6 @@ def test_tokens_are_a_field_that_packing_takes(root, files, tmp_path):
     files.put_index(tmp_path / "litdata", index)
     with pytest.raises(Corrupt, match=r"byte 0: the chunk has \d+ tokens, and its index gives \d+"):
         register(root, "litdata", tmp_path / "litdata", "other")
-
-
-def test_an_import_has_the_same_bytes(files, tmp_path):
-    rows = [[b"%d" % n, struct.pack("<q", n)] for n in range(5)]
-    files.samples(tmp_path / "litdata", {"raw": "bytes", "n": "int"}, rows[:3], rows[3:])
-    root = loader.Root(tmp_path / "root")
-    done = import_place(root, "litdata", open_store(tmp_path / "litdata"), "d", workers=1)
-    assert (done.failures, done.samples, done.new, done.others) == ([], 5, 2, 1)
-    version = root.open("d")
-    found = read_fields(version.shard_store, version.address(np.arange(5), ["raw"]))
-    assert [one["raw"] for one in found] == [b"%d" % n for n in range(5)]
-    assert version.samples().collect()["n"].to_list() == [*range(5)]
 
 
 @pytest.mark.parametrize(

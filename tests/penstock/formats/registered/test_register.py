@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import tarfile
 
 import google_crc32c
@@ -20,7 +19,7 @@ from loader.order.steps.slots import delivered_digest, slot_identities
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.registration.register import register
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
@@ -143,18 +142,6 @@ def test_a_predicate_selects_by_what_is_known(root, three):
     assert len(version.where("raw_key = '001.tar'")) == 40
     root.annotate("photos", "score", {"0/0001": {"score": 1.5}, "1/0002": {"score": 2.5}}, author="a")
     assert len(root.open("photos").where("score > 1")) == 2
-
-
-def test_anybody_who_registers_it_has_the_same_version(three, tmp_path):
-    found = register(loader.Root(tmp_path / "a"), "webdataset", three, "photos")
-    shutil.copytree(three, tmp_path / "moved", copy_function=shutil.copy2)
-    other = register(loader.Root(tmp_path / "b"), "webdataset", tmp_path / "moved", "photos")
-    assert found.version.id == other.version.id
-    assert (found.new, found.same) == (3, 0)
-    again = register(loader.Root(tmp_path / "a"), "webdataset", three, "photos")
-    assert (again.version.id, again.new, again.same) == (found.version.id, 0, 3)
-    renamed = register(loader.Root(tmp_path / "b"), "webdataset", tmp_path / "moved", "others")
-    assert renamed.version.id != found.version.id
 
 
 def test_a_place_that_moved_is_named_once_more(root, three, tmp_path):

@@ -132,13 +132,13 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, tars, mo
 
     url, store = place
     read = []
-    fetch = window.Window._fetch
+    fetch = window.ObjectWindow._fetch
 
     def fetched(self, offset, nbytes):
         fetch(self, offset, nbytes)
         read.append(len(self._data))
 
-    monkeypatch.setattr(window.Window, "_fetch", fetched)
+    monkeypatch.setattr(window.ObjectWindow, "_fetch", fetched)
     costs = {}
     for name, n, nbytes in (
         ("small", 400, 3000),

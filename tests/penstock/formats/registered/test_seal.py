@@ -22,7 +22,7 @@ from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_import import import_place
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.takedown.run import keys_tables

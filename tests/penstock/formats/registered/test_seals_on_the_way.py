@@ -17,7 +17,7 @@ from loader.storage import open_store
 from penstock.formats.archives import tar_headers
 from penstock.formats.reading import window
 from penstock.formats.reading.window import LOCAL_JUMP_BYTES as JUMP
-from penstock.formats.reading.window import Neighbours, Window
+from penstock.formats.reading.window import Neighbours, ObjectWindow
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
@@ -50,7 +50,7 @@ def walked(store, *, small, sums):
         return get(key, offset, nbytes, etag)
 
     with patch.multiple(window, **sizes), patch.object(store, "get_range", get_range):
-        opened = Window(store, store.head("a.tar"), neighbours=neighbours)
+        opened = ObjectWindow(store, store.head("a.tar"), neighbours=neighbours)
         if not sums:
             opened._checksums = None
         with closing(opened):

@@ -14,7 +14,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import Span, open_store
 from penstock.formats.archives import webdataset_registered as format
-from penstock.formats.archives.tar_headers import Member
+from penstock.formats.archives.tar_headers import TarMember
 from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import Selection
@@ -79,7 +79,7 @@ def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
 def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summed):
     names = [f"{key}.{field}" for key in keys for field in fields] + more
     places = [1000 * at + i for at in range(len(names)) for i in range(2)]
-    walked = map(Member, names, places[::2], places[1::2])
+    walked = map(TarMember, names, places[::2], places[1::2])
     crcs = list(range(len(names))) if summed else ()
     table = format._table(names, places, crcs)
     try:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from loader.storage import Store, open_store
-from penstock.upkeep.doctor.scratch import Scratch
+from penstock.upkeep.doctor.store_probes import Scratch
 
 KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
 _numbers = itertools.count()

@@ -9,7 +9,7 @@ import pytest
 from penstock.upkeep.doctor import filesystem as disk
 from penstock.upkeep.doctor import filesystem as mounts
 from penstock.upkeep.doctor.filesystem import mount_of
-from penstock.upkeep.doctor.scratch import Folder
+from penstock.upkeep.doctor.store_probes import Folder
 
 TABLE = """\
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

@@ -12,8 +12,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.upkeep.doctor import examine
-from penstock.upkeep.doctor import read_back as contents
+from penstock.upkeep.doctor import examine, store_probes
 
 EVERYWHERE = [
     *("root", "writing", "create-only", "creates at once", "read after write", "delete", "etags", "ranges"),
@@ -38,7 +37,7 @@ BUCKET = [
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Nothing of what is tried is left out; there is less of it."""
-    monkeypatch.setattr(contents, "PARTS_BYTES", 2**20 + 1)
+    monkeypatch.setattr(store_probes, "PARTS_BYTES", 2**20 + 1)
     monkeypatch.setattr(examine, "MANY", 40)
 
 

@@ -5,10 +5,8 @@ import pytest
 import loader
 from loader.errors import InvalidStore
 from loader.storage import Blob, open_store
-from penstock.upkeep.doctor import read_back as contents
-from penstock.upkeep.doctor.creates import creates
-from penstock.upkeep.doctor.listing import listing
-from penstock.upkeep.doctor.scratch import Scratch
+from penstock.upkeep.doctor import store_probes
+from penstock.upkeep.doctor.store_probes import Scratch, creates, listing
 
 
 def levels(found):
@@ -21,23 +19,23 @@ def few(scratch):
 
 HONEST = {
     creates: {"create-only": "ok", "creates at once": "ok"},
-    contents.read_after_write: {"read after write": "ok", "delete": "ok"},
-    contents.etags: {"etags": "ok"},
-    contents.ranges: {"ranges": "ok"},
-    contents.checksums: {"checksums": "ok"},
-    contents.copies: {"copies": "ok"},
+    store_probes.read_after_write: {"read after write": "ok", "delete": "ok"},
+    store_probes.etags: {"etags": "ok"},
+    store_probes.ranges: {"ranges": "ok"},
+    store_probes.checksums: {"checksums": "ok"},
+    store_probes.copies: {"copies": "ok"},
     few: {"listing": "ok"},
 }
 LIES = [
     ("replaces", creates, "create-only", "replaced the first"),
     ("replaces", creates, "creates at once", "16 won"),
     ("races", creates, "creates at once", "won"),
-    ("stale", contents.read_after_write, "read after write", "nobody wrote"),
-    ("keeps", contents.read_after_write, "delete", "still there after it was deleted"),
-    ("etag", contents.etags, "etags", "has the same ETag"),
-    ("flips", contents.ranges, "ranges", "not those that were written"),
-    ("flips", contents.checksums, "checksums", "65537 bytes is another"),
-    ("rots", contents.checksums, "checksums", "uploaded in parts is another"),
+    ("stale", store_probes.read_after_write, "read after write", "never written"),
+    ("keeps", store_probes.read_after_write, "delete", "still there after it was deleted"),
+    ("etag", store_probes.etags, "etags", "has the same ETag"),
+    ("flips", store_probes.ranges, "ranges", "differ from the written bytes"),
+    ("flips", store_probes.checksums, "checksums", "65537 bytes is another"),
+    ("rots", store_probes.checksums, "checksums", "uploaded in parts is another"),
     ("loses", few, "listing", "1 of 22 keys are missing"),
     ("unsorted", few, "listing", "key order is needed"),
 ]
@@ -45,7 +43,7 @@ LIES = [
 
 @pytest.mark.parametrize(("probe", "wanted"), HONEST.items(), ids=lambda one: getattr(one, "__name__", ""))
 def test_an_honest_store_passes(scratch, probe, wanted, monkeypatch):
-    monkeypatch.setattr(contents, "PARTS_BYTES", 2**20 + 1)
+    monkeypatch.setattr(store_probes, "PARTS_BYTES", 2**20 + 1)
     assert levels(probe(scratch)) == wanted
 
 
@@ -53,7 +51,7 @@ def test_an_honest_store_passes(scratch, probe, wanted, monkeypatch):
     ("lie", "probe", "check", "told"), LIES, ids=lambda one: one if isinstance(one, str) else ""
 )
 def test_a_lie_is_named(gateway, scratch, lie, probe, check, told, monkeypatch):
-    monkeypatch.setattr(contents, "PARTS_BYTES", 2**20 + 1)
+    monkeypatch.setattr(store_probes, "PARTS_BYTES", 2**20 + 1)
     gateway.lie = lie
     (found,) = [one for one in probe(scratch) if one.check == check]
     assert found.level == "fail"
@@ -94,12 +92,12 @@ class Padding:
 
 
 def test_ranges_beyond_the_end_that_are_answered():
-    (found,) = contents.ranges(Scratch(Padding(open_store("memory://padding"))))
+    (found,) = store_probes.ranges(Scratch(Padding(open_store("memory://padding"))))
     assert (found.level, "beyond the end" in found.what) == ("fail", True)
 
 
 def test_everything_is_removed(scratch):
-    for probe in (creates, contents.read_after_write, contents.etags, few):
+    for probe in (creates, store_probes.read_after_write, store_probes.etags, few):
         list(probe(scratch))
     assert any(scratch.store.list(scratch.prefix))
     scratch.remove()

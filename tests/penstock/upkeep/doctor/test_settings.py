@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from penstock.upkeep.doctor.azure_container import azure_container, azure_credential
 from penstock.upkeep.doctor.gcs_bucket import gcs_bucket
 from penstock.upkeep.doctor.lifecycle_rules import Rule, judged, rules_of_gcs, rules_of_s3
-from penstock.upkeep.doctor.s3_bucket import s3_bucket
-from penstock.upkeep.doctor.s3_questions import QUESTIONS, Bucket
+from penstock.upkeep.doctor.s3_bucket import QUESTIONS, Bucket, s3_bucket
 from penstock.upkeep.doctor.target import clock
 
 YEAR_S = 365 * 86_400

@@ -7,7 +7,7 @@ import numpy as np
 import loader
 from loader.dataset.leases import Lease
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.tables.references import references
+from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
 from penstock.upkeep.gc import Moment, Options, collect

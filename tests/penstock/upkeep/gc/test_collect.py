@@ -18,18 +18,17 @@ from loader.dataset import leases as renewal
 from loader.dataset.leases import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
 from penstock.units import parse_length, parse_size
-from penstock.upkeep.gc import Moment, Options, collect, listing, sweep
+from penstock.upkeep.gc import Moment, Options, collect, plan, sweep
 from penstock.upkeep.gc import clients as notes
 from penstock.upkeep.gc.classify import ABORTED, FOREIGN, Tally, _count
-from penstock.upkeep.gc.clients import Signs, read_signs
-from penstock.upkeep.gc.clock import earliest_us, now, passed
+from penstock.upkeep.gc.clients import Signs, earliest_us, now, passed, read_signs
 from penstock.upkeep.gc.deleted_record import read_swept
 from penstock.upkeep.gc.plan import Before
 
 
 def test_what_a_look_costs_does_not_grow_with_the_objects(monkeypatch):
     """But for the listing, and 0.2 KB of memory: of Python's own next to nothing."""
-    monkeypatch.setattr(listing, "ROWS", 500)
+    monkeypatch.setattr(plan, "LISTED_ROWS", 500)
     requests, peaks = [], []
     for objects in (4_000, 16_000):
         root, store = root_of(objects, f"costs-{objects}")
@@ -200,7 +199,7 @@ def test_notes_of_which_a_digit_flipped_count_for_nothing(properties, caplog):
     (silent_us,) = (silent for _, silent in json.loads(good)["signs"].values())
     assert read_signs(root.store, "c").silent_us("heartbeats/t.json") == silent_us > 0
     root.store.put(key, good.replace(b"%d" % silent_us, b"9%d" % silent_us))
-    assert read_signs(root.store, "c").said == {}
+    assert read_signs(root.store, "c").states == {}
     assert "its checksum does not hold" in caplog.text
 
 
@@ -242,7 +241,7 @@ def test_numbers_without_end(properties):
 def test_who_is_alive_is_not_silent_before_he_could_say_so(properties, monkeypatch):
     """Twice the time between two renewals is the least that a collector waits."""
     for wrong in (0, 1, 599.9):
-        with pytest.raises(InvalidRuntime, match="at least 600 is needed: who is alive shows it every 300 s"):
+        with pytest.raises(InvalidRuntime, match="at least 600 is needed: clients renew every 300 s"):
             Options(silence_s=wrong)
     monkeypatch.setattr(renewal, "RENEW_EVERY_S", 1000)
     with pytest.raises(InvalidRuntime, match="at least 2000 is needed"):
@@ -519,7 +518,7 @@ def test_owners_and_money(properties):
     assert sum(row[f"{kind}_bytes"] for kind in kinds) == sum(info.nbytes for info in stored) - 1
     assert report.rows()[0]["condemned_usd_per_month"] == 0
     assert report.price_usd(None) == 0
-    assert "1 foreign objects (1 B) are left alone: data/foreign" in report.to_text()
+    assert "1 foreign objects (1 B) are ignored: data/foreign" in report.to_text()
     json.dumps(report.to_json())
 
 
@@ -665,10 +664,7 @@ def test_a_version_that_is_lost_is_given_up(cli, own):
 
 
 def test_gc_retire(cli, own):
-    assert (
-        cli("gc", "retire", "d", "--keep-last", "1", root=own).out
-        == "d@3 would be retired (--apply does it)\n"
-    )
+    assert cli("gc", "retire", "d", "--keep-last", "1", root=own).out == "d@3 would be retired; add --apply\n"
     done = cli("gc", "retire", "d", "--keep-last", "1", "--apply", "--json", root=own).json
     assert done == {"policy": "last 1", "applied": True, "versions": ["d@3"]}
     nothing = cli(

@@ -51,7 +51,7 @@ def test_a_job_goes_after_14_days_and_the_grace(job, properties):
         assert there(job) == before
     report = properties.look(root_of(job), 17 * DAY)
     assert there(job) == set()
-    assert report.swept.why == {"job that nobody works on": len(before)}
+    assert report.swept.why == {"job without a live process": len(before)}
 
 
 @pytest.mark.parametrize("sign", SIGNS)

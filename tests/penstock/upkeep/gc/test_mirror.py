@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.errors import Conflict
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc import Moment, Options, Policy, collect, plan, retire_by_policy
 from penstock.upkeep.gc.deleted_record import read_swept
 from penstock.upkeep.migrate.promote import promote, promote_alone

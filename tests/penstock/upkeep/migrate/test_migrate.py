@@ -22,7 +22,7 @@ from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.shared.memory_budget import MemoryBudget
 from penstock.cli import main
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.plan import plan_migration
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.migrate.target import copied_entries
@@ -121,7 +121,7 @@ def test_a_second_sync_costs_what_is_new_at_any_size(tmp_path):
 KILLED = """
 import sys, loader
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.run import migrate
 print("begun", flush=True)
 migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=100), at_once=4)

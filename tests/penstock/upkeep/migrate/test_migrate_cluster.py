@@ -17,14 +17,12 @@ from penstock.compute import blocks
 from penstock.compute.cluster import Cluster, Slot
 from penstock.compute.job import JobFolder, job_ids
 from penstock.compute.submit import submitted
-from penstock.upkeep.copying import copy_job, copy_unit
-from penstock.upkeep.copying.copy_job import copied_on, job_of, way_of
+from penstock.upkeep.copying import copy_job
+from penstock.upkeep.copying.copy_job import copied_on, job_of, settings_of
 from penstock.upkeep.copying.copy_many import Copies, Migration
-from penstock.upkeep.copying.items import Item
+from penstock.upkeep.copying.items import Item, Pace
 from penstock.upkeep.copying.journal import Journal
-from penstock.upkeep.copying.rate_limit import Pace
-from penstock.upkeep.migrate.prefix_copy import migrate_prefix
-from penstock.upkeep.migrate.prefix_places import FOLDER
+from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix
 from penstock.upkeep.migrate.prefix_verify import verify_prefix
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
@@ -156,7 +154,7 @@ import sys, loader
 from loader.storage import open_store
 from penstock.compute.cluster import Cluster
 from penstock.upkeep.copying import copy_job
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.run import migrate
 copy_job.ITEMS = 3
 migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=60), cluster=Cluster(engine="local"))
@@ -215,7 +213,7 @@ def test_a_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path
     def items():
         if not asked:  # at this moment another process submits two of them
             asked.append(True)
-            submitted(job_of(migration, 0), copy_job._Units(iter(every[:2]), way_of(migration, INLINE)))
+            submitted(job_of(migration, 0), copy_job._Units(iter(every[:2]), settings_of(migration, INLINE)))
             forged_copy(jobs, job_of(migration, 1).id, secrets, packages, tmp_path)
         return (item for item in every if journal.find(item.path) is None)
 
@@ -235,7 +233,7 @@ def test_a_unit_that_no_worker_survived_names_its_objects(places, monkeypatch):
     def breaks(items, *_, **__):
         raise RuntimeError(f"broke at {next(items).path}")
 
-    monkeypatch.setattr(copy_unit, "copied_here", breaks)
+    monkeypatch.setattr(copy_job, "copied_here", breaks)
     report = migrate_prefix(source, target, Pace(), cluster=INLINE)
     assert len(report.failures) == 21
     assert "not copied to its end: exception: RuntimeError: broke at v" in report.failures["v/001.bin"]
@@ -246,13 +244,13 @@ def test_each_process_has_its_share_of_the_limits(places):
     pace = Pace(requests_per_s=120.0, bytes_per_s=6e6)
     migration = Migration(source=source, target=target, scratch=None, pace=pace, at_once=2)
     slot = Slot(number=5, cpus=4, memory="6GiB")  # three processes, of 2 GiB each
-    way = way_of(migration, Cluster(engine="slurm", slot=slot))
-    assert (way.requests_per_s, way.bytes_per_s) == (8.0, 4e5)
-    unit = copy_unit.CopyUnit(way=way, items=[Item(path="a", nbytes=40_000_000)])
+    settings = settings_of(migration, Cluster(engine="slurm", slot=slot))
+    assert (settings.requests_per_s, settings.bytes_per_s) == (8.0, 4e5)
+    unit = copy_job.CopyUnit(settings=settings, items=[Item(path="a", nbytes=40_000_000)])
     assert unit.waits_s == 100.0
-    assert copy_unit.COPY.limit_s(unit) > 1000
+    assert copy_job.COPY.limit_s(unit) > 1000
     free = Migration(source=source, target=target, scratch=None, pace=Pace(), at_once=2)
-    assert way_of(free, INLINE).requests_per_s is None
+    assert settings_of(free, INLINE).requests_per_s is None
     assert job_of(free, 0).id != job_of(migration, 0).id
 
 

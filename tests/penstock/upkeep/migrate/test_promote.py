@@ -13,7 +13,7 @@ from loader.dataset.log.snapshots import dump_state, load_state, write_hint
 from loader.errors import Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.promote import promote, promote_alone
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.migrate.target import make_mirror, make_primary
@@ -189,7 +189,7 @@ def test_a_primary_that_is_gone(places, capsys):
     a, b = places()
     shutil.move(a, f"{a}-gone")
     assert main(["migrate", "promote", b, "--primary-is-gone"]) == 0
-    assert "is lost" in capsys.readouterr().out
+    assert "are lost" in capsys.readouterr().out
     publish(loader.Root(b), "instead")
     shutil.move(f"{a}-gone", a)  # it comes back, with a version that the mirror never had
     with pytest.raises(Conflict, match="is not the entry of"):

@@ -14,7 +14,7 @@ import pytest
 import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.tables.references import references
+from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown

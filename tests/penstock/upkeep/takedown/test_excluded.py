@@ -10,8 +10,7 @@ from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.exclude import exclude, withdraw
-from penstock.upkeep.exclusion import FORMAT, records, standing
+from penstock.upkeep.exclusion import FORMAT, exclude, records, standing, withdraw
 from penstock.upkeep.takedown.mirrors import purge_mirror
 
 SECRET = "ZQALICEZQ"

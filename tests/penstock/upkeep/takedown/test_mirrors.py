@@ -13,9 +13,8 @@ from loader.storage import is_local, open_store
 from loader.storage.mirror.store import MirroredStore
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.azure import Unseen, kept_by_azure
 from penstock.upkeep.takedown.mirrors import purge_mirror
-from penstock.upkeep.takedown.noncurrent import noncurrent
+from penstock.upkeep.takedown.noncurrent import Unseen, kept_by_azure, noncurrent
 
 SECRET = "ZQALICEZQ"
 _numbers = itertools.count()
@@ -290,7 +289,7 @@ def test_what_azure_does_not_say(documented, how, says):
         list(kept_by_azure("az://bucket/root", ["data/x.tar"]))
     (place,) = noncurrent(open_store("az://bucket/root"), ["data/x.tar"])
     assert not place["clean"]
-    assert "say --keeps-nothing az://bucket/root" in place["why"]
+    assert "pass --keeps-nothing az://bucket/root" in place["why"]
 
 
 def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells(kit, gcs):
@@ -301,13 +300,13 @@ def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells
         kit.sweep(root)
         (left,) = unclean(kit.prove(root, n))
         assert (left["check"], left["url"]) == ("noncurrent", root.url)
-        assert f"say --keeps-nothing {root.url}" in left["why"]
+        assert f"pass --keeps-nothing {root.url}" in left["why"]
         proof = kit.prove(root, n, keeps_nothing=[root.url])
         assert proof["result"] == "complete"
         (told,) = (one for one in proof["places"] if one["check"] == "noncurrent")
-        assert told["evidence"].startswith("told by whoever proved this, not looked at")
+        assert told["evidence"].startswith("stated by the author of this proof, not listed")
         assert SECRET not in json.dumps(proof)
-        with pytest.raises(InvalidRuntime, match="is none of what is looked at: gs://bucket/takedown-"):
+        with pytest.raises(InvalidRuntime, match="is none of the checked stores: gs://bucket/takedown-"):
             kit.prove(root, n, keeps_nothing=["gs://other"])
 
 

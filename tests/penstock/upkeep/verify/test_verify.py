@@ -364,7 +364,7 @@ def forge(root, edit):
         (
             lambda body: body["columns"]["w"].update(type="string"),
             "d@4 .*samples-metadata-0.parquet column 'w'",
-            "it is int64, the manifest says string",
+            "it is int64, the manifest states string",
         ),
     ],
 )
@@ -448,7 +448,7 @@ def test_a_shard_cut_short(root):
     row = shard(root, 1)
     change(root, row["path"], lambda data: data[:-512])
     address = f"d@2/{row['part']} media ({row['path']})"
-    only(root, address, f"the shard has {row['nbytes'] - 512} bytes, the manifest says {row['nbytes']}")
+    only(root, address, f"the shard has {row['nbytes'] - 512} bytes, the manifest states {row['nbytes']}")
 
 
 def test_a_shard_that_is_gone(root):
@@ -487,7 +487,7 @@ def test_bytes_behind_an_index(root):
     assert said(root) == []
     ((address, what),) = said(root, full=True)
     assert row["path"] in address
-    assert what == f"its index has {row['index_nbytes'] + 1} bytes, the manifest says {row['index_nbytes']}"
+    assert what == f"its index has {row['index_nbytes'] + 1} bytes, the manifest states {row['index_nbytes']}"
 
 
 def test_a_flipped_byte_is_found_by_full(root):
@@ -634,7 +634,7 @@ def test_a_report_that_was_edited(root):
         only(
             root,
             one.key,
-            "its content is that of reports/training/[de]/runs/r[12]/.*: it was edited or renamed",
+            "its content belongs to reports/training/[de]/runs/r[12]/.*: it was edited or renamed",
         )
         root.store.put(one.key, sound)
     for data in (b"1", b"null", b"[]"):

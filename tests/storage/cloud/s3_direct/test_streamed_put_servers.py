@@ -10,7 +10,7 @@ import pytest
 from loader.errors import ObjectNotFound
 from loader.storage import open_store
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.prefix_copy import migrate_prefix
 
 KEY = "a b/ü+%=&.bin"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assets.featurizers.models.pictures import normalised
+from assets.featurizers.decoding import normalised
 
 from .modules import Config, loaded, save_random
 

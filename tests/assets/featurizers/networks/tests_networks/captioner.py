@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assets.featurizers.models.pictures import normalised
+from assets.featurizers.decoding import normalised
 
 from .modules import Block, Config, Patches, loaded, save_random
 

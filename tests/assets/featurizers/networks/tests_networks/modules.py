@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assets.featurizers.models.weights import said
+from assets.featurizers.models.weights import error_text
 from loader.errors import InvalidWeights
 
 N = TypeVar("N", bound=nn.Module)
@@ -38,7 +38,7 @@ def loaded(
             network = build(config)
         network.load_state_dict(tensors, strict=True, assign=True)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidWeights(f"{path} does not fit the network {name!r}: {said(error)}") from error
+        raise InvalidWeights(f"{path} does not fit the network {name!r}: {error_text(error)}") from error
     return network.to(place, dtype).eval(), config
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assets.featurizers.models.pictures import normalised
+from assets.featurizers.decoding import normalised
 
 from .modules import Block, Config, Patches, loaded, save_random
 

@@ -12,9 +12,7 @@ from loader.storage import open_store, sequential_read
 from loader.storage.cloud.range_requests import REFUSALS
 from penstock.upkeep.copying import s3_to_s3 as send_on
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.digest import KINDS
-from penstock.upkeep.copying.items import Item
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import KINDS, Item, Pace
 
 DATA = Random(9).randbytes(700_000)
 SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"

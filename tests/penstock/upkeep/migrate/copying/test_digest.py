@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from google_crc32c import python, value
 
-from penstock.upkeep.copying.digest import KINDS, Digest, from_columns, in_words, to_columns
+from penstock.upkeep.copying.items import KINDS, Digest, from_columns, in_words, to_columns
 
 DATA = Random(5).randbytes(10_000)
 RIGHT = {
@@ -26,7 +26,7 @@ def test_bytes_in_pieces_whatever_they_lie_in(kind, held, data):
 
 
 def test_without_the_extension_in_c(monkeypatch):
-    monkeypatch.setattr("penstock.upkeep.copying.digest.extend", python.extend)
+    monkeypatch.setattr("penstock.upkeep.copying.items.extend", python.extend)
     for data in (DATA, memoryview(DATA), memoryview(bytearray(DATA)), bytearray(DATA)):
         digest = Digest("", "crc32c")
         digest.update(data)

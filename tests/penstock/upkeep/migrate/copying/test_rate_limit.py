@@ -8,10 +8,9 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.upkeep.copying import rate_limit as pace_module
+from penstock.upkeep.copying import items as pace_module
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.items import Item
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Item, Pace
 from penstock.upkeep.migrate import prefix_copy as prefix_module
 from penstock.upkeep.migrate import promote as promote_module
 from penstock.upkeep.migrate import run as run_module
@@ -46,13 +45,13 @@ def taken(places, monkeypatch):
         monkeypatch.setattr(f"penstock.upkeep.copying.copy_one.{name}", 4_000)
     monkeypatch.setattr("loader.storage.stream.MAX_BYTES", 4_000)
 
-    def taken(look=False, **item):
+    def taken(may_exist=False, **item):
         source, target = places
         source.put("k", DATA)
         pace = Counted()
-        found = Transfer(source, target, pace)(Item(path="k", **item), look=look)
+        found = Transfer(source, target, pace)(Item(path="k", **item), may_exist=may_exist)
         assert target.get("k").data == DATA
-        assert (found.digest, found.written) == ("", False) if look else (SHA256, True)
+        assert (found.digest, found.written) == ("", False) if may_exist else (SHA256, True)
         return pace.requests, pace.nbytes
 
     return taken
@@ -76,7 +75,7 @@ def test_of_an_object_whose_size_nobody_says(taken):
 
 def test_of_an_object_that_is_there(taken):
     taken(nbytes=len(DATA))
-    assert taken(nbytes=len(DATA), look=True) == (1, 0)
+    assert taken(nbytes=len(DATA), may_exist=True) == (1, 0)
 
 
 def test_a_run_takes_each_byte_once(places):

@@ -21,14 +21,10 @@ from loader.errors import AlreadyExists, Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.digest import in_words
-from penstock.upkeep.copying.items import Item
+from penstock.upkeep.copying.items import Item, Pace, in_words
 from penstock.upkeep.copying.journal import Journal
-from penstock.upkeep.copying.rate_limit import Pace
 from penstock.upkeep.migrate.plan import plan_prefix
-from penstock.upkeep.migrate.prefix_copy import migrate_prefix
-from penstock.upkeep.migrate.prefix_places import FOLDER
-from penstock.upkeep.migrate.prefix_status import prefix_status
+from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix, prefix_status
 from penstock.upkeep.migrate.prefix_verify import AT_ONCE, verify_prefix
 
 
@@ -122,7 +118,7 @@ def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
 KILLED = """
 import sys
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.prefix_copy import migrate_prefix
 print("begun", flush=True)
 migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=150), at_once=4)
@@ -243,7 +239,7 @@ def test_objects_that_are_there_already_are_told_apart(places):
     assert set(full.problems) == {"v/005.bin", "v/006.bin"}
     assert manifest(target)["v/007.bin"] == hashlib.sha256(made["v/007.bin"]).hexdigest()
     target.put("v/003.bin", b"by hand")  # what we copied is not ours any more
-    assert "somebody else wrote there" in migrate_prefix(source, target, Pace()).failures["v/003.bin"]
+    assert "another tool wrote there" in migrate_prefix(source, target, Pace()).failures["v/003.bin"]
     target.put("v/004.bin", b"abcd")  # as long as ours
     assert set(verify_prefix(source, target, full=True).problems) >= {"v/003.bin", "v/004.bin"}
 
@@ -438,9 +434,9 @@ def test_from_s3_to_s3_other_bytes_of_the_same_size_are_not_taken_for_a_copy(s3)
         assert "already holds another object" in report.failures["broken"]
         assert prefix_status(source, target).lags
         copy = Transfer(source, target, Pace())
-        assert not copy(Item(path="same", nbytes=4, look=True)).written
+        assert not copy(Item(path="same", nbytes=4, may_exist=True)).written
         with pytest.raises(AlreadyExists):
-            copy(Item(path="broken", nbytes=6, look=True))
+            copy(Item(path="broken", nbytes=6, may_exist=True))
         target.delete_many(["broken"])
         assert migrate_prefix(source, target, Pace()).failures == {}
         assert there(target)["broken"] == b"broken"
@@ -461,7 +457,7 @@ def test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s
         target.put("same", data)
         report = migrate_prefix(source, target, Pace())
         assert list(report.failures) == ["other"]
-        assert "has other bytes: somebody else wrote there" in report.failures["other"]
+        assert "has other bytes: another tool wrote there" in report.failures["other"]
         assert target.get("other").data == data[:-1] + b"x"
         same = Transfer(source, target, Pace())(Item(path="same", nbytes=5000))
         assert (same.written, same.digest) == (False, f"sha256:{hashlib.sha256(data).hexdigest()}")

@@ -11,9 +11,8 @@ from google_crc32c import value
 import loader
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.upkeep.copying.rate_limit import Pace
-from penstock.upkeep.migrate.prefix_copy import migrate_prefix
-from penstock.upkeep.migrate.prefix_places import FOLDER
+from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix
 from penstock.upkeep.migrate.prefix_verify import verify_prefix
 
 RIGHT = {
@@ -60,7 +59,7 @@ def test_the_hash_may_be_crc32c(places, monkeypatch, capsys):
     assert main(run) == 0
     assert manifest(target, "crc32c") == {**of(made, "crc32c"), "new": ""}
     assert manifest(target)["new"] == RIGHT["sha256"](b"new")
-    assert "were taken by their size" not in capsys.readouterr().out
+    assert "were accepted by size" not in capsys.readouterr().out
     verdict = verify_prefix(source, target, full=True)
     assert (verdict.problems, verdict.read) == ({}, len(made) + 1)
     target.put("004.bin", b"abcd")  # as long

@@ -8,7 +8,7 @@ import pytest
 COPY = """
 import resource, sys
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.prefix_copy import migrate_prefix
 import obstore, pyarrow.parquet
 source, target, at_once = open_store(sys.argv[1]), open_store(sys.argv[2]), int(sys.argv[3])

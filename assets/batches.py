@@ -1,0 +1,136 @@
+"""States of a dataset's batches, and outcomes of their objects, computed from the root.
+
+An update costs listings of manifests and stages, one request for the log, and a GET per new record.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import loader
+from loader.dataset.log.state import State
+from loader.storage import Store
+from penstock.stages import KnownRecords, StageRecord
+
+from .arrivals.batch_manifests import batch_number, batch_numbers, manifests
+from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
+from .stages import VERSION as AUDIT
+from .tables import read_table
+
+Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
+STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
+"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: for a release.
+published: in a version. nothing_new: no new sample.
+"""
+
+_STAGES = (RAW_OBJECTS, MEDIA, UNITS, SAMPLES, AUDIT)
+Refused = tuple[str, str]
+"""(outcome, code): ("rejected", "truncated")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestBatch:
+    """State of one batch of a dataset."""
+
+    key: str
+    """Batch key."""
+    standing: Standing
+    """State."""
+    objects: int
+    """Discovered objects."""
+    nbytes: int
+    """Bytes of discovered objects."""
+    used: int = 0
+    """Objects with a sample."""
+    refused: Mapping[Refused, int] = field(default_factory=dict)
+    """(outcome, code) -> objects without a sample."""
+    landed_at_us: int = 0
+    """Time of its landing; 0 before."""
+    samples_at_us: int = 0
+    """Time of its samples; 0 before."""
+    stopped_by: str = ""
+    """Stage and reason; "" for none."""
+
+
+class IngestBatches:
+    """The batches of one dataset, updated at each call."""
+
+    def __init__(self, dataset: str) -> None:
+        self.dataset = dataset
+        self._known = KnownRecords(dataset, _STAGES)
+        self._waiting: dict[int, IngestBatch] = {}
+        self._refusals: dict[str, Mapping[str, Refused]] = {}
+
+    def current(self, root: loader.Root) -> list[IngestBatch]:
+        """Return all batches, oldest first. Raises: Corrupt; StoreError."""
+        known, state = self._known.newest(root.store), root.state
+        begun = [self._batch(root.store, state, key, records) for key, records in known.items()]
+        waiting = self._not_begun(root.store, {batch_number(batch.key) for batch in begun})
+        return sorted([*begun, *waiting], key=lambda batch: batch_number(batch.key))
+
+    def _not_begun(self, store: Store, begun: set[int]) -> list[IngestBatch]:
+        numbers = set(batch_numbers(store, self.dataset)) - begun
+        for manifest in manifests(store, self.dataset, numbers - self._waiting.keys()):
+            self._waiting[manifest.number] = IngestBatch(
+                key=manifest.batch, standing="waiting", objects=len(manifest.objects), nbytes=manifest.nbytes
+            )
+        self._waiting = {number: self._waiting[number] for number in numbers}
+        return list(self._waiting.values())
+
+    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> IngestBatch:
+        landed, cut = records.get(RAW_OBJECTS), records.get(SAMPLES)
+        standing, stopped_by = _standing(state, records)
+        return IngestBatch(
+            key=key,
+            standing=standing,
+            objects=landed.counts["landed"] if landed else 0,
+            nbytes=landed.counts["nbytes"] if landed else 0,
+            used=cut.counts["used"] if cut else 0,
+            refused=self._refused(store, records),
+            landed_at_us=landed.at_us if landed else 0,
+            samples_at_us=cut.at_us if cut else 0,
+            stopped_by=stopped_by,
+        )
+
+    def _refused(self, store: Store, records: Mapping[str, StageRecord]) -> Mapping[Refused, int]:
+        if cut := records.get(SAMPLES):
+            return Counter(
+                {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
+            )
+        refusals: dict[str, Refused] = {}  # both have copies of what units refuses
+        for stage in (MEDIA, UNITS):
+            if record := records.get(stage):
+                refusals |= self._of_table(store, record)
+        return Counter(refusals.values())
+
+    def _of_table(self, store: Store, record: StageRecord) -> Mapping[str, Refused]:
+        if (file := record.files.get("refusals")) is None:
+            return {}
+        if file.path not in self._refusals:
+            rows = read_table(store, file)
+            self._refusals[file.path] = {row["key"]: (row["outcome"], row["code"]) for row in rows}
+        return self._refusals[file.path]
+
+
+def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
+    cut, transaction = records.get(SAMPLES), None
+    if cut is not None and cut.verdict == "published":
+        transaction = state.txns.get(cut.body["txn"])
+    if transaction is not None and transaction.status == "committed":
+        return "published", ""
+    newest = max(records.values(), key=lambda record: record.at_us)
+    if newest.verdict != "published":
+        return "stopped", f"{newest.stage}: {newest.reason}"
+    if cut is None or cut.verdict != "published" or newest.stage not in (SAMPLES, AUDIT):
+        return "in_progress", ""
+    if not cut.body["parts"]:
+        return "nothing_new", ""
+    if transaction is not None and transaction.status == "aborted":
+        return "stopped", f"its parts were given up ({transaction.reason}): run the batch again"
+    return "ready", ""
+
+
+def backlog(batches: Sequence[IngestBatch]) -> list[IngestBatch]:
+    """Return the batches that are not trainable yet, and need no person."""
+    return [batch for batch in batches if batch.standing in ("waiting", "in_progress", "ready")]

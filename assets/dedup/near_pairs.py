@@ -1,0 +1,249 @@
+"""Near pairs of samples, by perceptual hashes of images or by embeddings.
+
+A photo has one hash, a clip three: of its first, middle and last frame. Two samples are near if they are of one kind,
+have the same flat images, and each other image is near to its counterpart. So a clip that begins half its length later
+is another clip. A sample of only flat images has no near samples.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loader.errors import FieldMismatch
+
+from ..dedup import hamming
+from .hamming import HashIndex, Int64s, UInt64s
+from .policy import KINDS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PLACES = 3
+"""Images per sample, at most."""
+
+_NOTHING = -1
+_ALL_FLAT = (1 << PLACES) - 1
+_PREFERRED = (1, 0, 2)
+"""Order of the images to search by: the middle one first, since clips begin and end in fades."""
+
+HASH, MIRROR, EMBEDDING = range(3)
+"""Means by which a pair was found, the surest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageHashes:
+    """Hashes of the images of n samples."""
+
+    hashes: UInt64s
+    """uint64 [n, 3]: perceptual hashes, 0 for no image."""
+    mirrored: UInt64s
+    """uint64 [n, 3]: hashes of the mirrored images."""
+    form: Int64s
+    """int64 [n]: kind * 8 + a bit per flat or missing image, -1 for nothing to compare. Only equal forms are compared.
+    """
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+    @property
+    def kind(self) -> Int64s:
+        """int64 [n]: index in `KINDS`; -1 for nothing to compare."""
+        return self.form >> PLACES
+
+    def take(self, rows: Int64s) -> "ImageHashes":
+        """Return the hashes of these samples."""
+        return ImageHashes(hashes=self.hashes[rows], mirrored=self.mirrored[rows], form=self.form[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearPairs:
+    """Near pairs, each once, sorted by query and row."""
+
+    query: Int64s
+    """int64 [n]."""
+    row: Int64s
+    """int64 [n]."""
+    by: Int64s
+    """int64 [n]: `HASH`, `MIRROR` or `EMBEDDING`."""
+    distance: np.ndarray[Any, np.dtype[np.float64]]
+    """float64 [n]: bits of 64, of the image that differs most; or 1 - cosine."""
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+    def take(self, which: slice | Int64s | np.ndarray[Any, np.dtype[np.bool_]]) -> "NearPairs":
+        """Return these pairs."""
+        return NearPairs(
+            query=self.query[which], row=self.row[which], by=self.by[which], distance=self.distance[which]
+        )
+
+    def shifted(self, rows: int) -> "NearPairs":
+        """Return the pairs with `rows` added to each row."""
+        return replace(self, row=self.row + rows)
+
+
+def no_matches() -> NearPairs:
+    nothing = np.zeros(0, np.int64)
+    return NearPairs(query=nothing, row=nothing, by=nothing, distance=np.zeros(0))
+
+
+def merged(*pairs: NearPairs) -> NearPairs:
+    """Return all pairs; a pair that was found twice keeps its surest find."""
+    names = ("query", "row", "by", "distance")
+    query, row, by, distance = (np.concatenate([getattr(one, name) for one in pairs]) for name in names)
+    order = np.lexsort((distance, by, row, query))
+    query, row = query[order], row[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (query[1:] != query[:-1]) | (row[1:] != row[:-1])
+    return NearPairs(query=query[first], row=row[first], by=by[order][first], distance=distance[order][first])
+
+
+def image_hashes_of(table: "pl.DataFrame") -> ImageHashes:
+    """Return the image hashes of a samples table. Raises: FieldMismatch for an invalid phash."""
+    kind = np.full(len(table), _NOTHING, np.int64)
+    for number, name in enumerate(KINDS):
+        kind[(table["kind"] == name).fill_null(False).to_numpy()] = number
+    hashes, n_pictures = _parsed(table["phash"])
+    mirrored, n_mirrored = _parsed(table["phash_mirrored"])
+    mirrored = np.where((n_mirrored == n_pictures)[:, None], mirrored, hashes)  # unknown: adds no pairs
+    mask = table["phash_flat_mask"].cast(int)
+    whole = table["phash_flat"].fill_null(False).cast(int) * _ALL_FLAT
+    flat = mask.fill_null(whole).to_numpy().astype(np.int64)
+    flat |= _ALL_FLAT & ~((1 << n_pictures) - 1)  # missing images
+    form = np.where((kind == _NOTHING) | (flat == _ALL_FLAT), _NOTHING, kind * (_ALL_FLAT + 1) + flat)
+    return ImageHashes(hashes=hashes, mirrored=mirrored, form=form)
+
+
+def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
+    """Return (uint64 [n, 3], number of hashes) of '-'-joined groups of 16 hexadecimal digits."""
+    text = column.cast(str).fill_null("")
+    n_pictures = ((text.str.len_bytes().to_numpy().astype(np.int64) + 1) // 17).astype(np.int64)
+    odd = ~text.str.contains(r"^([0-9a-f]{16}(-[0-9a-f]{16}){0,2})?$")
+    if odd.any():
+        raise FieldMismatch(
+            f"column {column.name!r} holds {text.filter(odd)[0]!r}; accepted: 1 to {PLACES} times 16 hexadecimal "
+            "digits joined by '-', as the featurizer phash writes them"
+        )
+    hashes = np.zeros((len(text), PLACES), np.uint64)
+    digits = bytes.fromhex(text.str.replace_all("-", "").str.join("").item() if len(text) else "")
+    hashes[np.arange(PLACES) < n_pictures[:, None]] = np.frombuffer(digits, ">u8")
+    return hashes, n_pictures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedForm:
+    """Indexed samples of one form."""
+
+    rows: Int64s
+    """int64 [n]: rows of the samples."""
+    places: tuple[int, ...]
+    """Images that are not flat; the search looks up the first."""
+    index: HashIndex
+    """Index of the hashes of these images."""
+
+
+def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedForm]:
+    """Return form -> index of its samples; cost as in `hamming`. Raises: ValueError."""
+    forms = {}
+    for form in np.unique(pictures.form[pictures.form != _NOTHING]).tolist():
+        rows = np.flatnonzero(pictures.form == form)
+        places = tuple(place for place in _PREFERRED if not form >> place & 1)
+        index = hamming.build(pictures.hashes[rows][:, places], max_distance)
+        forms[form] = IndexedForm(rows=rows, places=places, index=index)
+    return forms
+
+
+def find(forms: dict[int, IndexedForm], queries: ImageHashes, *, mirrored: bool) -> NearPairs:
+    """Return every indexed sample that is near to a query; mirrored: or to the mirrored query."""
+    pairs = [_find(forms, queries.form, queries.hashes, HASH)]
+    if mirrored:
+        pairs.append(_find(forms, queries.form, queries.mirrored, MIRROR))
+    return merged(*pairs)
+
+
+def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, by: int) -> NearPairs:
+    pairs = [no_matches()]
+    for form, filed in forms.items():
+        members = np.flatnonzero(query_forms == form)
+        query, row, distance = hamming.near(filed.index, hashes[members][:, filed.places])
+        pairs.append(
+            NearPairs(
+                query=members[query],
+                row=filed.rows[row],
+                by=np.full(len(query), by, np.int64),
+                distance=distance.astype(np.float64),
+            )
+        )
+    return merged(*pairs)
+
+
+Float32s = np.ndarray[Any, np.dtype[np.float32]]
+
+ROWS_AT_ONCE = 1024
+"""Rows of either side in a block of cosines: 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    """Unit vectors of n samples."""
+
+    vectors: Float32s
+    """float32 [n, d], of length 1, or 0 for a sample without embedding; d is 0 if none has one."""
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def take(self, rows: Int64s) -> "Embeddings":
+        """Return the embeddings of these samples."""
+        return Embeddings(vectors=self.vectors[rows])
+
+
+def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
+    """Stack embeddings, each [d] or None, and normalize them.
+
+    Raises: FieldMismatch for arrays of different d, or with NaN or infinity.
+    """
+    rows = [None if one is None or not one.size else np.ravel(one).astype(np.float32) for one in vectors]
+    sizes = sorted({len(one) for one in rows if one is not None})
+    if len(sizes) > 1:
+        raise FieldMismatch(f"embeddings of {sizes} numbers; expected one size, from one model")
+    stacked = np.zeros((len(rows), sizes[0] if sizes else 0), np.float32)
+    for position, row in enumerate(rows):
+        if row is not None:
+            stacked[position] = row
+    if not np.isfinite(stacked).all():
+        raise FieldMismatch("an embedding has NaN or infinity; compute it again")
+    length = np.linalg.norm(stacked, axis=1, keepdims=True)
+    return Embeddings(vectors=np.divide(stacked, length, out=np.zeros_like(stacked), where=length > 0))
+
+
+def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) -> NearPairs:
+    """Return every pair with a cosine of at least `min_cosine`; its distance is 1 - cosine.
+
+    O(b n d), exact, in blocks: memory is one block and the pairs. Raises: FieldMismatch.
+    """
+    if not queries.vectors.size or not rows.vectors.size:
+        return no_matches()
+    if queries.vectors.shape[1] != rows.vectors.shape[1]:
+        raise FieldMismatch(
+            f"embeddings of {queries.vectors.shape[1]} and {rows.vectors.shape[1]} numbers cannot be compared: "
+            "they come from different models. Recompute the published ones, or start another dataset"
+        )
+    pairs = [no_matches()]
+    for first in range(0, len(queries), ROWS_AT_ONCE):
+        block = queries.vectors[first : first + ROWS_AT_ONCE]
+        for other in range(0, len(rows), ROWS_AT_ONCE):
+            cosine = block @ rows.vectors[other : other + ROWS_AT_ONCE].T
+            query, row = np.nonzero(cosine >= min_cosine)
+            if len(query):
+                pairs.append(
+                    NearPairs(
+                        query=first + query,
+                        row=other + row,
+                        by=np.full(len(query), EMBEDDING, np.int64),
+                        distance=1.0 - cosine[query, row].astype(np.float64),
+                    )
+                )
+    return merged(*pairs)

@@ -1,0 +1,97 @@
+"""Checks that a batch must pass before its publication: expectations, drift, and a dataset's own checks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.stages import fingerprint
+
+from .checks import CheckResult, Expectation
+from .drift import Thresholds
+from .drift.findings import CHECK_NAMES, CHECK_TEXTS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CODE_VERSION = "2"
+"""Version of the code of the audit (`assets.release.audit`) and of this module."""
+EXPECTATIONS = "expectations"
+DEFAULTS = Thresholds()
+
+TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
+"""(samples table that a batch would add, the newest version's or None before the first) -> result."""
+
+SUITE = (
+    Expectation(kind="row_count", low=1),
+    Expectation(kind="column", column="key", type="String"),
+    Expectation(kind="not_null", column="key"),
+    Expectation(kind="unique", column="key"),
+    Expectation(kind="matches", column="raw_sha256", pattern="^[0-9a-f]{64}$"),
+    Expectation(kind="not_null", column="raw_sha256"),
+    Expectation(kind="not_null", column="raw_uri"),
+    Expectation(kind="not_null", column="run_id"),
+    Expectation(kind="not_null", column="licence"),
+    Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text", "other")),
+    Expectation(kind="not_null", column="kind"),
+)
+"""Expectations of every dataset: unique keys, and the provenance to raw object, licence and run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Checks that a batch must pass to be published.
+
+    Raises: ValueError for a check with a built-in name, and for `baseline` or `protected` without `thresholds`.
+    """
+
+    suite: tuple[Expectation, ...] = SUITE
+    """Expectations of the rows."""
+    checks: Mapping[str, TableCheck] = field(default_factory=dict)
+    """Name -> check, shown in Dagster under its name."""
+    thresholds: Thresholds | None = DEFAULTS
+    """Allowed differences from the baseline (`assets.drift`); None compares with nothing."""
+    baseline: str = ""
+    """Ref of the version to compare with; "" for the dataset's newest."""
+    protected: tuple[str, ...] = ()
+    """Refs of versions, of any dataset of the root, whose samples must not appear."""
+    version: str = "1"
+    """Version of the code in `checks`; change it with their behaviour."""
+
+    def __post_init__(self) -> None:
+        if reserved := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):
+            raise ValueError(f"a check cannot be called {min(reserved)!r}: the gate has a check of this name")
+        if self.thresholds is None and (self.baseline or self.protected):
+            raise ValueError("baseline and protected need thresholds: pass thresholds=Thresholds()")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all checks, the suite first."""
+        return (EXPECTATIONS, *(CHECK_NAMES if self.thresholds else ()), *self.checks)
+
+    def text_of(self, name: str) -> str:
+        """Return one sentence on what the check compares."""
+        if name == EXPECTATIONS:
+            rules = ", ".join(f"{one.kind} {one.column}".strip() for one in self.suite) or "none"
+            return f"Compares each sample's row with the dataset's expectations: {rules}."
+        if name == "protected" and self.protected:
+            return f"Compares the samples with {', '.join(self.protected)}, which must stay unseen."
+        if name in CHECK_TEXTS:
+            return CHECK_TEXTS[name]
+        doc = (getattr(self.checks[name], "__doc__", None) or "").strip().partition("\n\n")[0]
+        return " ".join(doc.split()) or f"The dataset's own check {name}, which has no docstring."
+
+    def fingerprint(self) -> str:
+        thresholds = self.thresholds.to_json() if self.thresholds else {}
+        suite = [item.to_json() for item in self.suite]
+        return fingerprint(
+            CODE_VERSION,
+            self.version,
+            list(self.checks),
+            suite,
+            thresholds,
+            self.baseline,
+            list(self.protected),
+        )
+
+
+GATE = Gate()

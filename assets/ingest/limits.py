@@ -1,0 +1,148 @@
+"""Limits of a batch: refusals that stop it, and the time of each object. A copy is refused like its original."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader.storage import Store
+from penstock.compute.pool import Compute, Failure
+from penstock.compute.pool.environment import store_variables
+
+from ..media.decode_time import DecodeWork, declared_work, work_of
+from ..media.objects import refusal_row
+from ..media.unit import OUTCOMES, dropped
+from ..spec import DatasetSpec
+
+DUPLICATE = "duplicate"
+Row = dict[str, Any]
+
+_LIMITS = (
+    ("rejected", "max_reject_rate", "unreadable"),
+    ("not_media", "max_not_media_rate", "not media"),
+    ("not_supported", "max_unsupported_rate", "of unsupported formats"),
+)
+"""(outcome, field of the spec, description of such objects)"""
+
+
+def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]) -> Row:
+    """Return the refusal of an object with the same bytes as the object `of`: inherited, or as its duplicate.
+
+    refusals: key -> refusal, of the audited objects.
+    """
+    if (verdict := refusals.get(of)) is None:
+        return refusal_row(
+            row["key"], row["sha256"], dropped("dedup", DUPLICATE, f"the same bytes as {of!r}")
+        )
+    return _inherited(row["key"], verdict)
+
+
+def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[Row]:
+    """Return the refusals that copies inherit from a later stage.
+
+    before: the earlier stage's refusals, with the copies; refusals: the later stage's.
+    """
+    verdicts = {row["sha256"]: row for row in refusals if row["code"] != DUPLICATE}
+    copies = [row for row in before if row["code"] == DUPLICATE and row["sha256"] in verdicts]
+    return [_inherited(row["key"], verdicts[row["sha256"]]) for row in copies]
+
+
+def _inherited(key: str, verdict: Row) -> Row:
+    return {
+        **verdict,
+        "key": key,
+        "reason": f"the same bytes as {verdict['key']!r}: {verdict['reason']}"[:500],
+    }
+
+
+def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
+    """Count objects by outcome: rejected (damaged), not supported, not media, and dropped (intact, not wanted)."""
+    return {outcome: sum(1 for row in refusals if row["outcome"] == outcome) for outcome in OUTCOMES}
+
+
+def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> str:
+    """Return why these refusals stop a batch, or ""."""
+    reasons = []
+    for outcome, name, words in _LIMITS:
+        rows, rate = [row for row in refusals if row["outcome"] == outcome], getattr(spec, name)
+        if len(rows) <= rate * n_landed:
+            continue
+        named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in rows[:3])
+        more = f"; and {len(rows) - 3} more" if len(rows) > 3 else ""
+        reasons.append(
+            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%}: {named}{more}"
+        )
+    return ". ".join(reasons)
+
+
+def rates(spec: DatasetSpec) -> list[str]:
+    """Return the limits, for fingerprints."""
+    return [str(getattr(spec, name)) for _, name, _ in _LIMITS]
+
+
+Tell = Callable[[str], object]
+log = logging.getLogger(__name__)
+
+_PROBE_S = 60.0
+"""Seconds to read a container's length: a few byte ranges, nothing is decoded."""
+
+_WORTH_LOGGING = 1.5
+"""Multiple of `work_timeout_s` above which a limit is logged."""
+
+_TIMED = ("audio/", "video/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Time limit of an object."""
+
+    seconds: float
+    """Time limit."""
+    work: DecodeWork | None = None
+    """Estimated work; None for unknown."""
+
+    def reason(self, failure: Failure) -> str:
+        """Return why an object has no result."""
+        if failure.code != "timeout" or self.work is None:
+            return failure.summary
+        return (
+            f"{failure.summary}, decoding {self.work}; raise work_timeout_s of its DatasetSpec, or "
+            "max_work_timeout_s, if the object is intact and the machine slow"
+        )
+
+
+def limits_probed(
+    landing: Store, compute: Compute, rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell
+) -> list[Limit]:
+    """Return limits of objects that are not decoded yet, from their containers. rows: key and mime."""
+    timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
+    places = [(landing, rows[number]["key"]) for number in timed]
+    works: dict[int, DecodeWork] = {}
+    outcomes = compute.map(
+        declared_work,
+        places,
+        timeout_s=min(_PROBE_S, spec.work_timeout_s),
+        variables=store_variables(landing),
+    )
+    for number, outcome in zip(timed, outcomes, strict=True):
+        if outcome.value is not None:
+            duration_s, pixels, values = outcome.value
+            works[number] = DecodeWork(duration_s=duration_s, pixels=pixels, values=values)
+    return [_limit(row["key"], works.get(number), spec, tell) for number, row in enumerate(rows)]
+
+
+def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[Limit]:
+    """Return limits of objects from their media rows."""
+    return [
+        _limit(row["key"], work_of(row) if row["kind"] in ("audio", "video") else None, spec, tell)
+        for row in rows
+    ]
+
+
+def _limit(key: str, work: DecodeWork | None, spec: DatasetSpec, tell: Tell) -> Limit:
+    if work is None:
+        return Limit(seconds=spec.work_timeout_s)
+    seconds = work.limit_s(spec.work_timeout_s, spec.max_work_timeout_s)
+    if seconds > _WORTH_LOGGING * spec.work_timeout_s:
+        tell(f"{key!r}: decoding {work}, limit {seconds:,.0f} s")
+    return Limit(seconds=seconds, work=work)

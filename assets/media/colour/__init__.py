@@ -1,1 +1,0 @@
-"""Colours of photos: to sRGB, 8 bits, without alpha."""

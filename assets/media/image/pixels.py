@@ -1,0 +1,127 @@
+"""Pixel values of photos: stored depths in 8 bits, and transparency."""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ..policy import ground_of
+from ..unit import dropped
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_PHOTOMETRIC, _BITS_PER_SAMPLE = 262, 258  # TIFF tags
+_WHITE_IS_ZERO = 0
+
+_PREMULTIPLIED = {"RGBa": "RGBA", "La": "LA"}
+
+
+def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
+    """Return the area (left, top, right, bottom) in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
+
+    A transparent colour becomes alpha. Raises: Unusable for floats and signed numbers.
+    """
+    band = image.crop(area)
+    mode = image.mode
+    if mode.startswith("I;16"):
+        return _from_sixteen(image, band)
+    if mode in ("I", "F"):
+        raise dropped(
+            "decode",
+            "no_white",
+            f"pixels of type {mode}: no file says which number is white; store 8 or 16 bits",
+        )
+    if mode in _PREMULTIPLIED:
+        return band.convert(_PREMULTIPLIED[mode])
+    clear = image.info.get("transparency")
+    if mode == "1":
+        return _with_key(band.convert("L"), clear)
+    if mode in ("P", "PA"):
+        return band.convert("RGBA" if mode == "PA" or clear is not None else "RGB")
+    if mode in ("L", "RGB") and clear is not None:
+        return _with_key(band, _key_of_eight(image, clear))
+    return band if mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB") else band.convert("RGB")
+
+
+def has_alpha(image: "Image") -> bool:
+    """Return whether any pixel may be transparent."""
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
+def bit_depth(image: "Image") -> int:
+    """Return the stored bits per component by Pillow's mode or the file's header; else 8."""
+    if image.mode == "1":
+        return 1
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE)
+    if bits:
+        return int(bits[0] if isinstance(bits, tuple) else bits)
+    if image.mode.startswith("I;16"):
+        return 16
+    if image.mode in ("I", "F"):
+        return 32
+    return int(image.info.get("bit_depth", 8))
+
+
+def _from_sixteen(image: "Image", band: "Image") -> "Image":
+    """Return 9- to 16-bit gray in 8 bits: Pillow's own conversion saturates above 255."""
+    from PIL import Image
+
+    wide = np.asarray(band).astype(np.uint32)
+    full = 2 ** bit_depth(image) - 1
+    levels = ((wide * 255 + full // 2) // full).clip(0, 255).astype(np.uint8)
+    if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        levels = 255 - levels
+    gray = Image.fromarray(levels)
+    clear = image.info.get("transparency")
+    if isinstance(clear, int):
+        gray.putalpha(Image.fromarray(np.where(wide == clear, 0, 255).astype(np.uint8)))
+    return gray
+
+
+def _key_of_eight(image: "Image", clear: object) -> object:
+    """Return a PNG's transparent colour at the depth of Pillow's pixels."""
+    depth = bit_depth(image)
+    if image.mode == "RGB" and depth == 16:
+        raise dropped(
+            "decode", "deep_colour_key", "a PNG of 16 bits with a transparent colour; store it with alpha"
+        )
+    return clear * (255 // (2**depth - 1)) if image.mode == "L" and isinstance(clear, int) else clear
+
+
+def _with_key(band: "Image", clear: object) -> "Image":
+    """Return a band with alpha: only the exact colour is transparent (PNG, 11.3.1.1)."""
+    from PIL import Image
+
+    if clear is None:
+        return band
+    pixels = np.asarray(band)
+    key = np.array(clear if isinstance(clear, tuple) else (clear,))
+    same = (pixels.reshape(*pixels.shape[:2], -1) == key).all(axis=-1)
+    out = band.copy()
+    out.putalpha(Image.fromarray(np.where(same, 0, 255).astype(np.uint8)))
+    return out
+
+
+Alpha = Literal["none", "opaque", "flattened", "kept"]
+
+
+def apply_alpha(image: "Image", rule: str) -> tuple["Image", Alpha]:
+    """Return an image under a rule of `ALPHA_RULES`, RGBA only if transparency is kept, and its treatment.
+
+    Treatments: 'none' (no alpha), 'opaque', 'flattened', 'kept'. Raises: Unusable for transparency under 'drop'.
+    """
+    from PIL import Image
+
+    if image.mode != "RGBA":
+        return image, "none"
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB"), "opaque"
+    if rule == "keep":
+        return image, "kept"
+    ground = ground_of(rule)
+    if ground is None:
+        raise dropped("cut", "transparent", "parts of it are transparent, and alpha='drop'")
+    # As web browsers do: on 8-bit sRGB values, not in linear light.
+    flat = Image.new("RGB", image.size, ground)
+    flat.paste(image, mask=image.getchannel("A"))
+    return flat, "flattened"

@@ -1,0 +1,324 @@
+"""Given segments: a table beside the media with the stretches of video or audio that become units.
+
+`_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per unit: `key` (the object),
+`start_s` and `end_s` in seconds after the first frame or sample, and optionally `label` and `caption`. Segments may
+overlap. An invalid row rejects its object when it lands. Memory is bounded, whatever the file contains.
+"""
+
+import io
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import Corrupt, ObjectNotFound
+from loader.json_text import is_text, parse_json_object
+from loader.modalities.fields import is_of_the_machine
+from loader.storage import Store
+
+from .parquet_pages import DELTA_BYTE_ARRAY, pages
+
+NEEDED = ("key", "start_s", "end_s")
+TEXTS = ("label", "caption")
+MAX_ROWS = 10_000_000
+MAX_DECODED_BYTES = 512 * 2**20
+"""Most bytes of a Parquet file's pages when read, and of the rows of a batch's objects."""
+MAX_TEXT_BYTES = 64 * 2**10
+"""Most bytes of one value."""
+
+_BATCH_ROWS = 65_536
+_BLOCK_BYTES = 16 * 2**20  # of CSV; a row is shorter
+Row = Mapping[str, Any] | ValueError
+"""Column -> value; an error for a row that cannot be read."""
+
+
+def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
+    """Yield (number from 1, key, row) of the rows whose key is in `keys`; csv values are text.
+
+    Raises: ValueError and Arrow's errors for a table that is unreadable or exceeds a limit.
+    """
+    if name.endswith(".jsonl"):
+        yield from _json_rows(data, frozenset(keys))
+        return
+    batches = _parquet_batches(data) if name.endswith(".parquet") else _csv_batches(data)
+    keys_wanted = pa.array(sorted(keys), pa.string())
+    n_rows = n_bytes = 0
+    for batch in batches:
+        for at in _matching(batch.column("key"), keys_wanted):
+            key, row, nbytes = _row(batch, at)
+            n_bytes += nbytes
+            if n_bytes > MAX_DECODED_BYTES:
+                raise ValueError(f"rows of one batch hold more than {MAX_DECODED_BYTES} bytes of text")
+            yield n_rows + at + 1, key, row
+        n_rows += len(batch)
+        if n_rows > MAX_ROWS:
+            raise ValueError(f"more than {MAX_ROWS} rows")
+
+
+def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Row]]:
+    number, names = 0, set[str]()  # Arrow's JSON reader crashes the process on deeply nested brackets
+    for line in io.BytesIO(data.removeprefix(b"\xef\xbb\xbf")):
+        if not line.strip():
+            continue
+        number += 1
+        if number > MAX_ROWS:
+            raise ValueError(f"more than {MAX_ROWS} rows")
+        try:
+            row = parse_json_object(line)
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from error
+        if "key" not in names:
+            names = set(row)
+        key = row.get("key")
+        key = str(key) if type(key) is int else key
+        if isinstance(key, str) and key in keys:
+            long = [name for name in TEXTS if len(str(row.get(name))) > MAX_TEXT_BYTES]
+            yield number, key, _too_long(long[0]) if long else row
+    if number and "key" not in names:
+        _check_columns(names)
+
+
+def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    header = data[:_BLOCK_BYTES].split(b"\n", 1)[0].decode().strip("\r\ufeff").split(",")
+    texts = {column.strip('" '): pa.string() for column in header}
+    with pa.csv.open_csv(
+        io.BytesIO(data),
+        read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
+        convert_options=pa.csv.ConvertOptions(column_types=texts, strings_can_be_null=False),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+    ) as reader:
+        _check_columns(reader.schema.names)
+        yield from reader
+
+
+def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    schema = pa.parquet.read_schema(io.BytesIO(data))
+    _check_columns(schema.names)
+    names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
+    for name in names:
+        _check_type(name, schema.field(name).type)
+    texts = [name for name in names if _is_text(schema.field(name).type)]  # as dictionaries: equal texts once
+    file = pa.parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts, pre_buffer=False)
+    if file.metadata.num_rows > MAX_ROWS:
+        raise ValueError(f"{file.metadata.num_rows} rows; accepted are {MAX_ROWS}")
+    n_bytes = 0
+    for page in pages(data, file.metadata, frozenset(names)):
+        n_bytes += page.nbytes
+        if n_bytes > MAX_DECODED_BYTES:
+            raise ValueError(f"its pages are more than {MAX_DECODED_BYTES} bytes when they are read")
+        if page.encoding == DELTA_BYTE_ARRAY:
+            raise ValueError("a column is encoded as DELTA_BYTE_ARRAY; write it with a dictionary, or plain")
+    yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+
+
+def _check_columns(names: Collection[str]) -> None:
+    if missing := [column for column in NEEDED if column not in names]:
+        raise ValueError(
+            f"it has no column {', '.join(missing)}; needed are key, start_s, end_s (and, where wanted, label, "
+            f"caption), it has {', '.join(sorted(names)[:20])}"
+        )
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    of = kind.value_type if pa.types.is_dictionary(kind) else kind
+    known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    if not any(is_one(of) for is_one in known):
+        raise ValueError(f"column {name} is {kind}; accepted are text and numbers")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
+    """Return the rows with these keys; keys of digits only may be numbers."""
+    if pa.types.is_dictionary(column.type):
+        matches = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=keys_wanted).take(
+            column.indices
+        )
+    else:
+        matches = pa.compute.is_in(column.cast(pa.string()), value_set=keys_wanted)
+    positions: list[int] = pa.compute.indices_nonzero(matches).to_pylist()
+    return positions
+
+
+def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
+    """Return (key, row, bytes of its texts)."""
+    row: dict[str, Any] = {}
+    nbytes = 0
+    key = str(_cell(batch.column("key"), at).as_py())
+    for name in (*NEEDED, *TEXTS):
+        if name not in batch.schema.names:
+            continue
+        cell = _cell(batch.column(name), at)
+        size = cell.as_buffer().size if cell.is_valid and _is_text(cell.type) else 0
+        if size > MAX_TEXT_BYTES:
+            return key, _too_long(name), nbytes
+        nbytes += size
+        try:
+            row[name] = cell.as_py()
+        except UnicodeDecodeError as error:
+            return key, ValueError(f"{name} is no UTF-8 ({error})"), nbytes
+    return key, row, nbytes
+
+
+def _cell(column: pa.Array, at: int) -> Any:
+    if not pa.types.is_dictionary(column.type):
+        return column[at]
+    place = column.indices[at].as_py()
+    return pa.scalar(None, column.type.value_type) if place is None else column.dictionary[place]
+
+
+def _too_long(name: str) -> ValueError:
+    return ValueError(f"{name} has more than {MAX_TEXT_BYTES} bytes, which are accepted")
+
+
+TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
+MIN_S, MAX_S = 0.02, 600.0
+MAX_SEGMENTS = 100_000
+"""Most segments per object."""
+MAX_TABLE_BYTES = 256 * 2**20
+"""Bytes of the largest table as stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Given segment of an object."""
+
+    start_s: float
+    """Start in seconds after the first frame or sample."""
+    end_s: float
+    """End in seconds after the first frame or sample, exclusive."""
+    label: str = ""
+    """Label of the unit; "" for none."""
+    caption: str = ""
+    """Caption of the unit; "" keeps the object's own."""
+
+    def span_s(self) -> tuple[Fraction, Fraction]:
+        """Return start and end exactly as the written decimals."""
+        return Fraction(str(self.start_s)), Fraction(str(self.end_s))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the segment as a table row."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSegments:
+    """Given segments by object, and the objects with invalid rows."""
+
+    by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
+    """Key of an object -> its segments, by start."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Key of an object -> the fault of its first invalid row."""
+
+
+SEGMENTS = pa.list_(
+    pa.struct(
+        [
+            ("start_s", pa.float64()),
+            ("end_s", pa.float64()),
+            ("label", pa.string()),
+            ("caption", pa.string()),
+        ]
+    )
+)
+"""Type of the column `segments` of raw_objects."""
+
+
+def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
+    """Return the segments of these objects, by start; objects without any have no entry.
+
+    Costs a HEAD per table name and one read. An invalid row is its object's problem, with its number and value.
+
+    Raises: Corrupt for an unreadable or too large table.
+    """
+    name, data = _table_of(landing)
+    if data is None:
+        return GivenSegments()
+    place = f"{landing.url.rstrip('/')}/{name}"
+    segments: dict[str, dict[tuple[float, float], Segment]] = {}
+    problems: dict[str, str] = {}
+    try:
+        for number, key, row in rows_of(name, data, keys):
+            others = segments.setdefault(key, {})
+            try:
+                _add(others, f"{place}, row {number} (key {key!r})", row)
+            except Corrupt as error:
+                problems.setdefault(key, str(error))
+    except Corrupt:
+        raise
+    except (pa.ArrowException, OSError, *DAMAGED) as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
+    by_key = {
+        key: tuple(spans[times] for times in sorted(spans))
+        for key, spans in segments.items()
+        if key not in problems
+    }
+    return GivenSegments(by_key=by_key, problems=problems)
+
+
+def _table_of(landing: Store) -> tuple[str, bytes | None]:
+    tables = {}
+    for name in TABLES:
+        try:
+            tables[name] = landing.head(name)
+        except ObjectNotFound:
+            continue
+    if len(tables) > 1:
+        raise Corrupt(
+            f"{landing.url} holds {' and '.join(tables)}: which of them counts? Take all but one away"
+        )
+    for name, info in tables.items():
+        if info.nbytes > MAX_TABLE_BYTES:
+            raise Corrupt(
+                f"{landing.url}/{name} has {info.nbytes} bytes; accepted are {MAX_TABLE_BYTES}: split the place into "
+                "several sources"
+            )
+        return name, bytes(landing.get_range(name, 0, info.nbytes, info.etag).data) if info.nbytes else b""
+    return "", None
+
+
+def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
+    if isinstance(row, ValueError):
+        raise Corrupt(f"{where}: {row}")
+    segment = _segment(where, row)
+    span = segment.start_s, segment.end_s
+    if span in others:
+        raise Corrupt(f"{where}: {span[0]} to {span[1]} s is there twice; take one of the rows away")
+    if len(others) == MAX_SEGMENTS:
+        raise Corrupt(f"{where}: more than {MAX_SEGMENTS} segments of one object; split it")
+    others[span] = segment
+
+
+def _segment(where: str, row: Mapping[str, Any]) -> Segment:
+    start_s, end_s = _seconds(where, "start_s", row["start_s"]), _seconds(where, "end_s", row["end_s"])
+    if not MIN_S <= end_s - start_s <= MAX_S:
+        raise Corrupt(
+            f"{where}: start_s={start_s} to end_s={end_s} is {end_s - start_s:.6g} s; accepted are {MIN_S} to "
+            f"{MAX_S:.0f} s"
+        )
+    texts = {name: row.get(name) or "" for name in TEXTS}
+    for name, value in texts.items():
+        if not is_text(value):
+            raise Corrupt(f"{where}: {name}={value!r} is no text")
+    return Segment(start_s=start_s, end_s=end_s, **texts)
+
+
+def _seconds(where: str, name: str, value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if isinstance(value, bool) or not math.isfinite(seconds) or seconds < 0:
+        raise Corrupt(f"{where}: {name}={value!r}; accepted are seconds from 0")
+    return seconds

@@ -1,0 +1,248 @@
+"""From a decoded frame to a clip's small frame: orientation, square pixels, size, colour."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..policy import VideoPolicy
+from ..unit import dropped, rejected
+from .colour import UNTAGGED, Rendering, bit_depth, display_matrix, is_full_range, rendering_of
+from .tone_map import LUMA, Signal, to_sdr
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+_SCALER = "flags=bicubic+accurate_rnd"
+# Scaler from more than 8 bits to 8: without dither, equal samples stay equal. For 8 bits it changes nothing and
+# takes 15 % longer.
+_ROUNDED = f"{_SCALER}:sws_dither=none"
+
+_OUT = f"{_ROUNDED}:out_color_matrix=bt601:out_range=tv"
+_AS_BT601 = (5, 6)
+_MAX_ASPECT = 16
+
+
+class _FrameForm(NamedTuple):
+    """Properties of frames that one graph handles."""
+
+    width: int
+    height: int
+    pix_fmt: str
+    tags: tuple[int, int, int, int]
+
+
+class FrameFilter:
+    """FFmpeg filters, rebuilt whenever size, pixel format or colour tags change."""
+
+    def __init__(self, stream: "VideoStream", policy: VideoPolicy) -> None:
+        self._stream, self._policy = stream, policy
+        self._small: _Chain | None = None
+        self._encode: _Chain | None = None
+        self._form: _FrameForm | None = None
+        self._step: Samples | None = None  # conversion that the scaler does not do
+        self._peak_cd: float | None = None
+        self.rendering: Rendering | None = None
+
+    def begin(self, frame: "VideoFrame") -> None:
+        """Read the video's first frame, whose metadata decide an HDR curve. Raises: Unusable."""
+        signal = rendering_of(frame, self._policy).signal
+        self._peak_cd = None if signal is None else signal.peak_cd
+
+    def apply(self, frame: "VideoFrame") -> "VideoFrame":
+        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p limited BT.601; sets `rendering`.
+
+        The shorter side is at most the policy's, both sides are even. Raises: Unusable.
+        """
+        now = _form_of(frame)
+        if self._small is None or self._form != now:
+            self.rendering = self._rendering(frame)
+            self._small, self._encode = self._make(frame, self.rendering.signal), None
+            self._form = now
+        small = self._small.apply(frame)
+        signal = self.rendering.signal if self.rendering else None
+        if signal is not None:
+            return self._mapped(small, signal)
+        return small if self._step is None else to_bt601(small, self._step)
+
+    def _rendering(self, frame: "VideoFrame") -> Rendering:
+        rendering = rendering_of(frame, self._policy)
+        if rendering.signal is None or self._peak_cd is None:
+            return rendering
+        return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
+
+    def _mapped(self, frame: "VideoFrame", signal: Signal) -> "VideoFrame":
+        """Return yuv444p16 as SDR yuv420p."""
+        import av
+
+        samples = np.asarray(frame.to_ndarray(), np.uint16)
+        rgb = av.VideoFrame.from_ndarray(to_sdr(samples, signal), format="rgb48le")
+        rgb.pts, rgb.time_base = frame.pts, frame.time_base
+        if self._encode is None:
+            source = {"width": rgb.width, "height": rgb.height, "format": rgb.format}
+            chain = [("scale", f"{rgb.width}:{rgb.height}:{_OUT}"), ("format", "yuv420p")]
+            self._encode = _Chain({**source, "time_base": frame.time_base or Fraction(1, 1000)}, chain)
+        return self._encode.apply(rgb)
+
+    def _make(self, frame: "VideoFrame", signal: Signal | None) -> "_Chain":
+        turns, swapped = turns_of(display_matrix(frame))
+        aspect = self._stream.sample_aspect_ratio or Fraction(1)
+        if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:
+            raise rejected("cut", "pixel_aspect", f"pixels of {aspect.numerator}:{aspect.denominator}")
+        width_px, height_px = float(frame.width * aspect), float(frame.height)
+        if swapped:
+            width_px, height_px = height_px, width_px
+        width, height = fit(width_px, height_px, self._policy.short_side_px)
+        if signal is not None:  # only the size; `tone_map` converts colours
+            self._step, matrix, full, pix_fmt = None, signal.matrix, signal.full_range, "yuv444p16le"
+        elif frame.format.is_rgb:
+            self._step, matrix, full, pix_fmt = None, BT601, False, "yuv420p"
+        else:
+            tagged, pix_fmt = int(frame.colorspace), "yuv420p"
+            matrix, full = BT601 if tagged == UNTAGGED else tagged, is_full_range(frame)
+            done = matrix in _AS_BT601 and not full
+            self._step = None if done else step_to_bt601(matrix, full, bit_depth(frame))
+        output = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
+        scale = f"{width}:{height}:{_ROUNDED if bit_depth(frame) > 8 else _SCALER}:{output}"
+        source = {
+            "template": self._stream,
+            "width": frame.width,
+            "height": frame.height,
+            "format": frame.format,
+        }
+        chain = [*turns, ("scale", scale), ("setsar", "1"), ("format", pix_fmt)]
+        return _Chain(source, chain)
+
+
+class _Chain:
+    """FFmpeg filters in a row: a frame in, a frame out.
+
+    source: arguments of PyAV's `add_buffer`; filters: names and options.
+    """
+
+    def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
+        import av.filter
+
+        self._graph = av.filter.Graph()  # its nodes do not keep it alive
+        self._graph.threads = 1  # a worker per core: more threads only wait for each other
+        nodes = [self._graph.add_buffer(**source)]
+        nodes += [self._graph.add(name, options) for name, options in [*filters, ("buffersink", "")]]
+        for before, after in pairwise(nodes):
+            before.link_to(after)
+        self._graph.configure()
+        # Called directly: the graph would search its nodes for source and sink for every frame.
+        self._first, self._last = nodes[0], nodes[-1]
+
+    def apply(self, frame: "VideoFrame") -> "VideoFrame":
+        self._first.push(frame)
+        return cast("VideoFrame", self._last.pull())
+
+
+def _form_of(frame: "VideoFrame") -> _FrameForm:
+    tags = (frame.color_range, frame.colorspace, frame.color_primaries, frame.color_trc)
+    return _FrameForm(frame.width, frame.height, frame.format.name, tags)
+
+
+def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int]:
+    """Return the even size nearest to this shape with a shorter side of at most `short_side_px`, never enlarged."""
+    scale = min(1.0, short_side_px / min(width_px, height_px))
+    return max(2, 2 * round(width_px * scale / 2)), max(2, 2 * round(height_px * scale / 2))
+
+
+def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
+    """Return filters for a display matrix (a b u c d v x y w), and whether width and height swap.
+
+    x' = a x + c y, y' = b x + d y, y pointing down. Quarter turns and mirrors, at any uniform scale. Raises:
+    Unusable for others.
+    """
+    if matrix is None:
+        return [], False
+    a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
+    size = max(map(abs, (a, b, c, d)))
+    upright = all(abs(value) <= 0.01 * size for value in (b, c)) and abs(abs(a) - abs(d)) <= 0.01 * size
+    sideways = all(abs(value) <= 0.01 * size for value in (a, d)) and abs(abs(b) - abs(c)) <= 0.01 * size
+    if size == 0 or not (upright or sideways):
+        numbers = ", ".join(f"{value:.3g}" for value in (a, b, c, d))
+        raise dropped("cut", "rotation", f"its display matrix ({numbers}) is no quarter turn and no mirror")
+    if sideways:
+        # 1 clock, 2 cclock; 0 cclock_flip and 3 clock_flip are the mirrored ones
+        turn = {(True, False): "1", (False, True): "2", (True, True): "0", (False, False): "3"}[b > 0, c > 0]
+        return [("transpose", turn)], True
+    flips = [("hflip", "")] if a < 0 else []
+    return flips + ([("vflip", "")] if d < 0 else []), False
+
+
+BT601 = 6
+NAMES: Mapping[int, str] = {
+    1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
+}  # fmt: skip
+"""Matrix names of FFmpeg's scale filter."""
+
+Samples = npt.NDArray[np.float32]
+
+
+def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
+    """Return [3, 3]: R'G'B' from Y' (0 to 1) and Cb, Cr (-0.5 to 0.5); H.273's equations 38 to 40 inverted."""
+    kr, kb = LUMA[matrix]
+    kg = 1 - kr - kb
+    return np.array(
+        [
+            [1, 0, 2 * (1 - kr)],
+            [1, -2 * kb * (1 - kb) / kg, -2 * kr * (1 - kr) / kg],
+            [1, 2 * (1 - kb), 0],
+        ]
+    )
+
+
+@cache
+def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
+    """Return [3, 3] on 8-bit samples, from this matrix and range to limited BT.601.
+
+    Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler goes through 8-bit RGB: green 1.1 to 1.7
+    levels too dark, and chroma half a level too high from full range.
+    """
+    limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
+    scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited
+    step = limited @ np.linalg.inv(to_rgb(BT601)) @ to_rgb(matrix) @ np.linalg.inv(scale)
+    matrix_step: Samples = step.astype(np.float32)
+    return matrix_step
+
+
+def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
+    """Return a yuv420p frame in limited BT.601; step: from its matrix and range. O(pixels)."""
+    import av
+
+    samples = converted(np.asarray(frame.to_ndarray()), frame.height, step)
+    converted_frame = av.VideoFrame.from_ndarray(samples, format="yuv420p")
+    converted_frame.pts, converted_frame.time_base = frame.pts, frame.time_base
+    return converted_frame
+
+
+def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
+    """Convert uint8 [3/2 height, width] in PyAV's yuv420p layout."""
+    width = samples.shape[1]
+    luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)
+    chroma = samples[height:].reshape(2, height // 2, width // 2).astype(np.float32) - 128
+    blue, red = chroma
+    if abs(step[0, 0] - 1) > 0.01:  # full range: black is at 0
+        luma *= step[0, 0]
+        luma += 16
+    luma += (step[0, 1] * blue + step[0, 2] * red)[:, None, :, None]
+    out = np.empty(samples.shape, np.uint8)
+    out[:height] = _bytes(luma).reshape(height, width)
+    halves = out[height:].reshape(2, height // 2, width // 2)
+    halves[0] = _bytes(step[1, 1] * blue + step[1, 2] * red + 128)
+    halves[1] = _bytes(step[2, 1] * blue + step[2, 2] * red + 128)
+    return out
+
+
+def _bytes(values: Samples) -> npt.NDArray[np.uint8]:
+    np.rint(values, out=values)
+    np.clip(values, 0, 255, out=values)
+    return values.astype(np.uint8)

@@ -1,1 +1,0 @@
-"""Colour and size of the canonical picture of a video."""

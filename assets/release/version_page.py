@@ -1,0 +1,172 @@
+"""Metadata of a version's page in Dagster: its card, batches, runs, commands and columns."""
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import dagster as dg
+
+import loader
+from loader.dataset.names import card_folder
+from loader.errors import ObjectNotFound, PenstockError
+from penstock.card.build import build_card
+from penstock.card.sections import table
+from penstock.card.stored import read_card, save_card
+from penstock.text import markdown_text
+from resources.alerts import version_page
+
+from ..pages import plots
+from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
+from ..pages.table_columns import version_columns
+
+if TYPE_CHECKING:
+    from ..spec import DatasetSpec
+    from .version_asset import Release
+
+
+MAX_SHEET_BYTES = 40_000
+"""Most bytes of an image in Dagster's event log, before base64."""
+_WIDTHS_PX = (640, 480, 360, 240)
+
+
+def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
+    """Return the version's card as metadata, and store it if there is none. An error is shown in its place."""
+    try:
+        document = stored_card(root, version)
+        sheets = _sheets(root, version, document)
+    except PenstockError as error:
+        message = f"{type(error).__name__}: {error}; repair it, then: penstock card {version.name} --save"
+        return {"card": dg.MetadataValue.text(f"the dataset card could not be made: {message}"[:1000])}
+    folder = card_folder(version.dataset, version.number, version.id)
+    shown: Metadata = {
+        "card": dg.MetadataValue.md(card_markdown(document)),
+        "card_html": dg.MetadataValue.path(f"{root.url}/{folder}/card.html"),
+    }
+    picture = plots.counts(_distributions(document))
+    if picture:
+        shown["distributions"] = dg.MetadataValue.md(picture)
+    return shown | {
+        f"examples {kind}": dg.MetadataValue.md(f"![{kind} examples](data:image/jpeg;base64,{body})")
+        for kind, body in sheets.items()
+    }
+
+
+def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
+    """Return the document of the version's card; builds and saves it if there is none.
+
+    Raises: StoreError; Corrupt; MissingDependency.
+    """
+    try:
+        return read_card(root.store, version)
+    except ObjectNotFound:
+        return save_card(root.store, build_card(root, version)).document
+
+
+def card_markdown(document: Mapping[str, Any]) -> str:
+    """Return the warnings and the table of kinds."""
+    splits = list(document["splits"])
+    rows = []
+    for kind in document["kinds"]:
+        hours = "" if kind["hours"] is None else f"{kind['hours']:.2f}"
+        counts = [f"{kind['splits'].get(split, 0):,}" for split in splits]
+        rows.append([kind["name"], f"{kind['samples']:,}", *counts, hours])
+    blocks = [f"**{markdown_text(text)}**" for text in document["warnings"]]
+    blocks.append(table(["kind", "samples", *splits, "hours"], rows, right=1))
+    if left_out := document["excluded_samples"]:
+        blocks.append(f"{left_out:,} samples are left out.")
+    return "\n\n".join(blocks)
+
+
+def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    licences = {item["name"]: item["n"] for item in document["licences"]["counts"]}
+    if document["licences"]["unknown"]:
+        licences["unknown"] = document["licences"]["unknown"]
+    return {
+        "kind": {kind["name"]: kind["samples"] for kind in document["kinds"]},
+        "split": dict(document["splits"]),
+        "licence": licences,
+    }
+
+
+def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return kind -> its contact sheet in base64, of at most three kinds."""
+    folder = card_folder(version.dataset, version.number, version.id)
+    sheets = {}
+    for name in sorted(document["pictures"].values())[:3]:
+        small = _small(root.store.get(f"{folder}/{name}").data)
+        if small:
+            kind = name.removeprefix("examples-").removesuffix(".jpg")
+            sheets[kind] = base64.b64encode(small).decode()
+    return sheets
+
+
+def _small(sheet: bytes) -> bytes:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:
+        picture.load()
+        for width_px in _WIDTHS_PX:
+            size = (width_px, max(1, round(picture.height * width_px / picture.width)))
+            sink = io.BytesIO()
+            picture.resize(size, Image.Resampling.LANCZOS).save(sink, "JPEG", quality=75, optimize=True)
+            if sink.tell() <= MAX_SHEET_BYTES:
+                return sink.getvalue()
+    return b""
+
+
+def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
+    """Return the batches, runs, commands and columns of a version. spec: the dataset, for its featurizers."""
+    version = release.version
+    rows = [
+        (
+            link(published.name, version_page(published.dataset, published.number)),
+            _batch_link(published, batch),
+            _run_link(str(published.manifest["producer"].get("cut_by_run_id", ""))),
+        )
+        for batch, published in zip(release.published, release.versions, strict=True)
+    ]
+    table = markdown_table(("version", "batch", "made by"), rows) if rows else "nothing new"
+    return (
+        {
+            "made_of": dg.MetadataValue.md(table),
+            "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
+        }
+        | viewer_metadata(version_page(version.dataset, version.number))
+        | version_columns(version.dataset, version.samples(), spec)
+    )
+
+
+def published_in(version: loader.Version) -> dg.AssetObservation:
+    """Return the observation that links a batch's samples to their version."""
+    return dg.AssetObservation(
+        asset_key=dg.AssetKey([version.dataset, "samples"]),
+        partition=str(version.manifest["producer"]["batch"]),
+        description=f"published as {version.name}",
+        metadata={
+            "version": dg.MetadataValue.text(version.name),
+            "id": dg.MetadataValue.text(version.id),
+            "version_asset": dg.MetadataValue.asset(dg.AssetKey([version.dataset, "version"])),
+        },
+    )
+
+
+def _batch_link(version: loader.Version, batch: str) -> Markdown:
+    # A link without a host leads to the webserver that shows it.
+    place = "/".join(quote(part, safe="") for part in (version.dataset, "samples"))
+    partition = quote(batch, safe="")
+    return Markdown(f"[{markdown_text(batch)}](/assets/{place}?view=partitions&partition={partition})")
+
+
+def _run_link(run_id: str) -> Markdown:
+    return Markdown(f"[{markdown_text(run_id[:8])}](/runs/{quote(run_id, safe='')})" if run_id else "")
+
+
+def _to_the_samples(version: loader.Version) -> str:
+    url = version.store.url
+    commands = [f"penstock show {version.name} --root {url}"]
+    if version.number > 1:
+        commands.append(f"penstock diff {version.dataset}@{version.number - 1} {version.name} --root {url}")
+    python = f'loader.Root("{url}").open("{version.id}").samples().collect()'
+    return f"{code_block('sh', *commands)}\n{code_block('python', python)}"

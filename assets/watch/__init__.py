@@ -1,1 +1,0 @@
-"""Alarms, metrics and states of ingest batches."""

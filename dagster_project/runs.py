@@ -1,0 +1,67 @@
+"""Runs of a code location. Other locations share its databases, and may be on other machines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+
+from loader.json_text import parse_json_object
+
+_LABEL = ".dagster/repository"  # Dagster's pages filter by it
+_SERVER = ".dagster/grpc_info"  # the default launcher's code server
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLocation:
+    """A code location of Dagster."""
+
+    label: str
+    """"<repository>@<location>"."""
+    host: str = ""
+    """Host of its code server; "" if Dagster starts that."""
+    port: int | None = None
+    """Port of its code server; None if Dagster starts that."""
+
+
+def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None:
+    """Return the code location that evaluates a sensor; None without a workspace."""
+    origin = context.code_location_origin
+    if origin is None or context.repository_name is None:
+        return None
+    address = getattr(origin, "host", ""), getattr(origin, "port", None)
+    return CodeLocation(f"{context.repository_name}@{origin.location_name}", *address)
+
+
+def label_of(run: dg.DagsterRun) -> str:
+    """Return the label of a run's code location, or ""."""
+    return run.remote_job_origin.repository_origin.get_label() if run.remote_job_origin else ""
+
+
+def tags_of(label: str) -> Mapping[str, str]:
+    """Return tags that filter runs of one code location; of all for ""."""
+    return {_LABEL: label} if label else {}
+
+
+def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
+    """Return whether the code server that started the run, and so its process, is or was on this machine."""
+    try:
+        server = parse_json_object(run.tags.get(_SERVER, ""))
+        if server.get("port") is not None:
+            return (server.get("host"), server["port"]) == (here.host, here.port)
+        return here.port is None and Path(server["socket"]).exists()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+PARTITION = "dagster/partition"
+LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != dg.DagsterRunStatus.NOT_STARTED)
+"""Statuses of runs that were launched. A tick that loses its database before the launch leaves an unlaunched run, which
+Dagster launches when its run key is requested again."""
+
+
+def is_last(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Return whether a launched run is the newest of its job, code location and partition."""
+    tags = {**tags_of(label_of(run)), **({PARTITION: run.tags[PARTITION]} if PARTITION in run.tags else {})}
+    newest = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags=tags, statuses=LAUNCHED), limit=1)
+    return bool(newest) and newest[0].run_id == run.run_id

@@ -1,0 +1,200 @@
+"""Sensors that alert a person: about a dataset's batches, failed runs, and abandoned cluster jobs."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.alarms import Alarm, alarms, due
+from assets.batches import IngestBatches
+from assets.failures import why_failed
+from assets.pages.report import dagster_name
+from assets.spec import DatasetSpec
+from dagster_project.runs import PARTITION
+from dagster_project.sensors.recovery import will_start_again
+from loader.dataset.versions.version import open_record
+from loader.errors import Corrupt, EngineUnreachable
+from loader.storage import Store
+from resources.alerts import Alert, AlertsResource
+from resources.compute import ComputeResource
+from resources.storage import RootResource
+
+if TYPE_CHECKING:
+    from penstock.compute.job import JobFolder
+
+WATCH_EVERY_S = (
+    300  # a tick costs `IngestBatches.look`, the newest version's manifest and four requests for the log
+)
+
+
+def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
+    """Return the sensor that watches a dataset's root for stopped and late batches. It never starts a run."""
+    book = IngestBatches(spec.name)  # caches records as long as the code server lives
+
+    @dg.sensor(
+        name=f"{dagster_name(spec.name)}_watch",
+        minimum_interval_seconds=WATCH_EVERY_S,
+        description=f"Alert if a batch of {spec.name} was stopped or waits too long, or if nothing arrives.",
+    )
+    def watch(
+        context: dg.SensorEvaluationContext, root: RootResource, alerts: AlertsResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        with root.opened() as opened:
+            facts = book.current(opened)
+            newest = opened.state.newest(spec.name)
+            published_us = open_record(opened.store, newest).manifest["created_us"] if newest else None
+        now_s = time.time()
+        published_s = published_us / 1e6 if published_us else None
+        lasting = alarms(spec.name, facts, published_s, spec.alerts, now_s)
+        to_send, cursor = due(lasting, context.cursor or "", now_s)
+        problems = [problem for alert in to_send for problem in alerts.send(alert)]
+        for problem in problems:
+            context.log.error(problem)
+        context.update_cursor(cursor)
+        summary = "; ".join(alarm.alert.what for alarm in lasting) or "all is well"
+        return dg.SkipReason(f"{len(to_send)} alerts sent, {len(problems)} not delivered; {summary}"[:1000])
+
+    return watch
+
+
+_DATASET = "penstock/dataset"
+
+
+def run_failure_sensor() -> dg.SensorDefinition:
+    """Return one sensor for all jobs of this code location."""
+
+    @dg.run_failure_sensor(
+        name="penstock_run_failure",
+        minimum_interval_seconds=30,
+        description="Alert about every failed run that is not retried automatically.",
+    )
+    def run_failure(context: dg.RunFailureSensorContext, alerts: AlertsResource) -> dg.SkipReason | None:
+        run = context.dagster_run
+        if will_start_again(context.instance, run):
+            return dg.SkipReason(f"run {run.run_id} is retried")
+        partition = run.tags.get(PARTITION, "")
+        failed = context.get_step_failure_events()
+        details = (
+            "\n".join(f"{event.step_key}: {why_failed(event)}" for event in failed)
+            or context.failure_event.message
+        )
+        alert = Alert(
+            name="run-failed",
+            severity="error",
+            dataset=run.tags.get(_DATASET, ""),
+            what=f"run {run.run_id} of {run.job_name}{f', partition {partition},' if partition else ''} failed",
+            details=(details or "")[:3000],
+            url=alerts.page(f"runs/{run.run_id}"),
+        )
+        for problem in alerts.send(alert):
+            context.log.error(problem)
+        return None
+
+    return run_failure
+
+
+JOBS_EVERY_S = 600
+ALERT_S, CANCEL_S = 6 * 3600.0, 24 * 3600.0
+"""Seconds without an attending process until the alert, and until the job is cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnattendedJob:
+    """A cluster's job that no process attends. Attending processes write to its folder every ten minutes."""
+
+    folder: "JobFolder"
+    """Its folder."""
+    about: str
+    """Its description."""
+    unattended_s: float
+    """Seconds since a process attended it, or it was submitted."""
+    n_blocks: int
+    """Blocks."""
+    n_done: int
+    """Finished blocks."""
+
+
+def jobs_sensor() -> dg.SensorDefinition:
+    """Return the sensor of a root's jobs, on by default. Costs a listing, and four requests per unfinished job."""
+
+    @dg.sensor(
+        name="penstock_jobs",
+        minimum_interval_seconds=JOBS_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Alert about a cluster's job that no process attends, and cancel it after a day.",
+    )
+    def jobs(
+        context: dg.SensorEvaluationContext,
+        root: RootResource,
+        compute: ComputeResource,
+        alerts: AlertsResource,
+    ) -> dg.SkipReason:
+        now_s = time.time()
+        with root.opened() as opened:
+            abandoned = [
+                job
+                for job in unattended_jobs(opened.store, now_s, context.log.error)
+                if job.unattended_s > ALERT_S
+            ]
+            ended = [job for job in abandoned if job.unattended_s > CANCEL_S]
+            for job in ended:
+                _end(context, job.folder, compute)
+        lasting = [_alarm(job) for job in abandoned if job not in ended]
+        to_send, cursor = due(lasting, context.cursor or "", now_s)
+        for problem in (problem for alert in to_send for problem in alerts.send(alert)):
+            context.log.error(problem)
+        context.update_cursor(cursor)
+        return dg.SkipReason(f"{len(abandoned)} jobs without an attending process, {len(ended)} cancelled")
+
+    return jobs
+
+
+def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -> Iterator[UnattendedJob]:
+    """Yield a store's unfinished jobs, with the time since a process attended them. tell: for damaged descriptions."""
+    from penstock.compute.job import JobFolder, job_ids
+
+    for id_ in job_ids(store):
+        folder = JobFolder(store, id_)
+        try:
+            description = folder.description()
+        except Corrupt as error:
+            tell(f"job {id_} is skipped: {error}")
+            continue
+        if description is None or folder.stopped:
+            continue
+        n_done, n_blocks = len(folder.done(description)), len(description.blocks)
+        if n_done < n_blocks:
+            seen_us = max(description.at_us, folder.attended_us())
+            yield UnattendedJob(
+                folder=folder,
+                about=description.about,
+                unattended_s=now_s - seen_us / 1e6,
+                n_blocks=n_blocks,
+                n_done=n_done,
+            )
+
+
+def _alarm(job: UnattendedJob) -> Alarm:
+    what = (
+        f"no process has attended job {job.folder.id} ({job.about}) for {job.unattended_s / 3600:.0f} h; "
+        f"{job.n_done} of its {job.n_blocks} blocks are done, and after {CANCEL_S / 3600:.0f} h it is cancelled"
+    )
+    dataset = job.about.partition("/")[0]
+    return Alarm(
+        alert=Alert(name="job-left", severity="warning", dataset=dataset, what=what), subject=job.folder.id
+    )
+
+
+def _end(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: ComputeResource) -> None:
+    from penstock.compute.attach import cancel
+    from penstock.compute.cluster import read_cluster
+
+    if not compute.cluster:
+        folder.stop()
+        return
+    try:
+        cancel(folder, read_cluster(compute.cluster).open())
+    except EngineUnreachable as error:  # its runners end on their own
+        context.log.error(f"job {folder.id} should end, but its cluster does not respond: {error}")

@@ -1,0 +1,94 @@
+"""Sensors of trainings: their reports become materializations of [dataset, training_run], their ledgers a run."""
+
+import hashlib
+import time
+from itertools import islice
+
+import dagster as dg
+
+from assets.feedback.quarantine import MAX_LEDGERS, unjudged_ledgers
+from assets.feedback.training import is_known, problem_of, training_event, training_runs
+from assets.pages.report import dagster_name
+from assets.spec import DatasetSpec
+from loader.api.report import Report, new_reports
+from resources.storage import RootResource
+
+PER_TICK = 50
+"""Reports per tick."""
+
+
+def training_sensor(
+    dataset: str, *, per_tick: int = PER_TICK, minimum_interval_s: int = 60
+) -> dg.SensorDefinition:
+    """Show every training's report after the cursor, the number of the last one.
+
+    Dagster stores the events of a tick before its cursor. So shown and repeated reports are skipped.
+    """
+
+    @dg.sensor(
+        name=f"{dagster_name(dataset)}_training_reports",
+        minimum_interval_seconds=minimum_interval_s,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Show the trainings on {dataset} that called loader.report.",
+    )
+    def training_reports(
+        context: dg.SensorEvaluationContext, root: RootResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        cursor = int(context.cursor or 0)
+        shown: dict[str, dg.AssetMaterialization] = {}
+        runs: list[str] = []
+        number = cursor
+        with root.opened() as opened:
+            for number, report in new_reports(opened, dataset, cursor):
+                problem = problem_of(opened, report) if isinstance(report, Report) else str(report)
+                if problem or not isinstance(report, Report):
+                    context.log.error(f"report {number} of a training on {dataset} is not shown: {problem}")
+                elif report.identity not in shown and not is_known(context.instance, report):
+                    shown[report.identity] = training_event(opened, report)
+                    runs.append(report.run)
+                if number - cursor >= per_tick:
+                    break
+        if number == cursor:
+            return dg.SkipReason(f"no training on {dataset} reported anything new")
+        return dg.SensorResult(
+            asset_events=list(shown.values()),
+            dynamic_partitions_requests=[training_runs(dataset).build_add_request(sorted(set(runs)))],
+            cursor=str(number),
+        )
+
+    return training_reports
+
+
+def quarantine_job(spec: DatasetSpec) -> str:
+    """Return the name of the job that judges."""
+    return f"{dagster_name(spec.name)}_quarantine"
+
+
+def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
+    """Request one run of the job when there are ledgers without a judgement.
+
+    The store has the judged ledgers, so a killed tick loses nothing. The same ledgers are requested once a day.
+    """
+
+    @dg.sensor(
+        name=f"{dagster_name(spec.name)}_quarantine_reports",
+        job_name=quarantine_job(spec),
+        minimum_interval_seconds=minimum_interval_s,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Start a run that judges samples that trainings on {spec.name} report as corrupt.",
+    )
+    def quarantine_reports(
+        context: dg.SensorEvaluationContext, root: RootResource
+    ) -> dg.RunRequest | dg.SkipReason:
+        with root.opened() as opened:
+            waiting = list(islice(unjudged_ledgers(opened.store, spec.name), MAX_LEDGERS))
+        if not waiting:
+            return dg.SkipReason(
+                f"no training on {spec.name} reported a corrupt sample that is not judged yet"
+            )
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        named = hashlib.sha256("\0".join(waiting).encode()).hexdigest()[:16]
+        context.log.info(f"{len(waiting)} ledgers wait to be judged")
+        return dg.RunRequest(run_key=f"{day}-{named}")
+
+    return quarantine_reports

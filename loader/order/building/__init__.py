@@ -1,1 +1,0 @@
-"""From a caller's arguments to the content of a plan: one module per kind of source."""

@@ -1,0 +1,265 @@
+"""L2: the source of a stream position, and the position in that source's own stream.
+
+Integer weights q_k with sum W make a table of W entries, repeated for ever. Any prefix of the stream holds each source
+within one sample of its exact share. A change of weights appends a segment that starts from the counts already used, so
+nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. Formulas: docs/order.md.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from math import gcd, lcm
+
+import numpy as np
+
+from ..errors import InvalidPlan
+from .random.keyed_permutation import I64
+
+FILL, MASK = "fill", "mask"
+
+
+def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
+    """Raise InvalidPlan for an unknown value, and for "mask" without a common end of epochs."""
+    if boundary not in (FILL, MASK):
+        raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
+    if boundary == FILL:
+        return
+    for there, what in (
+        (len(sources) > 1 and not bucketed, f"{len(sources)} sources, whose epochs end at different steps"),
+        (bucketed, "buckets, whose epochs end at different steps"),
+        (segments > 1, "a schedule or a ramp, whose segments begin in the middle of an epoch"),
+    ):
+        if there:
+            raise InvalidPlan(
+                f'boundary = "mask" with {what}: it needs a single source. With "fill" nothing is lost, and a batch '
+                "across an epoch's end goes on into the next epoch"
+            )
+
+
+def epoch_steps(n: int, batch: int) -> int:
+    """Return the steps of an epoch of n samples under "mask": ceil(n / batch)."""
+    return -(-n // batch)
+
+
+def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
+    """Return (epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
+
+    Slots at positions from n on are padding. O(batch).
+    """
+    epoch, own = divmod(step, epoch_steps(n, batch))
+    return np.full(batch, epoch, np.int64), np.arange(own * batch, (own + 1) * batch, dtype=np.int64)
+
+
+MAX_TOTAL_WEIGHT = 2**16
+
+Weight = int | float | str | Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Weights from a step on."""
+
+    start_step: int
+    """First step of the segment."""
+    weights: Mapping[str, int]
+    """Source name -> positive integer, reduced by their gcd, sum <= 2^16; zeros left out."""
+    base: Mapping[str, int]
+    """Source name -> samples used before start_step; zeros left out."""
+    batch: int | None = None
+    """Slots of a step from here on; None for the stream's batch."""
+
+    def to_json(self) -> dict[str, object]:
+        out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
+        return out if self.batch is None else {**out, "batch": self.batch}
+
+
+def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
+    """Return the weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
+
+    Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and
+    rounded to the nearest fraction with a denominator of at most 2^16.
+
+    Raises InvalidPlan: not a number, negative, all zero, positive but rounded to 0, or a sum above 2^16.
+    """
+    exact = {name: _fraction(name, weights[name]) for name in sorted(weights)}
+    exact = {name: value for name, value in exact.items() if value}
+    if not exact:
+        raise InvalidPlan(f"weights {dict(weights)!r}: at least one source needs a weight above 0")
+    scale = lcm(*(value.denominator for value in exact.values()))
+    whole = {name: int(value * scale) for name, value in exact.items()}
+    divisor = gcd(*whole.values())
+    whole = {name: value // divisor for name, value in whole.items()}
+    total = sum(whole.values())
+    if total > MAX_TOTAL_WEIGHT:
+        near = {name: value * MAX_TOTAL_WEIGHT // total for name, value in whole.items()}
+        hint = f"; close to yours: {near}" if all(near.values()) and len(near) <= 8 else ""
+        raise InvalidPlan(
+            f"weights {_brief(whole)} sum to {total} after division by their gcd: at most "
+            f"{MAX_TOTAL_WEIGHT} is accepted; round them to coarser numbers{hint}"
+        )
+    return whole
+
+
+def _fraction(name: str, weight: Weight) -> Fraction:
+    try:
+        if isinstance(weight, bool):
+            raise TypeError
+        exact = Fraction(weight) if isinstance(weight, int | Fraction) else Fraction(str(weight))
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InvalidPlan(
+            f"source {name!r}: weight {weight!r} is not a finite number; "
+            "an int, a Fraction, a float or a decimal string is accepted"
+        ) from None
+    if exact < 0:
+        raise InvalidPlan(f"source {name!r}: weight {weight!r} is negative; 0 leaves the source out")
+    near = exact.limit_denominator(MAX_TOTAL_WEIGHT)
+    if exact and not near:
+        raise InvalidPlan(
+            f"source {name!r}: weight {weight!r} rounds to 0 at a resolution of 1/{MAX_TOTAL_WEIGHT}; "
+            "give whole-number weights, or 0 to leave the source out"
+        )
+    return near
+
+
+def _brief(weights: Mapping[str, int]) -> str:
+    shown = ", ".join(f"{name}: {value}" for name, value in list(weights.items())[:8])
+    return "{" + shown + (", ..." if len(weights) > 8 else "") + "}"
+
+
+@lru_cache(maxsize=64)
+def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
+    """Return the repeating table of a mixture: (T, rank), int64 [W] each, read-only.
+
+    quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
+
+    T[r] is the index of the source at r, rank[r] the number of its earlier entries. At t = 1..W the sources with
+    count*W < t*q are candidates. The smallest (count + 1)/q wins; ties go to the first name. (count + 1)/q is compared
+    as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least 2^-32 apart.
+    """
+    total = sum(quotas)
+    table = np.empty(total, dtype=np.int64)
+    rank = np.empty(total, dtype=np.int64)
+    counts = [0] * len(quotas)
+    waiting = [(1, k) for k, q in enumerate(quotas) if q]  # (first t at which k is a candidate, k)
+    heapify(waiting)
+    ready: list[tuple[int, int]] = []  # ((count + 1)/q scaled, k)
+    for t in range(1, total + 1):
+        while waiting and waiting[0][0] <= t:
+            _, k = heappop(waiting)
+            heappush(ready, (((counts[k] + 1) << 64) // quotas[k], k))
+        _, k = heappop(ready)
+        table[t - 1], rank[t - 1] = k, counts[k]
+        counts[k] += 1
+        heappush(waiting, (counts[k] * total // quotas[k] + 1, k))
+    table.flags.writeable = rank.flags.writeable = False
+    return table, rank
+
+
+def stream_slots(
+    segment: Segment, names: Sequence[str], step: int, global_batch: int, steps: int = 1
+) -> tuple[I64, I64]:
+    """Return the stream positions of a step in stream order: (source index into names, i_k), int64 [B] each.
+
+    With `steps`, of as many consecutive steps of the segment: int64 [steps * B]. The step is at or after
+    segment.start_step. i_k counts the source's samples since step 0, over all segments.
+    """
+    quotas = tuple(segment.weights.get(name, 0) for name in names)
+    table, rank = quota_table(quotas)
+    cycle, first = divmod((step - segment.start_step) * global_batch, len(table))
+    offset = np.arange(first, first + steps * global_batch, dtype=np.int64)
+    turn = offset // len(table)
+    r = offset - turn * len(table)
+    k = table[r]
+    quota = np.array(quotas, dtype=np.int64)
+    before = np.array(
+        [segment.base.get(name, 0) + cycle * q for name, q in zip(names, quotas, strict=True)], dtype=np.int64
+    )
+    return k, before[k] + turn * quota[k] + rank[r]
+
+
+def used_before(segment: Segment, names: Sequence[str], step: int, global_batch: int) -> dict[str, int]:
+    """Return source -> samples before `step` (>= segment.start_step); zeros left out."""
+    quotas = tuple(segment.weights.get(name, 0) for name in names)
+    table, _ = quota_table(quotas)
+    cycle, rest = divmod((step - segment.start_step) * global_batch, len(table))
+    begun = np.bincount(table[:rest], minlength=len(quotas))
+    used = {
+        name: segment.base.get(name, 0) + cycle * q + int(extra)
+        for name, q, extra in zip(names, quotas, begun, strict=True)
+    }
+    return {name: count for name, count in used.items() if count}
+
+
+def step_of(
+    segment: Segment, names: Sequence[str], name: str, position: int, global_batch: int
+) -> int | None:
+    """Return the step that takes a source's position, if this segment has no end; the inverse of `stream_slots`.
+
+    None if the source has no weight here, or took that position before. Costs one pass over the table.
+    """
+    position_in_stream = position - segment.base.get(name, 0)
+    if name not in segment.weights or position_in_stream < 0:
+        return None
+    quotas = tuple(segment.weights.get(entry, 0) for entry in names)
+    table, _ = quota_table(quotas)
+    cycle, rank = divmod(position_in_stream, segment.weights[name])
+    p = cycle * len(table) + int(np.flatnonzero(table == names.index(name))[rank])
+    return segment.start_step + p // global_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Named sources mixed in batches. Its steps are its own: 0, 1, 2, ..."""
+
+    names: tuple[str, ...]
+    """Source names, ascending."""
+    batch: int
+    """Slots of a step, unless its segment has a number."""
+    segments: tuple[Segment, ...]
+    """At least one segment, the first from step 0."""
+
+    def segment_at(self, step: int) -> Segment:
+        """Return the segment in force at a step; if several begin together, the last."""
+        return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
+
+    def batch_in(self, segment: Segment) -> int:
+        return self.batch if segment.batch is None else segment.batch
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Slots of a step, segment by segment."""
+        return tuple(self.batch_in(segment) for segment in self.segments)
+
+    def used_before(self, step: int) -> dict[str, int]:
+        segment = self.segment_at(step)
+        return used_before(segment, self.names, step, self.batch_in(segment))
+
+    def step_of(self, name: str, position: int) -> int | None:
+        for segment in reversed(self.segments):
+            step = step_of(segment, self.names, name, position, self.batch_in(segment))
+            if step is not None and self.segment_at(step) is segment:
+                return step
+        return None
+
+
+def chain_segments(
+    starts: Sequence[tuple[int, Mapping[str, int]]],
+    names: Sequence[str],
+    global_batch: int,
+    batches: Mapping[int, int] | None = None,
+) -> tuple[Segment, ...]:
+    """Return segments with base counts from (start step, integer weights), ascending, the first at 0.
+
+    batches: start step -> slots of a step of that segment; others have `global_batch`.
+    """
+    segments = [Segment(start_step=0, weights=starts[0][1], base={})]
+    for start, weights in starts[1:]:
+        before = segments[-1]
+        base = used_before(before, names, start, before.batch or global_batch)
+        batch = (batches or {}).get(start, global_batch)
+        own = None if batch == global_batch else batch
+        segments.append(Segment(start_step=start, weights=weights, base=base, batch=own))
+    return tuple(segments)

@@ -1,0 +1,368 @@
+"""Counters, a wait histogram per stage, the status line, the bottleneck, and text for Prometheus.
+
+One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training (handover), or the
+training for it (consumer), which then works on it (busy). Threads wait if enough is made ahead (room); the copy thread
+copies to a device (copy).
+
+The bottleneck is the training if it waited for less than WAITS of its time; else the largest stage of the threads. With
+`workers=0` it is the largest share of the one thread.
+"""
+
+import heapq
+import sys
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from time import monotonic
+from typing import TextIO
+
+from .batch.batch import MAKING, Batch, SlowSample, StepMetrics
+
+BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+STAGES = {
+    **MAKING,
+    "handover": "handover_wait_seconds",
+    "room": "room_wait_seconds",
+    "copy": "device_copy_seconds",
+    "consumer": "consumer_wait_seconds",
+    "busy": "consumer_busy_seconds",
+}
+"""Stage -> its histogram's name."""
+COUNTERS = {
+    "batches": "Batches made, also ahead of the consumer.",
+    "samples": "Samples in the batches made.",
+    "consumed_batches": "Batches delivered to the consumer.",
+    "consumed_samples": "Samples delivered to the consumer.",
+    "fetched_bytes": "Bytes of fields read from the store.",
+    "unverified_bytes": "Bytes of fields without a checksum: registered, and not sealed.",
+    "decoded_bytes": "Bytes of the batches made.",
+    "requests": "Requests to the store, also for indexes, and repeated ones.",
+    "retries": "Requests repeated because the store failed or throttled.",
+    "fallbacks": "Reads from another store than the nearest, in a root with mirrors.",
+    "refetched": "Reads repeated because of a wrong checksum, a short response or bytes that did not decode.",
+    "substituted": "Corrupt samples that were substituted.",
+    "device_bytes": "Bytes of batches copied to the device.",
+    "ahead_bytes": "Bytes read from the store ahead of the batches that need them.",
+    "ahead_failed": "Reads ahead that failed; a batch that needs them reads them again.",
+    "cache_hits": "Pages found in the cache.",
+    "cache_misses": "Pages, or pieces of them, read from the store.",
+    "cache_written_bytes": "Bytes put into the cache.",
+    "cache_evicted": "Pages evicted from the cache.",
+    "cache_corrupt": "Damaged pages in the node cache.",
+    "cache_failed": "Reads and writes that the disk of the node cache refused.",
+}
+"""Counter -> what it counts."""
+SLOWEST = 16
+"""Slow steps to remember."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Plain numbers since the loader was made."""
+
+    counts: dict[str, int]
+    """Name -> count."""
+    sums: dict[str, float]
+    """Stage -> seconds in all."""
+    buckets: dict[str, list[int]]
+    """Stage -> observations per bucket of BOUNDS_S, the last one above all bounds."""
+    samples: dict[str, int]
+    """Source -> samples made."""
+
+
+class Metrics:
+    """Cumulative counts; thread-safe. Costs a few microseconds per batch."""
+
+    def __init__(self, sources: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        self._sums = dict.fromkeys(STAGES, 0.0)
+        self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
+        self._samples = dict.fromkeys(sources, 0)
+        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the least slow one first
+
+    def count(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += amount
+
+    def observe(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self._observe(stage, seconds)
+
+    def add(self, step: StepMetrics) -> None:
+        with self._lock:
+            for name, amount in step.totals().items():
+                self._counts[name] += amount
+            for stage, seconds in step.seconds.items():
+                self._observe(stage, seconds / len(step.steps), len(step.steps))
+            for source, amount in step.samples.items():
+                self._samples[source] = self._samples.get(source, 0) + amount
+
+    def copied(self, nbytes: int, seconds: float) -> None:
+        with self._lock:
+            self._counts["device_bytes"] += nbytes
+            self._observe("copy", seconds)
+
+    def consumed(self, batch: Batch, busy_s: float | None) -> None:
+        """Count a batch delivered `busy_s` after the previous one (None for the first)."""
+        with self._lock:
+            self._counts["consumed_batches"] += 1
+            self._counts["consumed_samples"] += int(batch.stats.get("samples", 0))
+            self._observe("consumer", batch.wait_s)
+            if "handover_wait_seconds" in batch.stats:
+                self._observe("handover", batch.stats["handover_wait_seconds"])
+            if busy_s is not None:
+                self._observe("busy", busy_s)
+            if batch.slowest is not None:
+                self._remember(replace(batch.slowest, wait_s=batch.wait_s))
+
+    def slowest(self) -> list[SlowSample]:
+        """Return the slowest sample of each of the SLOWEST steps with the longest waits, the worst first."""
+        with self._lock:
+            return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
+
+    def totals(self) -> Totals:
+        with self._lock:
+            return self._totals()
+
+    def drain(self) -> Totals:
+        """Return the totals, and reset them: for a process that adds them up (`merge`)."""
+        with self._lock:
+            totals = self._totals()
+            self._counts = dict.fromkeys(self._counts, 0)
+            self._sums = dict.fromkeys(self._sums, 0.0)
+            self._buckets = {stage: [0] * len(counts) for stage, counts in self._buckets.items()}
+            self._samples = dict.fromkeys(self._samples, 0)
+            return totals
+
+    def merge(self, totals: Totals) -> None:
+        with self._lock:
+            for name, amount in totals.counts.items():
+                self._counts[name] += amount
+            for stage, seconds in totals.sums.items():
+                self._sums[stage] += seconds
+                for index, amount in enumerate(totals.buckets[stage]):
+                    self._buckets[stage][index] += amount
+            for source, amount in totals.samples.items():
+                self._samples[source] = self._samples.get(source, 0) + amount
+
+    def snapshot(self) -> dict[str, float]:
+        """Return the metrics by name, as `Loader.metrics`.
+
+        `<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
+        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked.
+        """
+        seen = self.totals()
+        out: dict[str, float] = {f"{name}_total": value for name, value in seen.counts.items()}
+        for stage, buckets in seen.buckets.items():
+            name = STAGES[stage]
+            out[f"{name}_sum"] = seen.sums[stage]
+            out[f"{name}_count"] = sum(buckets)
+            out[f"{name}_p50"] = _quantile(buckets, 0.5)
+            out[f"{name}_p99"] = _quantile(buckets, 0.99)
+        elapsed_s = seen.sums["consumer"] + seen.sums["busy"]
+        for name, counted in (("samples", "consumed_samples"), ("fetched_bytes", "fetched_bytes")):
+            out[f"{name}_per_second"] = seen.counts[counted] / elapsed_s if elapsed_s else 0.0
+        return out
+
+    def _totals(self) -> Totals:
+        return Totals(
+            counts=dict(self._counts),
+            sums=dict(self._sums),
+            buckets={stage: list(counts) for stage, counts in self._buckets.items()},
+            samples=dict(self._samples),
+        )
+
+    def _observe(self, stage: str, seconds: float, times: int = 1) -> None:
+        self._sums[stage] += seconds * times
+        self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += times
+
+    def _remember(self, slow: SlowSample) -> None:
+        number = self._counts["consumed_batches"]  # breaks ties: samples have no order
+        entry = (slow.wait_s, slow.seconds, number, slow)
+        if len(self._slowest) < SLOWEST:
+            heapq.heappush(self._slowest, entry)
+        else:
+            heapq.heappushpop(self._slowest, entry)
+
+
+def _quantile(buckets: list[int], q: float) -> float:
+    target, seen = q * sum(buckets), 0
+    for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
+        seen += count
+        if count and seen >= target:
+            return bound
+    return 0.0
+
+
+WAITS = 0.1
+"""Share of the consumer's time below which waits are only the hand-over."""
+
+CONSUMER = "consumer"
+LIMITS = {
+    "plan": "plan",
+    "address": "indexes",
+    "fetch": "store",
+    "verify": "checksums",
+    "decode": "decoder",
+    "transform": "transform",
+    "collate": "collate",
+}
+"""Stage -> name of the bottleneck."""
+
+
+def limited_by(
+    metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
+) -> str | None:
+    """Return a value of LIMITS, or "consumer"; None without measurements.
+
+    metrics: of `Loader.metrics`; before: an earlier result, to judge the time since. ahead: whether batches are made
+    ahead.
+    """
+    spent = stage_seconds(metrics, before)
+    waited, busy = spent["consumer"], spent["busy"]
+    slowest = max(MAKING, key=lambda stage: spent[stage])
+    if waited + busy <= 0 or spent[slowest] <= 0:
+        return None
+    consumer = waited < WAITS * (waited + busy) if ahead else busy > spent[slowest]
+    return CONSUMER if consumer else LIMITS[slowest]
+
+
+def stage_seconds(
+    metrics: Mapping[str, float], before: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    # (copies to a device run parallel to both sides)
+    names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
+    return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}
+
+
+EVERY_S = 0.5
+"""Seconds between two writes to a terminal."""
+_SHOWN = 3
+
+
+class Status:
+    """Formats the status line; each covers the time since the previous one."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, float] | None = None
+
+    def line(self, step: int, metrics: Mapping[str, float], *, executor: str, ahead: bool = True) -> str:
+        """Return a line such as this one.
+
+        step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
+
+        executor: as `Loader.executor`. ahead: whether batches are made ahead. The workers' largest stages are listed
+        ("room": they wait for the training). MB are 10^6 bytes of stored fields.
+        """
+        before, self._before = self._before, dict(metrics)
+        spent = stage_seconds(metrics, before)
+        elapsed_s = spent["consumer"] + spent["busy"]
+        if elapsed_s <= 0:
+            return f"step {step:,}"
+
+        def rate(counter: str) -> float:
+            return (metrics[counter] - (before[counter] if before else 0.0)) / elapsed_s
+
+        work = {stage: spent[stage] for stage in (*MAKING, "room")}
+        whole = sum(work.values())
+        largest = sorted(work, key=lambda stage: -work[stage])[:_SHOWN]
+        shares = " ".join(
+            f"{stage} {work[stage] / whole:.0%}" for stage in largest if work[stage] > 0.005 * whole
+        )
+        who = "worker processes" if executor == "processes" else "workers"
+        parts = [
+            f"step {step:,}",
+            f"{rate('consumed_samples_total'):,.0f} samples/s",
+            f"{rate('fetched_bytes_total') / 1e6:,.1f} MB/s",
+            f"training waits {spent['consumer'] / elapsed_s:.0%}",
+            f"{who}: {shares}" if shares else "",
+            f"limited by: {limit}" if (limit := limited_by(metrics, before, ahead=ahead)) else "",
+        ]
+        return "  ".join(part for part in parts if part).replace("%", " %")
+
+
+def shown(
+    batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
+) -> Iterator[Batch]:
+    """Yield the batches; if `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`."""
+    out = sys.stderr if stream is None else stream
+    if not out.isatty():
+        yield from batches
+        return
+    width, last_s = 0, monotonic()
+    try:
+        for batch in batches:
+            yield batch
+            del batch  # the next one needs the memory
+            if monotonic() - last_s >= every_s:
+                text, last_s = line(), monotonic()
+                out.write(f"\r{text:<{width}}")
+                out.flush()
+                width = len(text)
+    finally:
+        if width:
+            out.write("\n")
+            out.flush()
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "penstock_"
+HELP = {
+    "plan": "Per batch: which samples it holds.",
+    "address": "Per batch: where its samples lie, from the indexes.",
+    "fetch": "Per batch: waiting for the store.",
+    "verify": "Per batch: CRC-32C of what was read.",
+    "decode": "Per batch: decoding.",
+    "transform": "Per batch: the user's transform.",
+    "collate": "Per batch: stacking into one memory.",
+    "handover": "Per batch: finished, and not yet requested.",
+    "room": "A thread waited until the consumer took a batch: back-pressure.",
+    "copy": "Per batch: copied to the device, beside the consumer.",
+    "consumer": "The consumer waited for a batch.",
+    "busy": "The consumer worked between two batches.",
+}
+"""Stage -> what its histogram observes."""
+
+
+def exposition(totals: Totals, *, rank: int, step: int) -> str:
+    """Return text exposition format 0.0.4, labelled with the rank; samples also by source.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    return "".join(f"{line}\n" for line in _lines(totals, rank, step))
+
+
+def _lines(totals: Totals, rank: int, step: int) -> Iterator[str]:
+    labels = {"rank": str(rank)}
+    yield from _head("step", "gauge", "Global step of the next batch.")
+    yield f"{PREFIX}step{_labelled(labels)} {step}"
+    for name, text in COUNTERS.items():
+        yield from _head(f"{name}_total", "counter", text)
+        by_source = totals.samples if name == "samples" else {}
+        for source, value in by_source.items():
+            yield f"{PREFIX}{name}_total{_labelled({**labels, 'source': source})} {value}"
+        if not by_source:
+            yield f"{PREFIX}{name}_total{_labelled(labels)} {totals.counts[name]}"
+    for stage, name in STAGES.items():
+        yield from _head(name, "histogram", HELP[stage])
+        bounds = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
+        for bound, count in zip(bounds, accumulate(totals.buckets[stage]), strict=True):
+            yield f"{PREFIX}{name}_bucket{_labelled({**labels, 'le': bound})} {count}"
+        yield f"{PREFIX}{name}_sum{_labelled(labels)} {totals.sums[stage]!r}"
+        yield f"{PREFIX}{name}_count{_labelled(labels)} {sum(totals.buckets[stage])}"
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {PREFIX}{name} {text}"
+    yield f"# TYPE {PREFIX}{name} {kind}"
+
+
+def _labelled(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

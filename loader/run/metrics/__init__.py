@@ -1,1 +1,0 @@
-"""Counters and histograms, the status line, Prometheus text, and the bottleneck."""

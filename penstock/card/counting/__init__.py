@@ -1,1 +1,0 @@
-"""The counts of a dataset card, in one pass over the samples table and bounded memory."""

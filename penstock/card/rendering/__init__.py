@@ -1,1 +1,0 @@
-"""A dataset card as HTML, Markdown and metadata of the Hugging Face Hub."""

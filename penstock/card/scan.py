@@ -1,0 +1,299 @@
+"""Count everything that a card shows, in one pass over the samples table.
+
+Reads the table run by run and batch by batch, with annotations laid over. Memory: the annotated values, the files of
+one run, 10 bytes per row and 16 per raw object. Time: O(rows x columns), and a microsecond per key. The stored
+statistics cannot serve: they count excluded samples, and know neither kinds nor splits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from loader import Version
+from loader.dataset.tables.annotations import files_of, last_said
+from loader.dataset.tables.columns import KEY_COLUMNS, type_named
+from loader.dataset.tables.parquet import TableFile, check_schema_version, get_table_bytes
+from loader.errors import Corrupt
+
+from ..progress import progress
+from .classes import Layouts, layouts
+from .kinds import LANGUAGES, SIDES, KindScan, NameCodes, floats, licences
+from .raw_objects import RawObjects
+from .tally import NameTally, NumberSummary
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class AnnotatedCells:
+    """Annotated cells: 8 bytes per annotated sample, and its values.
+
+    start: int64 [parts], first row of each part. live: bool [rows].
+    """
+
+    def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
+        files = files_of(version.manifest["samples"], None, annotations=True)
+        self.names = sorted({name for file in files for name in file["columns"]})
+        self._rows = np.zeros(0, np.int64)
+        self._values: dict[str, pa.Array] = {}
+        self._remaining: dict[str, Bools] = {}
+        if not files:
+            return
+        table = last_said(version.store, files, self.names).to_arrow()
+        rows = start[version.parts.positions(table["part"].cast(pa.string()))] + table["row"].to_numpy()
+        order = np.argsort(rows)
+        order = order[live[rows[order]]]
+        self._rows = rows[order]
+        for name in self.names:
+            kind = type_named(version.manifest["columns"][name]["type"])
+            self._values[name] = table[name].combine_chunks().take(pa.array(order)).cast(kind)
+            annotated = table[f"{name} said"].fill_null(False).to_numpy()
+            self._remaining[name] = annotated[order].astype(bool)
+        self._annotated = {name: column.copy() for name, column in self._remaining.items()}
+
+    def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with annotated values. rows: its rows in the version."""
+        names = [name for name in batch.schema.names if name in self._values]
+        if not names or not len(self._rows):
+            return batch
+        at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
+        for name in names:
+            changed = (self._rows[at] == rows) & self._annotated[name][at]
+            if changed.any():
+                self._remaining[name][at[changed]] = False
+                values = self._values[name]
+                there = batch.column(name).cast(values.type)
+                laid = pc.if_else(pa.array(changed), values.take(pa.array(at)), there)
+                batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
+        return batch
+
+    def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
+        """Return (rows, values) of a column's annotated cells."""
+        if name not in self._values:
+            return np.zeros(0, np.int64), pa.nulls(0, pa.string())
+        at = np.flatnonzero(self._annotated[name])
+        return self._rows[at], self._values[name].take(pa.array(at))
+
+    def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """Yield (rows, a column of them) for annotated cells that no batch had."""
+        for name, column in self._remaining.items():
+            if column.any():
+                at = np.flatnonzero(column)
+                yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})
+
+
+BATCH_ROWS = 65_536
+NO_SPLIT = "(no split)"
+FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
+"""Columns that a card shows of an example."""
+
+
+@dataclass(slots=True)
+class SampleScan:
+    """The counts of a version."""
+
+    splits: list[str]
+    """Split names, by code."""
+    kinds: dict[str, KindScan]
+    """Kind -> counts, the largest first."""
+    columns: dict[str, NumberSummary | NameTally]
+    """Column -> numbers or names."""
+    spans: dict[str, tuple[Any, Any]]
+    """Column of times -> (first, last), microseconds since 1970."""
+    licences: NameTally
+    """Samples by licence."""
+    raw: RawObjects
+    """Raw objects."""
+    layouts: Layouts
+    """Layouts of parts."""
+    facts: dict[int, dict[str, Any]]
+    """Row of an example -> column of FACTS -> value."""
+    n_examples: int
+    """Examples per kind."""
+
+
+def scan(version: Version, *, n_examples: int) -> SampleScan:
+    """Scan a version. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    return _SampleScanner(version, n_examples).run()
+
+
+class _SampleScanner:
+    """One scan. Row r of the part at position p is start[p] + r."""
+
+    def __init__(self, version: Version, n_examples: int) -> None:
+        self._version, self._n_examples = version, n_examples
+        parts = version.parts
+        self._layouts = layouts(version)
+        start = self._layouts.start
+        self._live = np.ones(int(start[-1]), bool)
+        for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
+            self._live[start[position] : start[position + 1]] = parts.live_members(position)
+        self._kind_names, self._split_names = NameCodes(), NameCodes()
+        # The fields decide the kind of samples without one in their own column.
+        by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
+        self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
+        self._no_split = self._split_names.code(NO_SPLIT)
+        self._split = np.full(len(self._live), self._no_split, np.int16)
+        self._columns: dict[str, NumberSummary | NameTally] = {}
+        self._spans: dict[str, tuple[Any, Any]] = {}
+        self._licences, self._raw = NameTally(), RawObjects(version.manifest["columns"])
+        self._kinds: dict[int, KindScan] = {}
+        self._runs = _runs(version)
+        self._edited = AnnotatedCells(version, start, self._live)
+
+    def run(self) -> SampleScan:
+        total = sum(file["n_rows"] for run in self._runs for file in run)
+        rows, kinds = self._edited.annotated_rows(
+            "kind"
+        )  # also of samples that came in files without such a column
+        self._kind[rows] = self._kind_names.codes(kinds, self._kind[rows].astype(np.int64))
+        numbered = list(enumerate(self._runs))
+        for number, run in progress(
+            numbered,
+            "samples table",
+            lambda numbered_table: sum(file["n_rows"] for file in numbered_table[1]),
+            total,
+        ):
+            opened = [self._open(file) for file in run]
+            for table in opened:
+                self._name_rows(table)
+            for table in opened:
+                for rows, batch in self._batches(table, self._columns_to_read(table)):
+                    self._add(rows, batch, number)
+        for rows, batch in self._edited.rest():
+            self._add(rows, batch, 0)
+        by_kind = self._finished_kinds()
+        return SampleScan(
+            splits=self._split_names.names,
+            kinds=dict(sorted(by_kind.items(), key=lambda item: (-item[1].samples, item[0]))),
+            columns=dict(sorted(self._columns.items())),
+            spans=dict(sorted(self._spans.items())),
+            licences=self._licences,
+            raw=self._raw,
+            layouts=self._layouts,
+            facts=self._facts(),
+            n_examples=self._n_examples,
+        )
+
+    def _finished_kinds(self) -> dict[str, KindScan]:
+        finished = {}
+        for code in np.unique(self._kind[self._live]).tolist():
+            chosen = self._live & (self._kind == code)
+            kind = self._kinds.setdefault(code, KindScan())
+            kind.splits = np.bincount(self._split[chosen], minlength=len(self._split_names.names))
+            layout = self._layouts.of_rows(np.array([chosen.argmax()]))[0]
+            kind.modality = self._layouts.modalities[int(layout)]
+            kind.raw_objects = self._raw.distinct(code)
+            finished[self._kind_names.names[code]] = kind
+        return finished
+
+    def _facts(self) -> dict[int, dict[str, Any]]:
+        chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
+        facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
+        for run in sorted(set(chosen.values())):
+            rows_of_run = np.array([row for row, where in chosen.items() if where == run])
+            for file in self._runs[run]:
+                table = self._open(file)
+                names = [name for name in FACTS if name in table.schema_arrow.names]
+                for rows, batch in self._batches(table, names):
+                    for at in np.flatnonzero(np.isin(rows, rows_of_run)).tolist():
+                        facts[int(rows[at])].update(batch.slice(at, 1).to_pylist()[0])
+        for rows, batch in self._edited.rest():
+            name = batch.schema.names[0]
+            for at in np.flatnonzero(np.isin(rows, list(facts))).tolist() if name in FACTS else ():
+                facts[int(rows[at])][name] = batch.column(0)[at].as_py()
+        return facts
+
+    def _open(self, file: dict[str, Any]) -> pq.ParquetFile:
+        data = get_table_bytes(self._version.store, TableFile.from_json(file))
+        name = f"{self._version.store.url}/{file['path']}"
+        try:
+            table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
+        except pa.ArrowException as error:
+            raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+        check_schema_version(table.schema_arrow, name)
+        return table
+
+    def _batches(
+        self, table: pq.ParquetFile, columns: Sequence[str]
+    ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        if not columns:
+            return
+        for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns], use_threads=False):
+            positions = self._version.parts.positions(pa.chunked_array([batch.column("part")]))
+            rows = self._layouts.start[positions] + batch.column("row").to_numpy()
+            alive = self._live[rows]
+            if not alive.all():
+                rows, batch = rows[alive], batch.filter(pa.array(alive))
+            if len(rows):
+                yield rows, self._edited.laid_over(rows, batch)
+
+    def _name_rows(self, table: pq.ParquetFile) -> None:
+        names = [name for name in ("kind", "split") if name in table.schema_arrow.names]
+        for rows, batch in self._batches(table, names):
+            if "kind" in names:
+                by_fields = self._kind[rows].astype(np.int64)
+                self._kind[rows] = self._kind_names.codes(batch.column("kind"), by_fields)
+            if "split" in names:
+                unknown = np.full(len(rows), self._no_split, np.int64)
+                self._split[rows] = self._split_names.codes(batch.column("split"), unknown)
+
+    def _columns_to_read(self, table: pq.ParquetFile) -> list[str]:
+        known = {*RawObjects.COLUMNS, *(["key"] if self._n_examples else [])}
+        return [
+            name
+            for name in table.schema_arrow.names
+            if name not in ("part", "row") and (name in known or name not in KEY_COLUMNS)
+        ]
+
+    def _add(self, rows: Int64s, batch: pa.RecordBatch, run: int) -> None:
+        names = set(batch.schema.names)
+        kinds, splits = self._kind[rows], self._split[rows].astype(np.int64)
+        with_sound = np.array(self._layouts.sounds)[self._layouts.of_rows(rows)]
+        for name in sorted(names - set(KEY_COLUMNS)):
+            self._add_column(name, batch.column(name))
+        if "licence" in names:
+            self._licences.add(licences(batch.column("licence")))
+        self._raw.add(kinds, batch)
+        for code in np.unique(kinds).tolist():
+            rows_of_kind = np.flatnonzero(kinds == code)
+            of_kind = batch if len(rows_of_kind) == len(rows) else batch.take(pa.array(rows_of_kind))
+            kind = self._kinds.setdefault(code, KindScan())
+            kind.add(of_kind, splits[rows_of_kind], with_sound[rows_of_kind])
+            if "key" in names and self._n_examples:
+                kind.choose(rows[rows_of_kind], of_kind.column("key"), run, self._n_examples)
+
+    def _add_column(self, name: str, values: pa.Array) -> None:
+        kind = values.type
+        if pa.types.is_boolean(kind):
+            self._tally(name).add(pc.if_else(values, "yes", "no"))
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            self._tally(name).add(values)
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            # An int column may be a double one in another run; the manifest has the type that holds both.
+            whole = "int" in self._version.manifest["columns"][name]["type"]
+            spread = self._columns.setdefault(name, NumberSummary(whole=whole))
+            if isinstance(spread, NumberSummary):
+                spread.add(floats(values))
+        elif pa.types.is_timestamp(kind) and values.null_count < len(values):
+            extremes = pc.min_max(values)
+            first, last = extremes["min"].value, extremes["max"].value
+            low, high = self._spans.get(name, (first, last))
+            self._spans[name] = (min(low, first), max(high, last))
+
+    def _tally(self, name: str) -> NameTally:
+        tally = self._columns.setdefault(name, NameTally())
+        return tally if isinstance(tally, NameTally) else NameTally()
+
+
+def _runs(version: Version) -> list[list[dict[str, Any]]]:
+    """Return the files of the samples table by change, without annotations."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for file in files_of(version.manifest["samples"], None, annotations=False):
+        runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))
+    return list(runs.values())

@@ -1,0 +1,268 @@
+"""The sections of a card: headings, bars and rows for Markdown and HTML."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..units import length, number, share, size
+from .as_json import front_matter
+from .tally import Counts
+from .templates import templates
+from .value import Card, CardColumn, CardKind
+
+_OUTCOMES = {
+    "landed": "objects landed",
+    "used": "used",
+    "rejected": "rejected: damaged",
+    "not_supported": "of a format that is not supported",
+    "not_media": "not media",
+    "dropped": "dropped: healthy, but not used",
+}
+MANY = 8
+"""If a column has more distinct values, mostly unique, the card shows only their number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """A distribution."""
+
+    title: str
+    """The heading."""
+    rows: tuple[tuple[str, int, bool], ...]
+    """(name, samples, whether the name is known)."""
+    total: int
+    """Samples of all rows."""
+    note: str = ""
+    """A sentence, or ""."""
+
+    @property
+    def most(self) -> int:
+        """Samples of the longest bar, at least 1."""
+        return max([n for _, n, _ in self.rows], default=0) or 1
+
+
+def template_values(card: Card) -> dict[str, Any]:
+    """Return the values that the templates use, by name."""
+    by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
+    left_out = "Bytes and coverage include samples that the version leaves out."
+    return {
+        "card": card,
+        "headline": headline(card),
+        "summary": summary(card),
+        "kind_rows": kind_rows(card),
+        "distributions": list(distributions(card)),
+        "examples_of_kinds": [(kind, examples) for kind, examples in by_kind if examples],
+        "group_rows": group_rows(card),
+        "coverage_note": left_out if card.excluded_samples else "",
+        "column_rows": [[column.name, column.type, *column_words(column)] for column in card.columns],
+        "provenance_rows": provenance_rows(card),
+        "making_rows": making_rows(card),
+        "object_rows": object_rows(card),
+        "excluded_rows": excluded_rows(card),
+    }
+
+
+def headline(card: Card) -> list[tuple[str, str]]:
+    """Return (name, amount) of the tiles at the top."""
+    tiles = [("samples", f"{card.samples:,}")]
+    if card.raw_objects is not None:
+        tiles.append(("raw objects", f"{card.raw_objects:,}"))
+    for modality in ("video", "audio"):
+        hours = card.hours(modality)
+        if hours is not None:
+            tiles.append((modality, length(hours * 3600)))
+    if card.sound_hours:
+        tiles.append(("audio with video", length(card.sound_hours * 3600)))
+    tiles.append(("in shards", size(card.nbytes)))
+    if card.excluded_samples:
+        tiles.append(("left out", f"{card.excluded_samples:,}"))
+    return tiles
+
+
+def summary(card: Card) -> str:
+    kinds = ", ".join(f"{kind.samples:,} {kind.name}" for kind in card.kinds)
+    splits = ", ".join(f"{n:,} {name}" for name, n in card.splits.items())
+    return f"{card.samples:,} samples ({kinds}), in splits: {splits}."
+
+
+def distributions(card: Card) -> Iterator[Bars]:
+    """Yield every distribution that is not empty."""
+    if card.licences.known or not card.licences.complete:
+        yield _of_counts("Licences", card.licences, card.samples)
+    for kind in card.kinds:
+        yield from _of_kind(kind)
+
+
+def _of_kind(kind: CardKind) -> Iterator[Bars]:
+    n = kind.samples
+    if kind.labels.known:
+        yield _of_counts(f"Labels of {kind.name} samples", kind.labels, n)
+    if kind.languages.known:
+        yield _of_counts(f"Languages of {kind.name} samples", kind.languages, n)
+    if kind.short_sides:
+        commonest = ", ".join(f"{name} ({count:,})" for name, count in kind.sizes.counts[:3])
+        note = f"Commonest sizes in px: {commonest}." if commonest else ""
+        yield _of_classes(f"Resolution of {kind.name} samples, shorter side in px", kind.short_sides, n, note)
+    if kind.aspects:
+        note = "Width to height, the nearest of the usual ratios."
+        yield _of_classes(f"Aspect of {kind.name} samples", kind.aspects, n, note)
+    if kind.duration_s is not None:
+        durations = kind.duration_s
+        note = (
+            f"{length(durations.minimum)} to {length(durations.maximum)}, median {length(durations.p50)}, "
+            f"together {length(durations.total)}."
+        )
+        yield _of_classes(f"Length of {kind.name} samples", kind.durations, n, note)
+
+
+def _of_counts(title: str, counts: Counts, total: int) -> Bars:
+    rows = counts.counts
+    if counts.n_others:
+        rows = (*rows, (f"{counts.n_others:,} others", counts.others))
+    note = "" if counts.complete else f"{counts.known:,} samples have too many different values to list."
+    return _bars(title, rows, counts.unknown, total, note)
+
+
+def _of_classes(title: str, classes: Mapping[str, int], total: int, note: str) -> Bars:
+    return _bars(title, tuple(classes.items()), total - sum(classes.values()), total, note)
+
+
+def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: int, note: str) -> Bars:
+    rows = tuple((name, n, True) for name, n in known)
+    if unknown:
+        rows = (*rows, ("(unknown)", unknown, False))
+    return Bars(title=title, rows=rows, total=total, note=note)
+
+
+def column_words(column: CardColumn) -> tuple[str, str]:
+    """Return (known samples, description of the values)."""
+    if column.numbers is not None:
+        numbers = column.numbers
+        spread = f"{number(numbers.minimum)} to {number(numbers.maximum)}"
+        if numbers.minimum == numbers.maximum:
+            return f"{numbers.known:,}", f"always {number(numbers.minimum)}"
+        return (
+            f"{numbers.known:,}",
+            f"{spread}, mean {number(numbers.mean)}, median {number(numbers.p50, 3)}",
+        )
+    if column.counts is not None:
+        counts = column.counts
+        if not counts.complete:
+            return f"{counts.known:,}", "too many different values to list"
+        distinct = len(counts.counts) + counts.n_others
+        if distinct > MANY and 2 * distinct > counts.known:
+            return f"{counts.known:,}", f"{distinct:,} different values"
+        names = [f"{name or '(empty)'} ({n:,})" for name, n in counts.counts[:4]]
+        more = len(counts.counts) - 4 + counts.n_others
+        return f"{counts.known:,}", ", ".join(names) + (f" and {more:,} others" if more > 0 else "")
+    return "", column.note
+
+
+def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
+    """Return (header, rows): a row per kind, a column per split."""
+    splits = list(card.splits)
+    header = ["kind", *splits, "samples", "share", "raw objects", "length"]
+    rows = []
+    for kind in card.kinds:
+        cells = [_of_split(kind, name) for name in splits]
+        together = length(sum(kind.seconds.values())) if kind.seconds else ""
+        objects = "unknown" if kind.raw_objects is None else f"{kind.raw_objects:,}"
+        rows.append(
+            [kind.name, *cells, f"{kind.samples:,}", share(kind.samples, card.samples), objects, together]
+        )
+    if len(card.kinds) > 1:
+        objects = "unknown" if card.raw_objects is None else f"{card.raw_objects:,}"
+        totals = [f"{n:,}" for n in card.splits.values()]
+        rows.append(["all", *totals, f"{card.samples:,}", "100 %", objects, ""])
+    return header, rows
+
+
+def _of_split(kind: CardKind, name: str) -> str:
+    n, seconds = kind.splits.get(name, 0), kind.seconds.get(name)
+    return f"{n:,}" + (f" ({length(seconds)})" if seconds else "")
+
+
+def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
+    """Return (header, rows) of the shards. Bytes and rows include excluded samples."""
+    header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
+    all_rows = card.samples + card.excluded_samples
+    rows = [
+        [
+            group.name,
+            ", ".join(f"{name} ({size(n)})" for name, n in group.fields.items()),
+            ", ".join(group.modalities),
+            f"{group.rows:,}",
+            share(group.rows, all_rows),
+            size(group.nbytes),
+            share(group.nbytes, card.nbytes),
+        ]
+        for group in card.groups
+    ]
+    return header, rows
+
+
+def excluded_rows(card: Card) -> list[tuple[str, str]]:
+    """Return (reason, samples) of excluded samples."""
+    rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
+    if card.excluded.n_others:
+        rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
+    return rows
+
+
+def object_rows(card: Card) -> list[tuple[str, str]]:
+    """Return (outcome, raw objects)."""
+    counts = card.history.counts
+    rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
+    rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
+    return rows
+
+
+def provenance_rows(card: Card) -> list[tuple[str, str]]:
+    """Return (name, value) of the version's origin."""
+    past = card.history
+    rows = [
+        ("version", card.id),
+        ("parent", card.parent or "none: the first version"),
+        ("created", card.created),
+    ]
+    rows += [(name.replace("_", " "), value) for name, value in past.run.items()]
+    if past.batches:
+        rows.append(("batches", f"{past.batches:,} in {past.versions:,} versions"))
+    rows += [("source", f"{name} ({n:,} samples)") for name, n in card.sources.counts]
+    if card.folders.counts:
+        named = [f"{name} ({n:,})" for name, n in card.folders.counts[:12]]
+        more = len(card.folders.counts) - 12 + card.folders.n_others
+        rows.append(("folders", ", ".join(named) + (f" and {more:,} others" if more > 0 else "")))
+    if card.subjects is not None:
+        rows.append(("subjects", f"{card.subjects:,}"))
+    return rows
+
+
+def making_rows(card: Card) -> list[tuple[str, str, str]]:
+    """Return (kind, text, batches) of policies, featurizers and filters."""
+    past = card.history
+    rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
+    rows += [
+        ("featurizer", f"{name} {version}" + (f" ({parameters})" if parameters else ""), f"{n:,}")
+        for name, version, parameters, n in past.featurizers
+    ]
+    rows += [("filter", text, f"{n:,}") for text, n in past.filters]
+    return rows
+
+
+def render_html(card: Card) -> str:
+    """Return the page. Raises: MissingDependency."""
+    return templates().get_template("card.html.j2").render(template_values(card))
+
+
+def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
+    """Return the card as Markdown. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
+    body = templates().get_template("card.md.j2").render(template_values(card), sheets=sheets or {})
+    return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
+    """Return a Markdown table. right: first column that is right-aligned. Raises: MissingDependency."""
+    text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
+    return text.strip()

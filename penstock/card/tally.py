@@ -1,0 +1,249 @@
+"""Counts and distributions of a column, in constant memory."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+MAX_DISTINCT = 20_000
+"""Names that one tally keeps; a column with more is an identifier."""
+MAX_BINS = 40
+"""Most bins of a histogram; it has 21 to 40 unless the values are few."""
+RATIO = 1.005
+"""Ratio of the ends of a sketch bin. Quantiles are right to 0.5 %, and exact between equal values."""
+SMALLEST, LARGEST = 1e-12, 1e15
+"""Smallest and largest magnitude that the sketch resolves."""
+
+_FINEST = -1000
+"""Exponent of bins that hold only zeros."""
+_STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Occurrences of each name."""
+
+    counts: tuple[tuple[str, int], ...] = ()
+    """(name, occurrences), by number then name; empty unless `complete`."""
+    n_others: int = 0
+    """Names that are not listed."""
+    others: int = 0
+    """Occurrences of these names."""
+    unknown: int = 0
+    """Rows without a name."""
+    complete: bool = True
+    """False if there were too many names."""
+
+    @property
+    def known(self) -> int:
+        return sum(n for _, n in self.counts) + self.others
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "counts": [{"name": name, "n": n} for name, n in self.counts],
+            "n_other_names": self.n_others,
+            "others": self.others,
+            "unknown": self.unknown,
+            "complete": self.complete,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """A distribution of finite numbers."""
+
+    known: int
+    """Finite numbers."""
+    unknown: int
+    """Other rows."""
+    total: float
+    """Sum."""
+    minimum: float
+    """Least number."""
+    mean: float
+    """Mean."""
+    maximum: float
+    """Greatest number."""
+    p5: float
+    """5 % quantile, right to 0.5 % of its value."""
+    p50: float
+    """Median, likewise."""
+    p95: float
+    """95 % quantile, likewise."""
+    edges: tuple[float, ...]
+    """Ends of the bins [n + 1]; their width is a power of two."""
+    counts: tuple[int, ...]
+    """Numbers in each bin [n]."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "edges": list(self.edges),
+            "counts": list(self.counts),
+        }
+
+
+class NameTally:
+    """Counts names; sets `overflowed` if there are more than `most`."""
+
+    def __init__(self, most: int = MAX_DISTINCT) -> None:
+        self._most, self._counts, self.n = most, Counter[str](), 0
+        self.overflowed = False
+
+    def add(self, values: pa.Array) -> None:
+        """Count names, except nulls."""
+        self.n += len(values) - values.null_count
+        if self.overflowed:
+            return
+        for item in pc.value_counts(values.drop_null()):
+            self._counts[str(item["values"].as_py())] += item["counts"].as_py()
+        self._check()
+
+    def add_codes(self, codes: Int64s) -> None:
+        """Count integers."""
+        self.n += len(codes)
+        if self.overflowed:
+            return
+        for code, n in zip(*np.unique(codes, return_counts=True), strict=True):
+            self._counts[str(code)] += int(n)
+        self._check()
+
+    def _check(self) -> None:
+        if len(self._counts) > self._most:
+            self.overflowed = True
+            self._counts.clear()
+
+    def counted(self) -> dict[str, int]:
+        """Return name -> count; empty after an overflow."""
+        return dict(self._counts)
+
+    def result(self, n_rows: int, listed: int = 16) -> Counts:
+        """Return the counts of `n_rows` rows. listed: names with a row of their own."""
+        if self.overflowed:
+            return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
+        return ranked_counts(self._counts, n_rows - self.n, listed)
+
+
+def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
+    """Return counts ordered by number."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rest = (
+        ordered[listed:] if len(ordered) > listed + 1 else []
+    )  # one name takes the room that "others" would
+    shown = ordered[: len(ordered) - len(rest)]
+    return Counts(counts=tuple(shown), n_others=len(rest), others=sum(n for _, n in rest), unknown=unknown)
+
+
+class NumberSummary:
+    """Sums, quantiles and a histogram of numbers, independent of the batches except for rounding."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        """whole: integers, whose bins are at least 1 wide."""
+        self.n, self._sum, self._whole = 0, 0.0, whole
+        self._low, self._high = math.inf, -math.inf
+        self._marks = np.zeros(2 * _STEPS + 1, np.int64)
+        self._sums = np.zeros(2 * _STEPS + 1, np.float64)
+        self._bins = _Bins(0 if whole else None)
+
+    def add(self, values: Floats) -> None:
+        """Add the finite numbers below 1e150; those below 1e-150 count as 0."""
+        numbers = values[np.abs(values) < 1e150]
+        numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
+        if not len(numbers):
+            return
+        self.n += len(numbers)
+        self._sum += float(numbers.sum())
+        self._low, self._high = min(self._low, float(numbers.min())), max(self._high, float(numbers.max()))
+        size = np.abs(numbers)
+        step = np.zeros(len(numbers), np.int64)
+        large = size >= SMALLEST
+        step[large] = 1 + np.clip(np.log(size[large] / SMALLEST) / math.log(RATIO), 0, _STEPS - 1).astype(int)
+        marks = _STEPS + step * np.sign(numbers).astype(int)
+        self._marks += np.bincount(marks, minlength=len(self._marks))
+        self._sums += np.bincount(marks, weights=numbers, minlength=len(self._sums))
+        self._bins.add(numbers, self._low, self._high)
+
+    def result(self, n_rows: int) -> Numbers | None:
+        """Return the distribution in `n_rows` rows; None for no numbers."""
+        if not self.n:
+            return None
+        below = np.cumsum(self._marks)
+        edges, counts = self._bins.result()
+        return Numbers(
+            known=self.n,
+            unknown=n_rows - self.n,
+            total=self._sum,
+            minimum=self._low,
+            mean=self._sum / self.n,
+            maximum=self._high,
+            p5=self._quantile(below, 0.05),
+            p50=self._quantile(below, 0.5),
+            p95=self._quantile(below, 0.95),
+            edges=edges,
+            counts=counts,
+        )
+
+    def _quantile(self, below: Int64s, share: float) -> float:
+        mark = int(np.searchsorted(below, share * (self.n - 1), side="right"))
+        value = float(self._sums[mark] / self._marks[mark])  # exact where all numbers of the mark are one
+        value = min(max(value, self._low), self._high)
+        return float(round(value)) if self._whole else value
+
+
+class _Bins:
+    """A histogram whose bins double in width as the range grows: bin i is [i 2^k, (i + 1) 2^k)."""
+
+    def __init__(self, finest: int | None) -> None:
+        self._finest = finest
+        self._k: int | None = None
+        self._first, self._counts = 0, np.zeros(0, np.int64)
+
+    def add(self, values: Floats, low: float, high: float) -> None:
+        k = _exponent(low, high)
+        if self._finest is not None:
+            k = max(k, self._finest)
+        if self._k is not None:
+            k = max(k, self._k)
+            self._widen(k)
+        first, last = _bin(low, k), _bin(high, k)
+        wider = np.zeros(last - first + 1, np.int64)
+        start = self._first - first if self._k is not None else 0
+        wider[start : start + len(self._counts)] = self._counts
+        places = np.clip(np.floor(np.ldexp(values, -k)).astype(np.int64) - first, 0, last - first)
+        self._k, self._first = k, first
+        self._counts = wider + np.bincount(places, minlength=len(wider))
+
+    def _widen(self, k: int) -> None:
+        if self._k is not None and self._k < k and self._first == 0 and len(self._counts) == 1:
+            self._k = k  # only bin 0: zeros are a thousand doublings away
+        while self._k is not None and self._k < k:
+            first = self._first // 2
+            places = (np.arange(self._first, self._first + len(self._counts)) // 2) - first
+            self._counts = np.bincount(places, weights=self._counts).astype(np.int64)
+            self._k, self._first = self._k + 1, first
+
+    def result(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        k = self._k or 0
+        edges = [math.ldexp(self._first + i, k) for i in range(len(self._counts) + 1)]
+        return tuple(edges), tuple(int(n) for n in self._counts)
+
+
+def _bin(value: float, k: int) -> int:
+    return math.floor(math.ldexp(value, -k))
+
+
+def _exponent(low: float, high: float) -> int:
+    """Return the smallest k for at most MAX_BINS bins of width 2^k, within the precision of doubles."""
+    size = max(abs(low), abs(high))
+    floor = math.frexp(size)[1] - 40 if size else _FINEST
+    span = high - low
+    k = max(floor, math.frexp(span / MAX_BINS)[1] - 1 if span > 0 else floor)
+    while _bin(high, k) - _bin(low, k) + 1 > MAX_BINS:
+        k += 1
+    return k

@@ -1,1 +1,0 @@
-"""Selection of samples, journal and outbox, shared by all exports."""

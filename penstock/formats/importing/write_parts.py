@@ -1,0 +1,191 @@
+"""Write samples as parts, once: `write_parts(samples, layout, name)`.
+
+`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put last; `<part>.part.json` records a full
+part at once. A repeated import writes neither again.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from loader.dataset.shards.part import Part
+from loader.dataset.writing.part_writer import PartWriter, SampleBlock, block_of
+from loader.dataset.writing.spill import Sample
+from loader.errors import InvalidSample, ObjectNotFound, StoreError
+from loader.json_text import DamagedJson, canonical_json, parse_json_object
+from loader.storage import Store
+from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
+
+FOLDER = "imported"
+BLOCK_BYTES = 2**20
+"""Bytes of samples that are written together."""
+MOST_OPEN = 32
+"""Limit on a unit's open parts, which differ in their fields."""
+RENAMED = "s"
+"""Suffix of a unit that is written again, with other keys or groups."""
+
+
+class ImportUnit(Protocol):
+    """A work unit."""
+
+    @property
+    def name(self) -> str:
+        """Name of the unit in its import, and of its first part."""
+
+    @property
+    def size(self) -> int:
+        """Its share of the work."""
+
+
+Unit = TypeVar("Unit", bound=ImportUnit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLayout:
+    """Place and size of parts."""
+
+    store: Store
+    """Store of the root."""
+    txn: str
+    """Transaction of the parts."""
+    group_of: Callable[[str], str]
+    """Field -> its group."""
+    shard_bytes: int
+    """Bytes of fields after which a part is full."""
+    folder: str = FOLDER
+    """Folder in the transaction; a new name ignores earlier parts."""
+    any_values: bool = False
+    """As `PartWriter` takes it."""
+
+
+class WrittenParts(NamedTuple):
+    """The parts of a unit."""
+
+    parts: list[Part]
+    """The parts, in the order of their first samples."""
+    nbytes: int
+    """Bytes of fields written now."""
+    skipped: int
+    """Parts that an earlier run had written."""
+
+
+class WrittenUnit(NamedTuple, Generic[Unit]):
+    """A unit with its parts."""
+
+    unit: Unit
+    """The unit."""
+    written: WrittenParts
+    """Its parts."""
+
+    @property
+    def parts(self) -> list[Part]:
+        return self.written.parts
+
+
+def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, name: str) -> WrittenParts:
+    """Return the parts of samples: several if these differ in fields or exceed a part. Thread-safe.
+
+    samples: bytes, or blocks of spans to copy; not iterated if the parts exist. name: of the first part.
+    """
+    note = f"data/{layout.txn}/{layout.folder}/{name}.json"
+    try:
+        rows = parse_json_object(layout.store.get(note).data)["parts"]
+        parts = [Part.from_json(part) for part in rows]
+        return WrittenParts(parts, 0, len(parts))
+    except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
+        pass  # not written yet, or not to its end
+    every, opened = list[_OpenPart](), dict[tuple[str, ...], _OpenPart]()
+    try:
+        for sample in samples:
+            kind = tuple(sorted(sample.fields))
+            if kind in opened and opened[kind].nbytes >= layout.shard_bytes:
+                opened.pop(kind).finish(noted=True)
+            if kind not in opened:
+                if len(opened) == MOST_OPEN:
+                    opened.pop(next(iter(opened))).finish(noted=True)
+                every.append(_OpenPart(layout, f"{name}_{len(every)}" if every else name))
+                opened[kind] = every[-1]
+            opened[kind].add(sample)
+        parts = [part.finish() for part in every]
+    finally:
+        for part in every:
+            part.close()
+    layout.store.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
+    nbytes = sum(part.nbytes for part in every if not part.was_there)
+    return WrittenParts(parts, nbytes, sum(part.was_there for part in every))
+
+
+def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
+    """Return units by their numbers. A unit written again replaces the first."""
+    last = dict[str, WrittenUnit[Unit]]()
+    for unit in sorted(written, key=lambda item: item.unit.name.endswith(RENAMED)):
+        last[unit.unit.name.removesuffix(RENAMED)] = unit
+    return [last[name] for name in sorted(last, key=lambda name: (len(name), name))]
+
+
+def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
+    """Delete the parts and records of replaced units; a collector deletes what the store refuses.
+
+    Otherwise a takedown would miss them: they have other keys than its samples.
+    """
+    there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
+    keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
+    with suppress(StoreError):  # a writer may have no right to delete, or an object lock keeps them
+        # parts go first: no record may list a deleted part
+        delete_in_place(root, sorted(keys, key=lambda key: not key.endswith(".json")), f"data/{txn}/")
+
+
+def _unit_of(key: str) -> str:
+    part = key.rpartition("/")[2].partition(".")[0].rpartition("-")[2]
+    return part.partition("_")[0]
+
+
+class _OpenPart:
+    def __init__(self, layout: PartLayout, name: str) -> None:
+        self._store = layout.store
+        self._note = f"data/{layout.txn}/{layout.folder}/{name}.part.json"
+        self._writer = PartWriter(
+            layout.store,
+            txn=layout.txn,
+            attempt=layout.folder,
+            name=name,
+            group_of=layout.group_of,
+            any_values=layout.any_values,
+        )
+        self._part: Part | None = None
+        self.nbytes = 0
+        self._waiting, self._n_waiting = list[Sample](), 0
+        with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
+            self._part = Part.from_json(parse_json_object(layout.store.get(self._note).data))
+        self.was_there = self._part is not None
+
+    def add(self, sample: Sample | SampleBlock) -> None:
+        self.nbytes += sample.nbytes
+        if self.was_there:
+            return
+        if isinstance(sample, SampleBlock):
+            self._writer.add_block(sample)
+            return
+        if self._n_waiting + sample.nbytes > BLOCK_BYTES:
+            self._write()
+        self._waiting.append(sample)
+        self._n_waiting += sample.nbytes
+
+    def _write(self) -> None:
+        if len(self._waiting) > 1:
+            self._writer.add_block(block_of(self._waiting))
+        elif self._waiting:
+            self._writer.add(self._waiting[0])
+        self._waiting, self._n_waiting = [], 0
+
+    def finish(self, noted: bool = False) -> Part:
+        if self._part is None:
+            self._write()
+            self._part = self._writer.finish()
+            if noted:
+                self._store.put(self._note, canonical_json(self._part.to_json()))
+        return self._part
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,256 @@
+"""Tensors and arrays of any library as numpy arrays; their range and faults."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...units import number
+from .kind import Mark, mark
+
+CHUNK_VALUES = 2**16
+"""Values examined together: few enough to stay in a core's cache."""
+CHUNK_BYTES = 2**20
+"""Values of uint8 counted together: each is read once."""
+MAX_EXAMINED = 2**24
+"""Values whose range is measured; of a larger array, the first."""
+MAX_CONVERTED = 2**28
+"""Values copied into a dtype of numpy; of a larger array only the shape is shown."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def as_array(value: object) -> Array | None:
+    """Return numbers or booleans as a numpy array, sharing memory if possible; None for other values.
+
+    bfloat16 and float8 become float32.
+    """
+    array = _of_torch(value) if _is_tensor(value) else _of_numpy(value)
+    if array is None or array.dtype.kind not in "biufc":
+        return None
+    return array
+
+
+def shape_of(value: object) -> str | None:
+    """Return text such as 'float32 [3, 224, 224]' for an array or tensor; None for other values."""
+    if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
+        return None
+    array: Any = value
+    shape, dtype = tuple(array.shape), str(array.dtype).removeprefix("torch.")
+    if len(dtype) > 60:
+        dtype = f"{dtype[:59]}…"
+    return f"{dtype} {list(shape)}"
+
+
+def _is_tensor(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _of_numpy(value: object) -> Array | None:
+    if not isinstance(value, np.ndarray | np.generic):
+        return None
+    array = np.asarray(value)
+    if array.dtype.type.__module__ != "ml_dtypes":
+        return array
+    return array.astype(np.float32) if array.size <= MAX_CONVERTED else None
+
+
+def _of_torch(value: Any) -> Array | None:
+    torch = sys.modules["torch"]
+    if value.layout != torch.strided or value.is_meta or value.is_quantized:
+        return None
+    own = (torch.float16, torch.float32, torch.float64)
+    if value.is_floating_point() and value.dtype not in own:
+        if value.numel() > MAX_CONVERTED:
+            return None
+        value = value.float()
+    array: Array = value.detach().cpu().resolve_conj().resolve_neg().numpy()
+    return array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Range of the values of an array. Complex numbers count by their magnitude."""
+
+    low: float
+    """Smallest finite value; NaN without one."""
+    high: float
+    """Largest finite value; NaN without one."""
+    mean: float
+    """Mean of the finite values; NaN without one."""
+    deviation: float
+    """Standard deviation of the finite values; NaN without one."""
+    nan: int
+    """Number of NaN values."""
+    infinite: int
+    """Number of infinite values."""
+    examined: int
+    """Number of values examined: all, or the first MAX_EXAMINED."""
+    counts: tuple[int, ...] = ()
+    """Number of values that are 0, 1 ... 255, for uint8; empty for other dtypes."""
+
+    @property
+    def finite(self) -> int:
+        """Number of finite values."""
+        return self.examined - self.nan - self.infinite
+
+
+_Known = dict[tuple[object, ...], tuple[Array, Range]]
+_known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
+
+
+@contextmanager
+def ranges_cached() -> Iterator[None]:
+    """Measure each array once inside this block, which holds the arrays; they must not change."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def range_of(array: Array) -> Range:
+    """Return the range of an array, in O(1) memory even for strides of 0."""
+    known = _known.get()
+    if known is None:
+        return _range_of(array)
+    # Axes in another order are the same values, in the order of `chunks_of`.
+    axes = sorted(zip(array.strides, array.shape, strict=True))
+    key = array.__array_interface__["data"][0], array.dtype.str, *axes
+    if key not in known:
+        known[key] = array, _range_of(array)
+    return known[key][1]
+
+
+def _range_of_bytes(array: Array) -> Range:
+    """Return the range of uint8 by counting each value; its sums are whole numbers, without rounding."""
+    from PIL import Image
+
+    counts, first = np.zeros(256, np.int64), 0
+    for at, chunk in enumerate(chunks_of(array, CHUNK_BYTES)):
+        first = first if at else int(chunk[0])
+        counts += Image.frombuffer("L", (chunk.size, 1), chunk, "raw", "L", 0, 1).histogram()
+    n, values = int(counts.sum()), np.arange(256)
+    shift, square = (float(counts @ (values - first) ** power) / n for power in (1, 2))
+    there = np.flatnonzero(counts)
+    return Range(
+        low=int(there[0]),
+        high=int(there[-1]),
+        mean=first + shift,
+        deviation=max(0.0, square - shift * shift) ** 0.5,
+        nan=0,
+        infinite=0,
+        examined=n,
+        counts=tuple(counts.tolist()),
+    )
+
+
+def _range_of(array: Array) -> Range:
+    if array.dtype == np.uint8 and array.size:
+        return _range_of_bytes(array)
+    low, high, first, total, squares = np.inf, -np.inf, 0.0, 0.0, 0.0
+    nan = finite = examined = 0
+    for chunk in chunks_of(array):
+        examined += chunk.size
+        least, largest = chunk.min(), chunk.max()
+        if not (
+            np.isfinite(least) and np.isfinite(largest)
+        ):  # NaN is the least and the largest of any values
+            nan += int(np.isnan(chunk).sum())
+            chunk = chunk[np.isfinite(chunk)]
+            if not chunk.size:
+                continue
+            least, largest = chunk.min(), chunk.max()
+        low, high = min(low, least.item()), max(high, largest.item())
+        wide = chunk.astype(np.float64)
+        first = first if finite else float(wide[0])
+        finite += chunk.size
+        with np.errstate(over="ignore", invalid="ignore"):
+            wide -= first  # squares of numbers near one another, far from 0, would cancel out
+            total += float(wide.sum())
+            squares += float(np.square(wide, out=wide).sum())
+    shift, square = (total / finite, squares / finite) if finite else (np.nan, np.nan)
+    return Range(
+        low=low if finite else np.nan,
+        high=high if finite else np.nan,
+        mean=first + shift,
+        deviation=max(0.0, square - shift * shift) ** 0.5,
+        nan=nan,
+        infinite=examined - nan - finite,
+        examined=examined,
+    )
+
+
+def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
+    """Yield up to MAX_EXAMINED values in flat chunks of `n`, in memory order.
+
+    Complex numbers become magnitudes, booleans uint8.
+    """
+    back = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)
+    array = array[back].transpose(np.argsort([-abs(stride) for stride in array.strides], kind="stable"))
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    for start in range(0, min(array.size, MAX_EXAMINED), n):
+        chunk = flat[start : min(start + n, MAX_EXAMINED)]
+        if chunk.dtype.kind == "c":
+            chunk = np.abs(chunk)
+        yield chunk.view(np.uint8) if chunk.dtype == np.bool_ else chunk
+
+
+def limits_of(array: Array) -> tuple[float, float, bool]:
+    """Return (smallest, largest) finite value, NaN without one, and whether all are finite."""
+    if _known.get() is not None:  # the caller asks for the range too
+        values = range_of(array)
+        return values.low, values.high, not (values.nan or values.infinite)
+    low, high, finite = np.inf, -np.inf, True
+    for chunk in chunks_of(array):
+        least, largest = chunk.min(), chunk.max()
+        if not (np.isfinite(least) and np.isfinite(largest)):
+            finite = False
+            chunk = chunk[np.isfinite(chunk)]
+            if not chunk.size:
+                continue
+            least, largest = chunk.min(), chunk.max()
+        low, high = min(low, least.item()), max(high, largest.item())
+    return (low, high, finite) if low <= high else (np.nan, np.nan, finite)
+
+
+def number_text(value: float) -> str:
+    """Return a number in few digits, even if it is not finite."""
+    return number(value) if np.isfinite(value) else str(value)
+
+
+def array_lines(value: object, array: Array) -> tuple[str, ...]:
+    """Return shape and dtype, then range, mean and deviation."""
+    shape = shape_of(value) or f"{array.dtype} {list(array.shape)}"
+    if not array.size:
+        return (f"{shape}, no values",)
+    values = range_of(array)
+    lines = [shape]
+    if values.finite:
+        lines.append(
+            f"from {number_text(values.low)} to {number_text(values.high)}, mean {number_text(values.mean)}, "
+            f"deviation {number_text(values.deviation)}"
+        )
+    if values.nan or values.infinite:
+        lines.append(f"{values.nan:,} NaN and {values.infinite:,} infinite of {values.examined:,} values")
+    if values.examined < array.size:
+        lines.append(f"the first {values.examined:,} of {array.size:,} values were examined")
+    return tuple(lines)
+
+
+def array_marks(array: Array, values: Range) -> tuple[Mark, ...]:
+    if not array.size:
+        return (mark("empty", f"no values: shape {list(array.shape)}"),)
+    out = []
+    if values.nan:
+        out.append(mark("nan", f"{values.nan:,} of {values.examined:,} values are NaN"))
+    if values.infinite:
+        out.append(mark("infinite", f"{values.infinite:,} of {values.examined:,} values are infinite"))
+    if values.finite == values.examined > 1 and values.low == values.high:
+        out.append(mark("constant", f"all {values.examined:,} values are {number_text(values.low)}"))
+    return tuple(out)

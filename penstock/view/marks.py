@@ -1,0 +1,294 @@
+"""Marks of steps and slots: faults that no single value shows, such as equal values or other splits."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+import loader
+from loader.dataset.shards.address import SampleAddress
+from loader.dataset.tables.annotations import files_of
+from loader.dataset.tables.parquet import TableFile, get_tables
+from loader.dataset.tables.stats import merge
+from loader.dataset.versions.samples_table import live_row, sample_rows
+from loader.errors import PenstockError
+
+from ..text import clean
+from ..units import number
+from .json_record import Record
+from .kinds.kind import WEIGHTS as OF_VALUES
+from .kinds.kind import Mark
+from .replays.metrics_file import Spread
+
+SIGMAS = 4.0
+"""Standard deviations beyond which a metric or column is marked."""
+MIN_STEPS = 16
+"""Steps with a metric below which its spread is not judged."""
+WEIGHTS = {
+    **OF_VALUES,
+    "note_not_finite": 95,
+    "not_a_function": 90,
+    "other_split": 80,
+    "equal_values": 70,
+    "note_far": 60,
+    "not_restored": 45,
+    "same_raw": 40,
+    "column_far": 25,
+    "columns_unreadable": 25,
+    "same_subject": 20,
+}
+"""Name -> weight of every mark, of values, steps and slots; the worst has the largest."""
+_ONE_SAMPLE = 30
+"""Weight of equal values that are one sample."""
+MIN_SAMPLES = 32
+"""Samples with a value below which a column is not judged."""
+_LEAST_SHARE = 1e-9
+"""Variance by mean square below which the difference of the stored sums is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMark(Record):
+    """A mark, with the slots that it concerns."""
+
+    name: str
+    """Name of the mark."""
+    text: str
+    """One line of text."""
+    weight: int
+    """Larger is worse."""
+    slots: tuple[int, ...] = ()
+    """Slots of the global batch; none for a mark of the step."""
+    field: str = ""
+    """Field that it concerns; "" for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """The parts of a slot that marks examine."""
+
+    slot: int
+    """Global slot."""
+    key: str
+    """Sample key."""
+    hashes: Mapping[str, bytes]
+    """Field -> hash of its value as trained; none for small values."""
+    marks: Mapping[str, Sequence[Mark]]
+    """Field -> marks of its kind."""
+    provenance: Mapping[str, str]
+    """Provenance columns of its sample."""
+    error: str = ""
+    """Why it is unreadable; "" if it is readable."""
+
+
+def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") -> StepMark:
+    """Return a mark with the weight of its name."""
+    return StepMark(name=name, text=text, weight=WEIGHTS[name], slots=tuple(slots), field=field)
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
+    """Return every mark of a batch, the worst first."""
+    marks = [
+        *notes,
+        *_unreadable(slots),
+        *_of_kinds(slots),
+        *_equal(slots),
+        *_repeated(slots),
+        *_splits(slots),
+    ]
+    return tuple(sorted(marks, key=lambda mark: (-mark.weight, mark.slots, mark.field)))
+
+
+def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spread]) -> list[StepMark]:
+    """Return a mark per metric of a step that is not finite, or far from the run's spread."""
+    marks = []
+    for name, value in notes.items():
+        label = clean(name, 80)
+        if not np.isfinite(value):
+            marks.append(step_mark("note_not_finite", f"{label} = {value} at step {step}"))
+            continue
+        known = spreads.get(name)
+        if known is None or known.n < MIN_STEPS or not known.sigma > 0:
+            continue
+        far = abs(value - known.median) / known.sigma
+        if far > SIGMAS:
+            text = f"{label} = {value:.4g}, {far:.0f} sigma from the run's median {known.median:.4g}"
+            marks.append(step_mark("note_far", text))
+    return marks
+
+
+def _unreadable(slots: Sequence[SlotFacts]) -> list[StepMark]:
+    return [step_mark("unreadable", clean(slot.error, 400), [slot.slot]) for slot in slots if slot.error]
+
+
+def _of_kinds(slots: Sequence[SlotFacts]) -> list[StepMark]:
+    together: dict[tuple[str, str], list[tuple[int, Mark]]] = defaultdict(list)
+    for slot in slots:
+        for field, marks in slot.marks.items():
+            for mark in marks:
+                together[mark.name, field].append((slot.slot, mark))
+    return [
+        StepMark(
+            name=name,
+            text=group[0][1].text
+            if len(group) == 1
+            else f"{group[0][1].text} (and {counted(len(group) - 1, 'more slot')})",
+            weight=max(mark.weight for _, mark in group),
+            slots=tuple(slot for slot, _ in group),
+            field=field,
+        )
+        for (name, field), group in together.items()
+    ]
+
+
+def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:
+    """Return a mark per value that different samples share, bit for bit. Small values are often equal."""
+    same: dict[tuple[str, bytes], list[SlotFacts]] = defaultdict(list)
+    for slot in slots:
+        for field, value_hash in slot.hashes.items():
+            same[field, value_hash].append(slot)
+    marks = []
+    for (field, _), group in same.items():
+        keys = {slot.key for slot in group}
+        if len(group) > 1:
+            which = (
+                f"of {len(keys)} samples are equal"
+                if len(keys) > 1
+                else f"are one sample, {clean(group[0].key, 80)}"
+            )
+            text = f"{clean(field, 80)}: the values of {len(group)} slots {which}"
+            equal = step_mark("equal_values", text, (slot.slot for slot in group), field)
+            marks.append(equal if len(keys) > 1 else replace(equal, weight=_ONE_SAMPLE))
+    return marks
+
+
+def _repeated(slots: Sequence[SlotFacts]) -> list[StepMark]:
+    marks = []
+    for name, column, what in (
+        ("same_raw", "raw_sha256", "raw object"),
+        ("same_subject", "subject", "subject"),
+    ):
+        groups: dict[str, list[SlotFacts]] = defaultdict(list)
+        for slot in slots:
+            if value := slot.provenance.get(column):
+                groups[value].append(slot)
+        for value, group in groups.items():
+            if len({slot.key for slot in group}) > 1:
+                which = group[0].provenance.get("raw_key", value) if column == "raw_sha256" else value
+                text = f"{len(group)} slots come from one {what}, {clean(which, 120)}"
+                marks.append(step_mark(name, text, (slot.slot for slot in group)))
+    return marks
+
+
+def _splits(slots: Sequence[SlotFacts]) -> list[StepMark]:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for slot in slots:
+        split = slot.provenance.get("split", "")
+        if split and split != "train":
+            groups[split].append(slot.slot)
+    return [
+        step_mark(
+            "other_split",
+            f"{counted(len(numbers), 'sample')} of the split {clean(split, 80)}, not of train",
+            numbers,
+        )
+        for split, numbers in groups.items()
+    ]
+
+
+ColumnSpread = tuple[float, float]
+_KNOWN: WeakKeyDictionary[loader.Version, dict[str, ColumnSpread]] = WeakKeyDictionary()
+
+
+def column_spreads(version: loader.Version) -> Mapping[str, ColumnSpread]:
+    """Return numeric column -> (mean, standard deviation) over its version, excluded samples included.
+
+    Costs the statistics, once per opened version. A constant column has none.
+    """
+    if version not in _KNOWN:
+        files = [TableFile.from_json(entry) for entry in version.manifest["stats"]]
+        rows = merge(row for table in get_tables(version.store, files) for row in table.to_pylist())
+        _KNOWN[version] = {name: spread for name, row in rows.items() if (spread := _spread(row)) is not None}
+    return _KNOWN[version]
+
+
+def _spread(row: Mapping[str, Any]) -> ColumnSpread | None:
+    n = row["n"] - row["nulls"] - (row["nans"] or 0)
+    if row["sum_squares"] is None or n < MIN_SAMPLES:
+        return None
+    mean, square = row["sum"] / n, row["sum_squares"] / n
+    variance = square - mean * mean
+    return (mean, math.sqrt(variance)) if variance > _LEAST_SHARE * square else None
+
+
+def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int, ...] = ()) -> list[StepMark]:
+    """Return a mark per column beyond 4 standard deviations of the version's mean, the farthest first.
+
+    row: column -> value, as `live_row` returns it.
+    """
+    marks = []
+    for name, (mean, sigma) in column_spreads(version).items():
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        far = abs(value - mean) / sigma
+        if far > SIGMAS:
+            text = f"column {clean(name, 80)} = {number(value)}, {far:.0f} sigma from the version's mean {number(mean)}"
+            marks.append((-far, step_mark("column_far", text, slots, name)))
+    return [mark for _, mark in sorted(marks, key=lambda pair: pair[0])]
+
+
+def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list[StepMark]:
+    """Return a mark per far column of a step's samples, or one mark if the table is unreadable.
+
+    at: slot -> its sample. Annotated columns, which would be read whole, appear only on slots' pages.
+    """
+    try:
+        marks = [mark for row, slot in _read_rows(version, at) for mark in far_marks(version, row, (slot,))]
+    except PenstockError as error:
+        return [_columns_unreadable(error, tuple(at))]
+    by_column: dict[str, list[StepMark]] = {}
+    for mark in marks:
+        by_column.setdefault(mark.field, []).append(mark)
+    out = []
+    for group in by_column.values():
+        more = f" (and {counted(len(group) - 1, 'more slot')})" if len(group) > 1 else ""
+        slots = tuple(slot for mark in group for slot in mark.slots)
+        out.append(replace(group[0], text=group[0].text + more, slots=slots))
+    return out
+
+
+def _read_rows(
+    version: loader.Version, at: Mapping[int, SampleAddress]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    entries = version.manifest["samples"]
+    annotated = {name for entry in files_of(entries, None, annotations=True) for name in entry["columns"]}
+    names = [name for name in column_spreads(version) if name not in annotated]
+    files = files_of(entries, names, annotations=False)
+    slots, addresses = list(at), list(at.values())
+    for group in sorted({entry["group"] for entry in files}):
+        of_group = [one for one in files_of(entries, None, annotations=False) if one["group"] == group]
+        if sum(one["n_rows"] for one in of_group) == int(version.parts.n_rows.sum()):
+            for place, row in sample_rows(version, addresses, group, names):
+                yield row, slots[place]
+
+
+def slot_marks(version: loader.Version, ordinal: int, slot: int) -> list[StepMark]:
+    """Return the marks of a sample's columns, or one mark if they are unreadable."""
+    try:
+        return far_marks(version, live_row(version, ordinal), (slot,))
+    except PenstockError as error:
+        return [_columns_unreadable(error, (slot,))]
+
+
+def _columns_unreadable(error: PenstockError, slots: tuple[int, ...]) -> StepMark:
+    text = f"the samples table cannot be read: {clean(error, 300)}"
+    return step_mark("columns_unreadable", text, slots)

@@ -1,0 +1,53 @@
+"""Actions of pages: exclude a basket of samples, copy a command."""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import loader
+
+from ..upkeep.exclusion import exclude
+
+
+def exclude_basket(
+    root: loader.Root, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str
+) -> tuple[str, ...]:
+    """Publish each dataset without its samples of the basket; return the new versions' names. Raises: as `exclude`.
+
+    samples: (version, key), looked up in the newest named version. page: address or command of the choice.
+    """
+    refs: dict[str, str] = {}
+    keys: dict[str, list[str]] = defaultdict(list)
+    for version, key in samples:
+        dataset, _, number = version.partition("@")
+        if dataset not in refs or int(number) > int(refs[dataset].partition("@")[2]):
+            refs[dataset] = version
+        keys[dataset].append(key)
+    return tuple(
+        exclude(root, ref, list(dict.fromkeys(keys[dataset])), reason=reason, by=by, page=page)[1].name
+        for dataset, ref in refs.items()
+    )
+
+
+_ESCAPED = {"\\": "\\\\", "'": "\\'"}
+
+
+def shell_command(root: str, *words: object, names: Sequence[object] = ()) -> str:
+    """Return a command of `penstock` on a root. names: last arguments; may begin with `-`."""
+    after = ["--", *names] if names else []
+    return " ".join(map(shell_word, ("penstock", *words, "--root", root, *after)))
+
+
+def shell_word(word: object) -> str:
+    """Return a word quoted for bash and zsh, with unprintable characters escaped."""
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return (
+        "$'" + "".join(_ESCAPED.get(one) or (one if one.isprintable() else _code(one)) for one in text) + "'"
+    )
+
+
+def _code(character: str) -> str:
+    n = ord(character)
+    return f"\\x{n:02x}" if n < 0x80 else f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"

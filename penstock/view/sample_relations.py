@@ -1,0 +1,262 @@
+"""Relations of a sample: steps of trainings that held it, edits of its columns, samples that look like it."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import loader
+from loader.dataset.versions.samples_table import scan_samples
+from loader.errors import InvalidRuntime, PenstockError
+from loader.order.steps.occurrences import Occurrence
+
+from ..text import clean
+from .json_record import Record
+from .replays.training import Training
+from .shown_values import version_of
+
+MOST_PLANNED = 1_000_000
+"""Steps searched of a plan without a trail, whose steps have no end."""
+MOST_ASKED, ASK_S = 50, 20.0
+"""Runs opened for one page, and seconds after which no further one is."""
+MOST_HELD = 200
+"""Slots listed per training."""
+MOST_COLUMNS = 20
+"""Edited columns of a version that are read, the most recently annotated first."""
+COLUMN = "phash"
+"""Column with 16 hexadecimal digits per image, joined by `-`."""
+FLAT = "phash_flat"
+"""Column that is True if a hash is meaningless."""
+MOST_NEIGHBOURS = 12
+"""Neighbours listed."""
+MAX_DISTANCE = 16
+"""Bits of 64; beyond it every other image is near."""
+_FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSlot(Record):
+    """A slot that held the sample."""
+
+    step: int
+    """Global step."""
+    slot: int
+    """Global slot."""
+    attempt: int
+    """0, or its number as a substitute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSteps(Record):
+    """Slots of a training that held a sample."""
+
+    training: str
+    """Run, or hash of a plan."""
+    n_slots: int
+    """Slots of recorded steps that held it; of a plan without a trail, up to the page's step."""
+    planned: bool
+    """True if no trail shows that the steps were trained."""
+    slots: tuple[HeldSlot, ...]
+    """The last 200 of them, by step; of a packed source, the sequences with its pieces."""
+    error: str = ""
+    """Why they are unknown; "" if known."""
+
+
+def held_steps(
+    trainings: Iterable[Training], dataset: str, key: str, ordinal: int, before: int = 0
+) -> tuple[HeldSteps, ...]:
+    """Return the slots of each training that held a sample, by its ordinal in a version of the dataset.
+
+    before: end of the search in plans without a trail. Costs as `Plan.steps_of`.
+    """
+    return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
+
+
+class RunSearch:
+    """Search of trainings for the slots that held a sample, and the runs not searched."""
+
+    def __init__(
+        self,
+        opened: Sequence[Training] = (),
+        others: Sequence[str] = (),
+        open_run: Callable[[str], Training] | None = None,
+        error: str = "",
+    ) -> None:
+        """Take trainings to search, and further runs, which `open_run` opens: up to 50, for 20 s.
+
+        error: why `others` are unknown.
+        """
+        self._opened, self._open_run, self.error = opened, open_run, error
+        self.unsearched = tuple(others)
+        """Runs that were not searched."""
+
+    def held_steps(
+        self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
+    ) -> tuple[HeldSteps, ...]:
+        """Return the slots of each training as the function `held_steps`, for `own` first."""
+        name = own.name if own is not None else None
+        others = [one for one in self._opened if one.name != name]
+        results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
+        results += held_steps(others, dataset, key, ordinal)
+        self.unsearched = tuple(run for run in self.unsearched if run != name)
+        until = time.monotonic() + ASK_S
+        asked = 0
+        while self._open_run is not None and asked < min(MOST_ASKED, len(self.unsearched)):
+            if asked and time.monotonic() > until:
+                break
+            run, asked = self.unsearched[asked], asked + 1
+            try:
+                results += held_steps([self._open_run(run)], dataset, key, ordinal)
+            except PenstockError as error:  # of one run: the others are still searched
+                text = clean(f"{type(error).__name__}: {error}", 400)
+                results += (HeldSteps(training=run, n_slots=0, planned=False, slots=(), error=text),)
+        self.unsearched = self.unsearched[asked:]
+        return results
+
+
+def held_slots(
+    training: Training,
+    sources: Callable[[loader.Plan], Iterable[str]],
+    key: str,
+    before: int,
+    ordinal: int | None = None,
+) -> tuple[list[Occurrence], list[PenstockError]]:
+    """Return the slots that held a sample in steps 0 ... before - 1, and errors, each step under its own plan.
+
+    sources: names a plan's sources to search. A plan without the sample gives an InvalidRuntime.
+    """
+    slots: set[Occurrence] = set()
+    errors: list[PenstockError] = []
+    plans = training.plans(before)
+    for plan_hash, step in plans.items():
+        try:
+            with training.open_replay(step) as replay:
+                for source in sources(replay.plan):
+                    occurrences = replay.steps_of(source, key, before=before, ordinal=ordinal)
+                    slots.update(
+                        one
+                        for one in occurrences
+                        if len(plans) == 1 or training.plan_hash(one.step) == plan_hash
+                    )
+        except PenstockError as error:
+            errors.append(error)
+    return sorted(slots), errors
+
+
+def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, before: int) -> HeldSteps:
+    def sources(plan: loader.Plan) -> set[str]:
+        return {
+            one.source
+            for name, one in plan.sources.items()
+            if (version := version_of(plan, name)) is not None and version.dataset == dataset
+        }
+
+    planned = training.trail is None and training.metrics is None
+    before = min(before, MOST_PLANNED) if planned else training.last_step + 1
+    slots, errors = held_slots(training, sources, key, before, ordinal)
+    if training.trail is not None and slots:
+        recorded = training.are_recorded(np.array([one.step for one in slots]))
+        slots = [one for one, there in zip(slots, recorded.tolist(), strict=True) if there]
+    # The page shows the rest even if a version was deleted. A plan may well lack the sample.
+    shown_errors = [one for one in errors if not isinstance(one, InvalidRuntime)][-1:]
+    return HeldSteps(
+        training=training.name,
+        n_slots=len(slots),
+        planned=planned,
+        slots=tuple(
+            HeldSlot(step=one.step, slot=one.slot, attempt=one.attempt) for one in slots[-MOST_HELD:]
+        ),
+        error="".join(clean(f"{type(one).__name__}: {one}", 400) for one in shown_errors),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnEdit(Record):
+    """An edit of a column of a sample."""
+
+    column: str
+    """Column name."""
+    value: str
+    """New value; "" if it was removed."""
+    annotation: str
+    """Annotation name."""
+    author: str
+    """Author of the edit."""
+    at: str
+    """Time in UTC."""
+
+
+def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...]:
+    """Return the edits of a sample's columns, by column, the oldest first.
+
+    Costs, per edited column, its annotations and all keys. Raises: StoreError; Corrupt.
+    """
+    newest = [name for one in reversed(version.annotations) for name in one.columns]
+    rows: list[ColumnEdit] = []
+    for column in list(dict.fromkeys(newest))[:MOST_COLUMNS]:
+        edits = version.edits(column)
+        names = edits.collect_schema().names()
+        facts = {
+            name: f"edit_{name}" if f"edit_{name}" in names else name
+            for name in ("removed", "annotation", "annotated_by", "annotated_at")
+        }
+        rows += [
+            ColumnEdit(
+                column=clean(column, 80),
+                value="" if row[facts["removed"]] else clean(row[column], 400),
+                annotation=clean(row[facts["annotation"]], 80),
+                author=clean(row[facts["annotated_by"]], 80),
+                at=f"{row[facts['annotated_at']]:%Y-%m-%d %H:%M:%S}",
+            )
+            for row in edits.collect().to_dicts()
+            if row["ordinal"] == ordinal
+        ]
+    return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour(Record):
+    """A sample that looks like another."""
+
+    ordinal: int
+    """Number in the version."""
+    key: str
+    """Sample key."""
+    distance: int
+    """Bits in which the hashes differ, at the image where they differ most."""
+
+
+def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:
+    """Return up to 12 samples within 16 bits of column `phash`, the nearest first.
+
+    Costs that column of the samples table. Compares samples with equally many images.
+    """
+    import polars as pl
+
+    columns = version.manifest["columns"]
+    if COLUMN not in columns:
+        return ()
+    flat = pl.col(FLAT).fill_null(False) if FLAT in columns else pl.lit(False)
+    names = [name for name in (COLUMN, FLAT) if name in columns]
+    table = scan_samples(version, names).select("ordinal", COLUMN, flat.alias(FLAT)).collect()
+    if table.schema[COLUMN] != pl.String:
+        return ()
+    table = table.filter(~table[FLAT] & table[COLUMN].str.contains(_FORM).fill_null(False))
+    own = table.filter(table["ordinal"] == ordinal)
+    if not len(own):
+        return ()
+    n_digits = len(own[COLUMN][0])
+    table = table.filter(table[COLUMN].str.len_chars() == n_digits)
+    text = "".join(table[COLUMN].to_list()).replace("-", "")
+    hashes = np.frombuffer(bytes.fromhex(text), ">u8").reshape(len(table), -1)
+    ordinals = table["ordinal"].to_numpy()
+    own_hash = hashes[np.flatnonzero(ordinals == ordinal)]
+    distances = np.bitwise_count(hashes ^ own_hash).max(axis=1).astype(np.int64)
+    order = np.argsort(distances, kind="stable")
+    near = order[(distances[order] <= MAX_DISTANCE) & (ordinals[order] != ordinal)][:MOST_NEIGHBOURS]
+    keys = version.keys(ordinals[near]) if len(near) else []
+    return tuple(
+        Neighbour(ordinal=int(ordinals[row]), key=key, distance=int(distances[row]))
+        for row, key in zip(near.tolist(), keys, strict=True)
+    )

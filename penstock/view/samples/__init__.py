@@ -1,1 +1,0 @@
-"""Facts about a sample beside its row: edits of its columns, and samples that look like it."""

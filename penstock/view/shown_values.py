@@ -1,0 +1,127 @@
+"""Values of a sample's fields as their kinds show them: text, marks, tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import loader
+from loader.run.recipe.recipe import stored_view
+
+from ..class_names import class_names_of
+from ..text import clean
+from .json_record import Record
+from .kinds import kind_of
+from .kinds.array_values import as_array
+from .kinds.kind import Facts, Mark, TokenBox
+from .kinds.video import frames_of, length_marks
+from .replays.replayed_values import Texts
+from .replays.token_texts import special_tokens
+
+MOST_LINES = 40
+"""Lines shown of a value."""
+MOST_BOXES = 4096
+"""Tokens shown one by one."""
+MOST_LETTERS = 2000
+"""Characters of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownValue(Record):
+    """One value of a field."""
+
+    field: str
+    """Field name."""
+    kind: str
+    """Name in `kinds.KINDS`."""
+    lines: tuple[str, ...]
+    """Text: shape, dtype and range, the text itself, the tokens."""
+    marks: tuple[Mark, ...]
+    """Faults that are easy to miss."""
+    boxes: tuple[TokenBox, ...] = ()
+    """Single tokens; empty for other kinds."""
+
+
+def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
+    """Return the version that a source of a plan reads; None for one without bytes."""
+    view = stored_view(plan.sources[source].view)
+    return None if view is None else view.version
+
+
+def facts_of(
+    sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
+) -> Facts:
+    """Return the known facts of a field. version: of the sample. texts: of tokens."""
+    facts: dict[str, Any] = {}
+    if version is not None:
+        facts = dict(version.facts.get(field, {}))
+        if field.rpartition(".")[2] == "cls" and (labels := class_names_of(version)):
+            facts.setdefault("labels", labels)
+    # A writer's own facts may be any JSON: values of another type are ignored.
+    vocabulary, rate = (facts.get(name) for name in ("vocabulary", "rate"))
+    names = (facts.get("tokenizer"), facts.get("tokenizer_sha256"))
+    tokenizer = ", SHA-256 ".join(clean(one, 120) for one in names if isinstance(one, str) and one)
+    return Facts(
+        field=field,
+        sample=sample,
+        tokenizer=tokenizer,
+        labels=facts.get("labels"),
+        vocabulary=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
+        special=special_tokens(facts),
+        rate=float(rate) if type(rate) is int and rate > 0 else None,
+        decode=partial(_text, texts[field]) if texts and field in texts else None,
+    )
+
+
+def _text(texts: Mapping[int, str], ids: Sequence[int]) -> str:
+    return "".join(texts.get(token, "") for token in ids)
+
+
+def shown_value(field: str, value: object, facts: Facts) -> ShownValue:
+    """Return a value as its kind shows it."""
+    kind = kind_of(value, facts)
+    return ShownValue(
+        field=clean(field, 200),
+        kind=kind.name,
+        lines=tuple(line[:MOST_LETTERS] for line in kind.lines(value, facts)[:MOST_LINES]),
+        marks=tuple(kind.marks(value, facts)),
+        boxes=kind.boxes(value, facts)[:MOST_BOXES],
+    )
+
+
+def shown_sample(
+    sample: Mapping[str, Any],
+    version: "loader.Version | None",
+    texts: Texts | None = None,
+    cut: Mapping[str, str] | None = None,
+) -> tuple[ShownValue, ...]:
+    """Return every field of a sample, in order. texts: of tokens.
+
+    cut: partly decoded field -> length text; lengths are not compared then.
+    """
+    facts = {name: facts_of(sample, name, version, texts) for name in sample}
+    values = [shown_value(name, value, facts[name]) for name, value in sample.items()]
+    if cut:
+        return tuple(
+            replace(item, lines=(cut[name], *item.lines)) if name in cut else item
+            for name, item in zip(sample, values, strict=True)
+        )
+    lengths = {
+        name: (item.kind, _units(item.kind, value), facts[name].rate or 0.0)
+        for item, (name, value) in zip(values, sample.items(), strict=True)
+        if facts[name].rate and item.kind in ("audio", "video")
+    }
+    audio_s = {clean(name, 80): n / rate for name, (kind, n, rate) in lengths.items() if kind == "audio"}
+    for at, name in enumerate(sample):
+        kind, n, rate = lengths.get(name, ("", 0, 0.0))
+        if kind == "video":
+            values[at] = replace(
+                values[at], marks=(*values[at].marks, *length_marks(n / rate, audio_s, 1 / rate))
+            )
+    return tuple(values)
+
+
+def _units(kind: str, value: object) -> int:
+    array = as_array(value)
+    clip = frames_of(array) if array is not None and kind == "video" else array
+    return 0 if clip is None else clip.shape[0 if kind == "video" else -1]

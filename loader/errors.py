@@ -1,61 +1,5 @@
 """Every error penstock raises on purpose, in one tree; built-in bases are in parentheses.
 
-<<<<<<< HEAD
-    PenstockError
-      StoreError:                    what a bucket or disk answered
-        ObjectNotFound:              (FileNotFoundError)   no object at that key
-        AlreadyExists:               (FileExistsError)     a create-only write met another object
-        Changed:                     (RuntimeError)        the object is not the one first read
-        Forbidden:                   (PermissionError)     credentials lack the right
-        Throttled:                   (ConnectionError)     the store asked us to slow down, past our budget
-        Transient:                   (ConnectionError)     the store did not answer, past our budget
-        ForkedStore:                 (RuntimeError)        a forked child used its parent's store
-        InvalidStore:                (ValueError)          URL, option or key that no store accepts
-      Corrupt:                       (ValueError)          bytes that are not what was written
-        CorruptLog:                  the root's log, without which nothing of it is read
-        DecodeFailed:                a decoder refused bytes whose checksum is right
-        TooManyCorrupt:              more samples were substituted than the budget allows
-      InvalidSample:                 (ValueError)          what a writer was handed
-        InvalidKey InvalidField DuplicateKey FieldMismatch FieldTooLarge EmptyVersion
-        NotSupported:                healthy data of a kind that is not taken here
-      RootError:                     the root and its history
-        NotARoot:                    (ValueError)
-        FormatTooNew:                (ValueError)
-        VersionNotFound:             (LookupError)
-        SampleNotFound:              (LookupError)         no live sample has this key
-        FieldNotFound:               (LookupError)
-        TransactionNotFound:         (LookupError)
-        TakedownNotFound:            (LookupError)
-        VersionRetired:              (LookupError)
-        Fenced:                      (RuntimeError)        the transaction was aborted
-        Conflict:                    (RuntimeError)        two changes of one part, or of one ref
-        InvalidName:                 (ValueError)          a dataset, tag or alias name
-        Denied:                      (PermissionError)     a sample that was taken down
-        StageNotPublished:           (RuntimeError)        a stage that failed its check, or never ran
-        CheckpointNotFound:          (LookupError)         no such step of a run
-        RunNotFound:                 (LookupError)         no run of that name left a trail
-        NotRecorded:                 (LookupError)         a fact that the run did not leave
-      InvalidPlan:                   (ValueError)          a plan that cannot be made
-        EmptyView BatchTooLarge
-      PlanMismatch:                  (ValueError)          a state that belongs to another plan
-      CheckpointMismatch:            (ValueError)          a checkpoint that does not fit the state to load into
-      InvalidRuntime:                (ValueError)          rank, world size, workers ...
-        Unpicklable:                 a transform that a worker process cannot receive
-      TransformFailed:               (RuntimeError)        the user's transform raised, or returned nothing
-      WorkerFailed:                  (RuntimeError)        a worker process died, or cannot say what went wrong
-      MissingDependency:             (ImportError)         an optional package is not installed
-      PackageClash:                  (ImportError)         another project's package of the same name is installed too
-      LossyExport:                   (ValueError)          an export into a format that cannot hold all of a version
-      InvalidWeights:                (ValueError)          a model's weights: missing, others than stated, not its own
-      ModelFailed:                   (RuntimeError)        a model that cannot run here, or not to the same bits twice
-      EngineUnreachable:             (ConnectionError)     a cluster's controller gave no answer; its jobs go on
-      InvalidCluster:                (ValueError)          a cluster that is described wrongly, or refuses the job
-      JobFailed:                     (RuntimeError)        blocks of a job on a cluster that never come to an end
-      JobCancelled:                  (RuntimeError)        somebody ended a job on a cluster
-      CodeMismatch:                  (RuntimeError)        a node with another source tree or Python than the job's
-      InvalidSpec:                   (ValueError)          the file of a training run that cannot be started
-      RunTaken:                      (RuntimeError)        a run of that name was started from another file
-=======
     PenstockError:
       StoreError:
         ObjectNotFound:       (FileNotFoundError)
@@ -116,7 +60,6 @@
       CodeMismatch:           (RuntimeError)
       InvalidSpec:            (ValueError)
       RunTaken:               (RuntimeError)
->>>>>>> int
 
 A message names the fault, the given and the accepted value, and the remedy; for stored data also the address
 (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -363,16 +306,12 @@ class JobCancelled(PenstockError, RuntimeError):
 
 
 class CodeMismatch(PenstockError, RuntimeError):
-<<<<<<< HEAD
-    """A node with another source tree or another minor release of Python than the job was submitted with."""
+    """A node has another source tree or minor release of Python than the job's."""
 
 
 class InvalidSpec(PenstockError, ValueError):
-    """The file of a training run that cannot be started; the message names file, key and what is accepted."""
+    """The file of a training run does not describe one; the message names file, key and what is accepted."""
 
 
 class RunTaken(PenstockError, RuntimeError):
-    """A run of that name was started from a file that says something else: choose another name."""
-=======
-    """A node has another source tree or minor release of Python than the job's."""
->>>>>>> int
+    """A run of that name was started from another file: choose another name."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import loader
 
-from .table import Table
-from .verb import Answer, Verb
+from .verb import Answer, Table, Verb
 
 if TYPE_CHECKING:
     from ..train.launch.launcher import Launcher

@@ -78,6 +78,7 @@ class ReadAhead(Generic[U]):
         self._queue: deque[U] = deque()
         self._busy = 0
         self._first: int | None = None  # first step after a start or a seek; None once it is read
+        self._waits = True  # until the second steps begin: see `Prefetch`
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
         # Started after the first batch, which starting dozens of threads would delay.
@@ -92,6 +93,8 @@ class ReadAhead(Generic[U]):
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
                 self._start(steps[0])
+            else:
+                self._waits = False
             first = steps[0] == self._first
             self._begun.update(steps)
             if not first:
@@ -170,7 +173,7 @@ class ReadAhead(Generic[U]):
                     return
 
     def _may_plan(self) -> bool:
-        return self._first is None and not self._stopped
+        return self._first is None and not self._waits and not self._stopped
 
     def _plan_one(self) -> bool:
         with self._lock:

@@ -78,7 +78,7 @@ oracles: $(READY) ## formats beside their own libraries, each in an environment 
 	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_streaming_order.py \
 	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py))
 
-test-long: $(READY) servers ## the tests that take 15 s or more, which CI leaves out (tests/nightly.txt)
+test-long: $(READY) servers ## the tests that take 8 s or more, which CI leaves out (tests/nightly.txt)
 	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)

@@ -1,5 +1,6 @@
 """Columns of Arrow tables as fields and metadata, chosen by type and never by value."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -40,6 +41,11 @@ _DAMAGE = (
 """Errors that 24,000 flipped bits and cuts of Parquet and IPC raised. OSError needs a closer look."""
 
 
+MOST_BYTES = 2**44
+"""Bytes that no value has: a damaged size makes Arrow ask for more."""
+_ASKED = re.compile(r"size (\d+) failed")
+
+
 @contextmanager
 def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "") -> Iterator[None]:
     """Raise Arrow's errors with the name of what is read. damaged: words behind the name. hint: what to do.
@@ -57,6 +63,8 @@ def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "
             f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
         ) from error
     except MemoryError as error:
+        if (asked := _ASKED.search(str(error))) and int(asked[1]) > MOST_BYTES:
+            raise Corrupt(f"{name} {damaged}: it states a size of {int(asked[1]):,} bytes{hint}") from error
         raise MemoryError(f"{name}: there is no memory to read it: {error}") from error
     except _DAMAGE as error:
         raise Corrupt(f"{name} {damaged}: {error}{hint}") from error

@@ -297,7 +297,7 @@ def test_an_archive_that_grows_brings_new_samples_and_changed_ones_take_their_pl
     assert record is not None
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
     went = (
-        f"{root.open('demo@latest').name} has {two!r} no more, whose place it takes: sample 'five' of '0.tar'"
+        f"{root.open('demo@latest').name} no longer has {two!r}, which it replaces: sample 'five' of '0.tar'"
     )
     assert clash(root, record, parts) == ("" if keep == "copy" else went)
 

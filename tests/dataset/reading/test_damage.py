@@ -116,7 +116,7 @@ def test_a_truncated_shard(made, reader):
     assert any(key in said for key in cut)
     assert place.path in said
     problems = by_verify(made)
-    assert "bytes, the manifest says" in problems[0].what
+    assert "bytes, the manifest states" in problems[0].what
     assert all(name in problems[1].address for name in names)
     assert "this field is cut off, as all after it" in problems[1].what
     assert len(problems) == 3

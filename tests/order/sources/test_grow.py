@@ -241,7 +241,7 @@ def test_json_hash_and_what_is_said(versions, reopened):
     with pytest.raises(PlanMismatch, match="grown differs"):
         reopened(made, wrong)
     for broken in ({}, [5], [{"step": 3, "source": "b", "position": 15}], [{"step": "3"}]):
-        with pytest.raises(InvalidPlan, match="grown"):
+        with pytest.raises(InvalidPlan, match="grow"):
             reopened(made, {**made.to_json(), "grown": broken})
 
 

@@ -72,7 +72,7 @@ def test_numbers_of_a_split_are_behind_its_folder(tmp_path):
         (("--python", "/nowhere/python"), "--python /nowhere/python: .*name an interpreter"),
         (("--ranks", "0"), "--ranks 0: a number above 0 is needed"),
         (("--option", "epoch_size"), "--option 'epoch_size': NAME=VALUE is needed"),
-        (("--state", "index.json"), "--state .* is no state of a StreamingDataset, which has epoch"),
+        (("--state", "index.json"), "--state .* is not a state of a StreamingDataset; needed: epoch"),
     ],
 )
 def test_bad_options_are_named(root, tmp_path, cli, options, words, monkeypatch):

@@ -66,6 +66,8 @@ def fields_of(version):
         (OSError("thrift"), Corrupt),
         (EOFError("x"), Corrupt),
         (pa.ArrowNotImplementedError("x"), NotSupported),
+        (pa.ArrowMemoryError("malloc of size 281474976710720 failed"), Corrupt),
+        (pa.ArrowMemoryError("malloc of size 68719476736 failed"), MemoryError),
         (pa.ArrowMemoryError("x"), MemoryError),
         (MemoryError("x"), MemoryError),
         (OSError(errno.ENOSPC, "x"), OSError),

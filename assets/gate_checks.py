@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "2"
-"""Version of the code of the audit (`assets.release.audit`) and of this module."""
+"""Version of the code of the audit (`assets.release.gate_run`) and of this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 

@@ -28,7 +28,7 @@ from ..pages.report import Metadata, exclusions_metadata, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, request_recut, require_published
-from .audit import Audit, audit_batch, overtaken
+from .gate_run import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
 from .version_page import card_metadata, published_in, version_links
 

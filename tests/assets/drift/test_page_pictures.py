@@ -20,7 +20,7 @@ from assets.gate_checks import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.release.audit import audit_batch
+from assets.release.gate_run import audit_batch
 from assets.release.version_asset import audit_waiting, publish_batches
 from assets.samples.assembly import candidate
 from assets.samples.samples_asset import samples_stage
@@ -181,7 +181,7 @@ def test_pictures_of_before_are_of_the_same_dataset(
         asked.append(baseline.version.dataset)
         return []
 
-    monkeypatch.setattr("assets.release.audit.before_of", told)
+    monkeypatch.setattr("assets.release.gate_run.before_of", told)
     with root.write("other") as out:
         out.add("e/1", {"x.txt": b"x"}, source={"raw_sha256": "0" * 64})
     audit_waiting(root, "demo", "r", Gate(suite=(), baseline="other@1"))

@@ -24,7 +24,7 @@ from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import clash, units_stage
-from assets.release.audit import audit_batch
+from assets.release.gate_run import audit_batch
 from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature

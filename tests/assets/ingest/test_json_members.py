@@ -14,7 +14,7 @@ from assets.gate_checks import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import clash, units_stage
-from assets.release.audit import audit_batch
+from assets.release.gate_run import audit_batch
 from assets.sources import Source
 from assets.spec import DatasetSpec
 from loader.dataset.columnar.json_members import JsonMembers

@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from assets.gate_checks import GATE
-from assets.release.audit import Audit
+from assets.release.gate_run import Audit
 from assets.release.version_asset import NOTED_AT_ONCE, _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.versions.version import open_record

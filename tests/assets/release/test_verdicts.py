@@ -152,7 +152,7 @@ def test_a_release_that_is_killed_while_it_stops_a_batch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("assets.release.audit.append_record", killed)
+        patched.setattr("assets.release.gate_run.append_record", killed)
         with pytest.raises(KeyboardInterrupt):
             publish_batches(root, "demo", "r", gate)
     assert root.state.txns[samples_of(root, batch).body["txn"]].status == "aborted"

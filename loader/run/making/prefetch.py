@@ -150,6 +150,8 @@ class Prefetch:
         alone, self._waits = self._waits, False
         if is_seek:
             self._get_ready(step, step + 1 if alone else end)
+        if alone:  # the second batch is the first of a stretch: larger ones begin once reads ahead do
+            self._each_bytes, self._stride = None, Stride()
         batch = self._ready.popleft()
         if is_seek and not alone:
             self._fill(step + len(self._ready) + 1, end)

@@ -10,9 +10,7 @@ from typing import Any
 from loader.errors import InvalidName, InvalidSpec
 from loader.run.trail.trail import check_run_name
 
-_NODES = re.compile(r"([1-9][0-9]*)(?:-([1-9][0-9]*))?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,49 +21,20 @@ class RunSpec:
     """Name, found again when the file is submitted twice."""
     command: tuple[str, ...]
     """Words of the command of one rank, such as ("python", "train.py")."""
-    nodes: str = "1"
-    """Number of nodes, or the fewest and the most: "6-8"."""
     ranks_per_node: int = 1
     """Processes per node: one per GPU."""
-    gpus_per_node: int = 0
-    """GPUs per node; 0: none are asked for."""
-    cpus_per_rank: int = 1
-    """Processors of a rank."""
-    memory: str = ""
-    """Memory of a node, such as "256GiB"; "": as the queue gives."""
-    priority: str = ""
-    """Name in the cluster's table `priorities`; "": the cluster's default."""
-    walltime_s: int = 0
-    """Seconds after which the cluster stops an attempt; 0: the queue's limit."""
     grace_s: int = 30
     """Seconds that the run needs to stop: two steps and a checkpoint."""
     checkpoints: str = ""
     """Root of the checkpoints; "": the record's."""
     record: str = ""
     """Root that holds `trainings/<run>/` and the trail."""
-    trackers: tuple[str, ...] = ()
-    """Trackers that get the run's metrics: names in `TRACKERS`."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the ranks. No secrets: the file is stored in the record."""
 
-    @property
-    def least_nodes(self) -> int:
-        """Fewest nodes of an attempt."""
-        return int(self.nodes.partition("-")[0])
-
-    @property
-    def most_nodes(self) -> int:
-        """Most nodes of an attempt."""
-        return int(self.nodes.rpartition("-")[2])
-
     def to_json(self) -> dict[str, Any]:
         """Return the facts as the record stores them."""
-        return {
-            **asdict(self),
-            "command": list(self.command),
-            "trackers": list(self.trackers),
-            "env": dict(self.env),
-        }
+        return {**asdict(self), "command": list(self.command), "env": dict(self.env)}
 
 
 def read_spec(path: str | Path) -> RunSpec:
@@ -92,17 +61,10 @@ def spec_of(values: Mapping[str, Any], where: str) -> RunSpec:
         check_run_name(spec.run)
     except InvalidName as error:
         raise InvalidSpec(f"{where}: {error}") from error
-    nodes = _NODES.fullmatch(spec.nodes)
-    if nodes is None or spec.least_nodes > spec.most_nodes:
-        raise InvalidSpec(
-            f'{where}: nodes = {spec.nodes!r}; accepted: a number, or the fewest and the most: "6-8"'
-        )
-    if unknown := [name for name in spec.trackers if name not in TRACKERS]:
-        raise InvalidSpec(f"{where}: trackers = {unknown}; accepted: {', '.join(TRACKERS)}")
     return spec
 
 
-_LEAST = {"ranks_per_node": 1, "cpus_per_rank": 1, "grace_s": 1, "gpus_per_node": 0, "walltime_s": 0}
+_LEAST = {"ranks_per_node": 1, "grace_s": 1}
 
 
 def _checked(where: str, name: str, value: Any) -> Any:
@@ -115,7 +77,7 @@ def _checked(where: str, name: str, value: Any) -> Any:
         if type(value) is not int or value < _LEAST[name]:
             raise wrong(f"a whole number, {_LEAST[name]} or more")
         return value
-    if name in ("command", "trackers"):
+    if name == "command":
         if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
             raise wrong("a list of texts")
         return tuple(value)
@@ -125,8 +87,6 @@ def _checked(where: str, name: str, value: Any) -> Any:
         ):
             raise wrong("a table of NAME = text")
         return value
-    if name == "nodes" and type(value) is int:
-        return str(value)
     if not isinstance(value, str):
         raise wrong("a text")
     return value

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from loader.errors import EngineUnreachable, InvalidSpec
+from loader.errors import EngineUnreachable
 
 from ..run_spec import RunSpec
 from . import local_loop
@@ -45,10 +45,6 @@ class LocalRanks:
 
     def submit(self, spec: RunSpec) -> str:
         """See `Launcher.submit`."""
-        if spec.least_nodes > 1:
-            raise InvalidSpec(
-                f"{spec.run}: nodes = {spec.nodes!r}, and this machine is one; name a cluster's file"
-            )
         self._check_folder()
         log = self._path(spec.run, "log")
         with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:

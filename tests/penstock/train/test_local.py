@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict, InvalidSpec, RunTaken
+from loader.errors import Conflict, RunTaken
 from penstock.checkpoints import Checkpoints
 from penstock.train.launch.failures import Failures
 from penstock.train.launch.local_ranks import LocalRanks
@@ -89,11 +89,6 @@ def test_run_that_fails_twice_alike_ends(
     log = launcher.logs("big-7", 0)
     assert "begins again in 10 s" in log
     assert "failed twice at one step with the same last line" in log
-
-
-def test_several_nodes_need_a_cluster(root: str, launcher: LocalRanks) -> None:
-    with pytest.raises(InvalidSpec, match="name a cluster's file"):
-        submit(spec(root, nodes="2"), launcher)
 
 
 def test_failures_wait_longer_until_a_step_is_made() -> None:

@@ -1,8 +1,8 @@
 """Let all ranks leave after the same step.
 
-One all-reduce per step carries what each rank was told. It begins after step n and is read after step n + 1, so no rank
-waits for it: 0.3 ms with four ranks of gloo on a busy machine, against 4 to 6 ms where it is read at once. It uses the
-default process group; a further group of gloo would connect every rank to every other.
+One all-reduce per step carries each rank's stop request. It begins after step n and is read after step n + 1, so no
+rank waits for it: 0.3 ms with four gloo ranks on a busy machine, against 4 to 6 ms if it is read at once. It uses the
+default process group; another gloo group would connect every rank to every other.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any
 class Agreement:
     """The greatest values that any rank gave, one call behind. Every rank calls it as often as the others.
 
-    device: the default group's device, "cpu" for gloo; None for a process alone, whose values come back at once.
+    device: the default group's device, "cpu" for gloo; None for a single process, whose values come back at once.
     """
 
     def __init__(self, device: Any | None) -> None:

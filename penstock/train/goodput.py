@@ -1,7 +1,7 @@
 """Where the node-seconds of a run went: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
 
 A start's time runs from its allocation to its end, as the scheduler's accounting has them. Events of the first rank cut
-it into stretches; the share of a stretch of steps that ranks waited for data comes from the windows. What no event
+it into stretches; the share of a stretch of steps that ranks waited for data comes from the windows. Time that no event
 explains is unknown. The parts of a start sum to its time by construction.
 """
 
@@ -99,21 +99,23 @@ def goodput(
     }
     results, done = list[AttemptGoodput](), 0
     for place, allocation in enumerate(allocations):
-        mine = own[allocation.attempt]
-        end = max((event.step for event in mine), default=0)
+        own_events = own[allocation.attempt]
+        end = max((event.step for event in own_events), default=0)
         later = [_first_step(own[following.attempt]) for following in allocations[place + 1 :]]
         next_begin = next((step for step in later if step is not None), end)
-        first = next((event for event in mine if event.name == "first_batch"), None)
+        first = next((event for event in own_events if event.name == "first_batch"), None)
         results.append(
             AttemptGoodput(
                 attempt=allocation.attempt,
                 nodes=allocation.nodes,
-                parts=_parts(allocation, _stretches(mine), done, (waits or {}).get(allocation.attempt, 0.0)),
-                first_step=_first_step(mine) or 0,
+                parts=_parts(
+                    allocation, _stretches(own_events), done, (waits or {}).get(allocation.attempt, 0.0)
+                ),
+                first_step=_first_step(own_events) or 0,
                 end_step=end,
                 lost_steps=max(0, end - next_begin),
                 seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
-                end=mine[-1].name if mine else "",
+                end=own_events[-1].name if own_events else "",
             )
         )
         done = max(done, end)

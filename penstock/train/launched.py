@@ -39,7 +39,7 @@ class Launched:
     grace_s: float
     """Seconds from the signal to stop until the processes are killed."""
     stopped_file: Path | None
-    """File that tells the launcher of this node: begin the run again. torchrun loses the exit code."""
+    """File that asks the node's launcher to start the run again: torchrun loses the exit code."""
     launcher: str
     """Job of the scheduler, such as "slurm 8123"."""
     node: str
@@ -58,7 +58,7 @@ class Launched:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "Launched":
-        """Return what torchrun, Slurm, Open MPI, MPICH or `penstock train` say; one process alone without them.
+        """Return what torchrun, Slurm, Open MPI, MPICH or `penstock train` say; one process if there is none.
 
         Raises: InvalidRuntime for a variable that is no number.
         """

@@ -142,7 +142,7 @@ class Run:
     def trail(self, **options: Any) -> "loader.Trail | None":
         """Return where this rank keeps its trail, for `Loader(plan, trail=...)`; None without a record, or a need.
 
-        options: those of `loader.Trail`; without `ranks` only the first rank keeps one.
+        options: options of `loader.Trail`; without `ranks` only the first rank keeps one.
         """
         ranks = options.get("ranks", "first")
         kept = ranks == "all" or (self.world.rank == 0 if ranks == "first" else self.world.rank in ranks)
@@ -162,8 +162,8 @@ class Run:
     def _exchange(self) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
         if self._stopped is Stop.NO:
-            (told,) = self._agreement.exchange([self._requests.stop])
-            self._stopped = Stop(told)
+            (agreed,) = self._agreement.exchange([self._requests.stop])
+            self._stopped = Stop(agreed)
         return self._stopped
 
     def steps(

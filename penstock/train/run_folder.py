@@ -44,7 +44,7 @@ class Event:
     step: int
     """Steps done by then."""
     facts: Mapping[str, Any]
-    """What else was written."""
+    """Further facts, such as `took_us`."""
 
 
 class RunFolder:
@@ -121,7 +121,7 @@ class RunFolder:
 
     def events(self) -> list[Event]:
         """Return all events, in order. Raises: Corrupt."""
-        found = []
+        records = []
         for info in self.store.list(self.key("events/")):
             if match := _EVENT.fullmatch(info.key.rpartition("/")[2]):
                 where = f"{self.store.url}/{info.key}"
@@ -138,8 +138,8 @@ class RunFolder:
                     )
                 except (KeyError, TypeError, ValueError) as error:
                     raise Corrupt(f"{where} lacks event, at_us or step") from error
-                found.append(event)
-        return sorted(found, key=lambda event: (event.attempt, event.number))
+                records.append(event)
+        return sorted(records, key=lambda event: (event.attempt, event.number))
 
     def ask_to_stop(self, by: str) -> None:
         """Ask the run to save and end."""
@@ -165,8 +165,8 @@ class RunFolder:
 
 def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
-    found = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
-    return sorted(found)
+    records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
+    return sorted(records)
 
 
 def _object(data: bytes, where: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class StopRequests:
         self._watching: threading.Thread | None = None
 
     def listen(self) -> None:
-        """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning says so."""
+        """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
         if threading.current_thread() is not threading.main_thread():
             _log.warning(
                 "Run.joined() outside of the main thread hears no signals: call it in the main thread"
@@ -48,16 +48,16 @@ class StopRequests:
     def watch(self, folder: RunFolder) -> None:
         """Look for a person's request from now on, in a thread."""
 
-        def look() -> None:
+        def poll() -> None:
             while not self._end.wait(LOOK_S):
                 try:
                     if folder.is_to_stop():
                         self.stop = Stop.DONE
                         return
                 except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
-                    _log.warning("could not look for %s/%s: %s", folder.store.url, folder.stop_key, error)
+                    _log.warning("could not poll for %s/%s: %s", folder.store.url, folder.stop_key, error)
 
-        self._watching = threading.Thread(target=look, name="penstock-stop", daemon=True)
+        self._watching = threading.Thread(target=poll, name="penstock-stop", daemon=True)
         self._watching.start()
 
     def close(self) -> None:

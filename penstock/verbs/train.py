@@ -72,11 +72,11 @@ def ls(arguments: Namespace) -> Answer:
     from ..train.submitting import summaries
 
     root = loader.Root(arguments.root)
-    found = summaries(root, _launcher(root.url))
-    rows = [(one.run, one.status.state, str(one.step), str(one.attempts), _newest(one)) for one in found]
+    listed = summaries(root, _launcher(root.url))
+    rows = [(one.run, one.status.state, str(one.step), str(one.attempts), _newest(one)) for one in listed]
     header = ("run", "state", "step", "attempts", "newest event")
     table = Table(form=FORM, header=header, rows=rows, titled=False)
-    return [one.to_json() for one in found], [table] if rows else "no runs", 0
+    return [one.to_json() for one in listed], [table] if rows else "no runs", 0
 
 
 def _newest(run: "RunSummary") -> str:

@@ -1,4 +1,4 @@
-"""The interface of launchers: a launcher begins a run's attempts, and says how it stands.
+"""The interface of launchers: a launcher starts a run's attempts, and returns its status.
 
 A run's name is its handle. A launcher is one file here, and one line of `LAUNCHERS` in `submitting.py`.
 """

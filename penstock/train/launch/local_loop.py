@@ -1,6 +1,6 @@
 """Begin a run on this machine, again and again, until it ends: the process behind `penstock train submit`.
 
-Standard input: the run's file as JSON. What it and the ranks write goes to the log that it inherits.
+Standard input: the run's file as JSON. The output of this process and of the ranks goes to the inherited log.
 """
 
 import json
@@ -55,7 +55,7 @@ def _note(log: str, what: str) -> None:
 
 
 def _step(folder: RunFolder) -> int:
-    """Return the steps done when the newest start ended, as far as its record tells."""
+    """Return the steps done when the newest start ended, according to its record."""
     try:
         events = folder.events()
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training

@@ -99,13 +99,13 @@ class LocalRanks:
             lines = Path(f"{self._path(run, 'log')}{local_loop.SPANS}").read_text().splitlines()
         except FileNotFoundError:
             return []
-        found: list[Span] = []
+        results: list[Span] = []
         for times in map(json.loads, lines):
             if "begun_us" in times:
-                found.append(Span(begun_us=times["begun_us"], ended_us=None))
-            elif found:
-                found[-1] = replace(found[-1], ended_us=times["ended_us"])
-        return found
+                results.append(Span(begun_us=times["begun_us"], ended_us=None))
+            elif results:
+                results[-1] = replace(results[-1], ended_us=times["ended_us"])
+        return results
 
     def logs(self, run: str, rank: int) -> str:
         """See `Launcher.logs`; all ranks write to one file."""
@@ -154,7 +154,7 @@ def _descendants(pid: int) -> list[int]:
         if entry.name.isdigit():
             with suppress(OSError):
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for parent in found:
-        found += [child for child, of in parents.items() if of == parent]
-    return found
+    results = [pid]
+    for parent in results:
+        results += [child for child, of in parents.items() if of == parent]
+    return results

@@ -1,4 +1,4 @@
-"""Alarms of a dataset, computed from the root. An alarm is sent when it begins, daily, and when it ends.
+"""Compute a dataset's alarms from the root. Each is sent when it starts, daily while it lasts, and when it ends.
 
 docs/operations.md explains each name under a heading.
 """
@@ -22,9 +22,9 @@ class Alarm:
     """A lasting problem."""
 
     alert: Alert
-    """Its alert."""
+    """Message to send while the problem lasts."""
     subject: str = ""
-    """Batch, or ""."""
+    """Key of the batch, or ""."""
 
     @property
     def key(self) -> str:
@@ -34,7 +34,7 @@ class Alarm:
 def alarms(
     dataset: str, batches: Sequence[IngestBatch], published_s: float | None, limits: Limits, now_s: float
 ) -> list[Alarm]:
-    """Return the alarms of a dataset now. published_s: Unix time of its newest version."""
+    """Return the dataset's current alarms. published_s: Unix time of its newest version, None before the first."""
     raised = [
         _alarm(
             dataset, "batch-stopped", "error", f"batch {batch.key} was stopped", batch.stopped_by, batch.key
@@ -65,7 +65,7 @@ def alarms(
 def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
     """Return (alerts to send, state for the next call).
 
-    state: text of the previous call, "" at first; unreadable text counts as "".
+    state: as the previous call returned it; "" on the first call. Unreadable text counts as "".
     """
     at_s = time.time() if now_s is None else now_s
     before = _sent_before(state)

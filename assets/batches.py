@@ -1,4 +1,4 @@
-"""States of a dataset's batches, and outcomes of their objects, computed from the root.
+"""States of a dataset's batches and outcomes of their objects, computed from the root.
 
 An update costs listings of manifests and stages, one request for the log, and a GET per new record.
 """
@@ -20,13 +20,13 @@ from .tables import read_table
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
 STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
-"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: for a release.
+"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: waits for a release.
 published: in a version. nothing_new: no new sample.
 """
 
 _STAGES = (RAW_OBJECTS, MEDIA, UNITS, SAMPLES, AUDIT)
 Refused = tuple[str, str]
-"""(outcome, code): ("rejected", "truncated")."""
+"""(outcome, code), such as ("rejected", "truncated")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class IngestBatch:
     key: str
     """Batch key."""
     standing: Standing
-    """State."""
+    """One of `STANDINGS`."""
     objects: int
     """Discovered objects."""
     nbytes: int
@@ -46,15 +46,15 @@ class IngestBatch:
     refused: Mapping[Refused, int] = field(default_factory=dict)
     """(outcome, code) -> objects without a sample."""
     landed_at_us: int = 0
-    """Time of its landing; 0 before."""
+    """When its raw objects were recorded, microseconds since 1970; 0 before."""
     samples_at_us: int = 0
-    """Time of its samples; 0 before."""
+    """When its samples were recorded, microseconds since 1970; 0 before."""
     stopped_by: str = ""
-    """Stage and reason; "" for none."""
+    """Stage and reason, if stopped; else ""."""
 
 
 class IngestBatches:
-    """The batches of one dataset, updated at each call."""
+    """The batches of one dataset. Each call reads only new records."""
 
     def __init__(self, dataset: str) -> None:
         self.dataset = dataset
@@ -98,7 +98,7 @@ class IngestBatches:
             return Counter(
                 {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
             )
-        refusals: dict[str, Refused] = {}  # both have copies of what units refuses
+        refusals: dict[str, Refused] = {}  # by object: both tables list duplicates of what units refuses
         for stage in (MEDIA, UNITS):
             if record := records.get(stage):
                 refusals |= self._of_table(store, record)
@@ -132,5 +132,5 @@ def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standin
 
 
 def backlog(batches: Sequence[IngestBatch]) -> list[IngestBatch]:
-    """Return the batches that are not trainable yet, and need no person."""
+    """Return the batches that are not in a version yet and need no human action."""
     return [batch for batch in batches if batch.standing in ("waiting", "in_progress", "ready")]

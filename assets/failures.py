@@ -1,4 +1,4 @@
-"""Message of a failed step."""
+"""Error message of a failed step."""
 
 import dagster as dg
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "2"
-"""Version of the code of the audit (`assets.release.gate_run`) and of this module."""
+"""Version of the audit's code: `assets.release.gate_run` and this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 
 TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
-"""(samples table that a batch would add, the newest version's or None before the first) -> result."""
+"""(samples table that a batch would add, newest version's samples table or None before the first) -> result."""
 
 SUITE = (
     Expectation(kind="row_count", low=1),
@@ -34,7 +34,7 @@ SUITE = (
     Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text", "other")),
     Expectation(kind="not_null", column="kind"),
 )
-"""Expectations of every dataset: unique keys, and the provenance to raw object, licence and run."""
+"""Expectations for every dataset: unique keys, and provenance down to raw object, licence and run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,17 @@ class Gate:
     """
 
     suite: tuple[Expectation, ...] = SUITE
-    """Expectations of the rows."""
+    """Expectations on the rows."""
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
-    """Name -> check, shown in Dagster under its name."""
+    """Name -> custom check. Dagster shows the check under this name."""
     thresholds: Thresholds | None = DEFAULTS
-    """Allowed differences from the baseline (`assets.drift`); None compares with nothing."""
+    """Allowed differences from the baseline (`assets.drift`); None disables the comparison."""
     baseline: str = ""
     """Ref of the version to compare with; "" for the dataset's newest."""
     protected: tuple[str, ...] = ()
-    """Refs of versions, of any dataset of the root, whose samples must not appear."""
+    """Refs of versions, in any dataset of the root, whose samples must not appear."""
     version: str = "1"
-    """Version of the code in `checks`; change it with their behaviour."""
+    """Version of the code in `checks`. Change it whenever a check's behaviour changes."""
 
     def __post_init__(self) -> None:
         if reserved := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):
@@ -65,11 +65,11 @@ class Gate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all checks, the suite first."""
+        """Names of all checks, with the suite first."""
         return (EXPECTATIONS, *(CHECK_NAMES if self.thresholds else ()), *self.checks)
 
     def text_of(self, name: str) -> str:
-        """Return one sentence on what the check compares."""
+        """Return a one-sentence description of the check."""
         if name == EXPECTATIONS:
             rules = ", ".join(f"{one.kind} {one.column}".strip() for one in self.suite) or "none"
             return f"Compares each sample's row with the dataset's expectations: {rules}."

@@ -1,7 +1,7 @@
-"""Raw objects of several files, each read as one object: its files one after the other.
+"""Raw objects that consist of several files, each read as one object: the concatenation of its files.
 
-Size, change token and SHA-256 cover all files, so a replaced file makes another object. The key is the first file's;
-the format's metadata name the others (`names_in`).
+Size, change token and SHA-256 cover all files, so replacing a file makes a new object. The key is the first file's; the
+format's metadata name the others (`names_in`).
 """
 
 import logging
@@ -25,32 +25,32 @@ _log = logging.getLogger(__name__)
 
 
 def raw_objects_in(place: Store, source: "Source") -> Store:
-    """Return the store as raw objects of the source: itself, unless they have several files."""
+    """Return a store of the source's raw objects: `place` itself unless each object has several files."""
     if source.format not in JOINED:
         return place
     return cast(Store, JoinedObjects(place, source.format, source.choices))
 
 
 class _Listed(NamedTuple):
-    """A listing of the files."""
+    """One listing of the files."""
 
     infos: Sequence[ObjectInfo]
     """All files."""
     files: Mapping[str, Sequence[ObjectInfo]]
-    """Key of an object -> its files, its own first."""
+    """Key of an object -> its files, starting with the one of that key."""
     waiting: Mapping[str, str]
-    """Key of an incomplete object -> a missing file."""
+    """Key of an incomplete object -> one of its missing files."""
 
 
 class JoinedObjects:
     """Store of raw objects with several files. Thread-safe.
 
-    A listing always lists the whole source, and reads metadata that this process has not read yet. Other reads use the
-    newest listing.
+    A listing always covers the whole source, and reads any metadata that this process has not read yet. Other methods
+    use the newest listing.
     """
 
     def __init__(self, place: Store, format: str, options: "Options") -> None:
-        """Open the store over the files. options: the source's choices."""
+        """Open the store over the files in `place`. options: the source's reader options."""
         self.place = place
         self._format, self._options = format, options
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class JoinedObjects:
         return tuple(getattr(self.place, "variables", ()))
 
     def readable(self) -> "Readable":
-        """Return the reader of the listed objects. Reads metadata. Raises: InvalidStore; StoreError."""
+        """Return a reader for the listed objects. Reads metadata. Raises: InvalidStore; StoreError."""
         from penstock.formats import joining_importer
 
         listed = self._newest_listing()
@@ -82,13 +82,13 @@ class JoinedObjects:
             return self._readable
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield complete objects as `Store.list`. Raises: InvalidStore for unreadable metadata; StoreError."""
+        """Yield complete objects, like `Store.list`. Raises: InvalidStore for unreadable metadata; StoreError."""
         return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`, always the whole source."""
+        """List like `loader.storage.store.list_place`, but always the whole source."""
         from penstock.formats.importing.importer import joined
 
         files = list_place(self.place, refuse=refuse, outside=outside)
@@ -108,21 +108,21 @@ class JoinedObjects:
     list_from = list
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and change token of an object's files as they are now. Raises: ObjectNotFound."""
+        """Return the current size and change token of an object's files. Raises: ObjectNotFound."""
         from penstock.formats.importing.importer import joined
 
         return joined(self._heads(key))
 
     def written_last(self, key: str) -> str:
-        """Return the key of the object's newest file. Raises: ObjectNotFound."""
+        """Return the key of the object's most recently written file. Raises: ObjectNotFound."""
         return max(self._heads(key), key=lambda info: info.modified_us or 0).key
 
     def files(self, key: str) -> tuple[str, ...]:
-        """Return the keys of the object's further files, as listed."""
+        """Return the keys of the object's other files, from the newest listing."""
         return tuple(one.key for one in self._files(key)[1:])
 
     def get(self, key: str) -> Blob:
-        """Return a file. Raises: ObjectNotFound."""
+        """Return the bytes of one file. Raises: ObjectNotFound."""
         return self.place.get(key)
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
@@ -150,14 +150,12 @@ class JoinedObjects:
         self.place.close()
 
     def _files(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the object's files as listed; none for another key. Raises: ObjectNotFound for a missing file."""
         listed = self._newest_listing()
         if file := listed.waiting.get(key):
             raise ObjectNotFound(f"{self.url}/{key} is incomplete: {file} is missing")
         return listed.files.get(key, ())
 
     def _heads(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the object's files as they are now. Raises: ObjectNotFound."""
         return [self.place.head(name) for name in (key, *self.files(key))]
 
     def _newest_listing(self) -> _Listed:

@@ -1,6 +1,6 @@
 """Prometheus metrics of the pipeline, computed from the root by `python -m dagster_project.metrics`.
 
-All are gauges. No run reports anything, so a crashed one is not missing.
+All are gauges. Runs report nothing themselves, so a crashed run leaves no gap.
 """
 
 import time
@@ -38,13 +38,14 @@ _GAUGES = {
     ),
     "up": ("Whether the last reading of the dataset succeeded.", ("dataset",)),
 }
-"""Name -> help and labels."""
+"""Metric name -> help text and label names."""
 
 
 class PipelineCollector(Collector):
-    """Reads the root on each scrape, one scrape at a time.
+    """Collector that reads the root on each scrape, one scrape at a time.
 
-    A dataset that fails has only `up` = 0: old numbers would look new. on_error: called with the dataset and the error.
+    A dataset that fails exports only `up` = 0, because old numbers would look current. on_error: called with the
+    dataset and its error.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class PipelineCollector(Collector):
         self._lock = Lock()
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metrics without numbers, without reading the store."""
+        """Return the metrics without values. Does not read the store."""
         return list(_families().values())
 
     def collect(self) -> Iterator[Metric]:
@@ -86,7 +87,7 @@ class PipelineCollector(Collector):
                     families["arrival_to_version_seconds"].add_metric([dataset, quantile], value)
 
     def _newest(self, dataset: str) -> tuple[int, int, int, Lag | None] | None:
-        """Return (number, samples, published at, lag) of the newest version. Cached."""
+        # The columns are number, samples, publication time and lag.
         record = self._root.state.newest(dataset)
         if record is None:
             return None

@@ -1,8 +1,8 @@
-"""Formats of raw objects whose samples are ingested without cuts.
+"""Formats of raw objects whose samples are ingested unchanged.
 
-A walked format (`penstock.formats.REGISTERED`) has its samples as spans of an object; an importer of `penstock.formats`
-makes the samples of a read format. Samples are deduplicated, split and taken down by their raw object's SHA-256. Only a
-source with a format imports the registries.
+In a walked format (`penstock.formats.REGISTERED`), samples are byte ranges of an object. In a read format, an importer
+from `penstock.formats` produces the samples. Samples are deduplicated, split and taken down by their raw object's
+SHA-256. Only a source with a format imports the registries.
 """
 
 import re
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
 
 JOINED = frozenset({"lance", "lerobot", "rosbag"})
-"""Formats whose raw objects have several files (`joined_objects`)."""
+"""Formats whose raw objects consist of several files (`joined_objects`)."""
 KEYED_BY_PLACE = frozenset({"lance"})
-"""Formats whose key column is unique in a whole source: rows move between its objects."""
+"""Formats whose keys are unique in a whole source, since rows move between its objects."""
 
 
 def walked_formats() -> list[str]:
@@ -34,7 +34,7 @@ def read_formats() -> list[str]:
 
 
 def companions(format: str) -> re.Pattern[str] | None:
-    """Return the pattern of objects that describe others and hold no samples; None for none."""
+    """Return a pattern for objects that describe others and hold no samples; None if the format has none."""
     if not format:
         return None
     from penstock.formats import FORMATS
@@ -44,7 +44,7 @@ def companions(format: str) -> re.Pattern[str] | None:
 
 
 def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
-    """Return two functions of a key: the table format whose log has it, or ""; and whether it is another tool's."""
+    """Return functions of a key: which table format's log has it ("" for none); whether it is another tool's file."""
     if not format:
         return lambda key: "", lambda key: False
     from penstock.formats.registration.selection import is_no_table_file, table_log
@@ -53,7 +53,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
 
 
 def check_format(whose: str, format: str, in_place: bool, options: "Options") -> None:
-    """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: the source."""
+    """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: name of the source."""
     from penstock.formats import importer_named
     from penstock.formats.importing.importer import check_options
 

@@ -1,4 +1,4 @@
-"""Sources of a dataset's raw objects: locations, selection, and batch sizes.
+"""Sources of a dataset's raw objects: locations, selection and batch sizes.
 
     DatasetSpec(..., sources=(
         Source(prefix="photos/", exclude=("*.tmp", "/photos/test/**")),            # of the landing resource
@@ -6,8 +6,8 @@
                options={"key": dg.EnvVar("PARTNER_KEY"), "secret": dg.EnvVar("PARTNER_SECRET")}),
     ))
 
-Patterns are .gitignore's (through pathspec), against keys. Without a '/' they match files in any folder. `**` spans
-folders, a leading '/' anchors to the source, `!` negates, and case counts (`*.[jJ][pP][gG]`).
+Patterns follow .gitignore (through pathspec) and match keys. A pattern without a '/' matches files in any folder. `**`
+spans folders, a leading '/' anchors to the source, `!` negates, and case counts (`*.[jJ][pP][gG]`).
 """
 
 import math
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
 
 ORIGINS = "_origins.json"
-"""Beside the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
+"""File next to the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
-"""Object -> why it is not selected, "" if it is."""
+"""Object -> reason for skipping it; "" if it is selected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Largest size of a batch, and how long its objects wait until it is full. Raises: ValueError."""
+    """Largest size of a batch, and how long objects wait for it to fill. Raises: ValueError."""
 
     max_objects: int = 4096
-    """Objects."""
+    """Most objects per batch."""
     max_bytes: int = 64 * 2**30
-    """Bytes. A larger object is a batch of its own."""
+    """Most bytes per batch. A larger object is a batch of its own."""
     max_wait_s: float = 3600.0
-    """Age of the oldest object, in seconds by the store's clock, at which a smaller batch is made. 0 makes it at once.
-    At an hour, a slow source makes at most 8,760 batches a year; versions are fewer."""
+    """Age of the oldest object, in seconds by the store's clock, at which an incomplete batch is made. 0 makes it at
+    once. At one hour, a slow source makes at most 8,760 batches a year, and fewer versions."""
     max_batches: int | None = None
-    """About the most batches per call; None for no limit."""
+    """Approximate limit of batches per call; None for no limit."""
 
     def __post_init__(self) -> None:
         counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
@@ -60,15 +60,15 @@ DEFAULT_LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Notices of new objects: files of JSON lines, or a queue. See `arrivals`."""
+    """Notices of new objects: JSON-lines files, or a queue. See `arrivals.feeds`."""
 
     url: str
     """Folder or URL of notice files, or `sqs://<region>/<name>`; `sqs://<name>` uses the environment's region."""
     prefix: str = ""
-    """Prefix of the files' keys; "" for all."""
+    """Prefix of the notice files' keys; "" for all."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`, `aws_access_key_id`
-    ...). Secrets only as `dg.EnvVar`."""
+    ...). Secrets must be `dg.EnvVar`s."""
 
     def __post_init__(self) -> None:
         check_options("a feed", self.options)
@@ -76,49 +76,49 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A location of a dataset's raw objects, and a selection of them.
+    """A location of raw objects, and which of them to ingest.
 
     Raises: ValueError for an invalid name, pattern or limit; InvalidStore for a secret in plain text.
     """
 
     name: str = "landing"
-    """Name in Dagster and of the source's state in the root."""
+    """Name in Dagster, and of the source's state in the root."""
     url: str = ""
-    """Folder or URL, may be a `dg.EnvVar`; "" for the landing resource's."""
+    """Folder or URL, or a `dg.EnvVar` that names it; "" for the landing resource's URL."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options of the store; secrets only as `dg.EnvVar`."""
+    """Options of the store. Secrets must be `dg.EnvVar`s."""
     prefix: str = ""
-    """Prefix of the listed keys; "" for all."""
+    """Prefix of the keys to list; "" for all."""
     include: tuple[str, ...] = ()
-    """Patterns; only matching objects, or all if empty."""
+    """Patterns of objects to select; empty for all."""
     exclude: tuple[str, ...] = ()
-    """Patterns; no matching objects."""
+    """Patterns of objects to leave out."""
     min_bytes: int = 0
-    """Size of the smallest object."""
+    """Smallest accepted size, in bytes."""
     max_bytes: int | None = None
-    """Size of the largest object; None for no limit."""
+    """Largest accepted size, in bytes; None for no limit."""
     objects_per_tick: int | None = None
     """Most new objects per tick; None for no limit."""
     objects_per_hour: int | None = None
     """Most new objects per hour; None for no limit."""
     listed: bool = True
-    """True lets the sensor list the source. False leaves it to a feed and the reconcile job."""
+    """True lets the sensor list the source. If False, only a feed and the reconcile job find objects."""
     feed: Feed | None = None
-    """Notices of new objects; None for none."""
+    """Feed of notices about new objects; None if there is none."""
     format: str = ""
-    """Format of the objects, such as "webdataset" or "parquet" (`source_formats`), whose samples are ingested
-    unchanged; "" for media, which are cut. All sources of a dataset share format, keep, key, fields and without."""
+    """Format, such as "webdataset" or "parquet" (`source_formats`), whose samples are ingested unchanged; "" for
+    media, which are cut. All sources of a dataset share format, keep, key, fields and without."""
     keep: Literal["copy", "in place"] = "copy"
-    """"copy" copies a format's samples into the dataset; "in place" leaves the bytes in the source, indexed by the
-    version."""
+    """"copy" copies a format's samples into the dataset. "in place" leaves their bytes in the source, and the
+    version indexes them."""
     key: str | None = None
-    """Column of a table with the keys; None for the row number."""
+    """Table column that holds the keys; None for the row number."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Column of a table that becomes a field -> extension, "" for the format's choice."""
+    """Table column to store as a field -> extension; "" for the format's choice."""
     without: tuple[str, ...] = ()
-    """Fields and columns of a format to leave out."""
+    """Fields and columns to leave out."""
     paused: bool = False
-    """True admits nothing until the next deploy; the pause job does it at run time."""
+    """True admits nothing until the next deploy. The pause job does the same at run time."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -155,22 +155,22 @@ class Source:
 
     @property
     def is_choosy(self) -> bool:
-        """True if key, fields or without are set."""
+        """True if `key`, `fields` or `without` is set."""
         return bool(self.key is not None or self.fields or self.without)
 
     @property
     def choices(self) -> "Options":
-        """Options of the format's reader."""
-        from loader.dataset.columnar.choices import Options  # media do without it
+        """Options for the format's reader."""
+        from loader.dataset.columnar.choices import Options  # not needed for media
 
         return Options(self.key, self.fields, frozenset(self.without))
 
     def sieve(self) -> Sieve:
-        """Return the function that gives the reason not to select an object, or "".
+        """Return a function that gives the reason for skipping an object, or "" to select it.
 
-        "not_media" (hidden, a folder marker, a table about the media, another tool's file), "elsewhere" (not below
-        prefix), "not_included", "excluded", "not_listed" (an invalid key), "too_small" or "too_large". It raises
-        InvalidStore for an object of a table's log, since each commit changes which files count.
+        Reasons: "not_media" (hidden, a folder marker, a table about the media, another tool's file), "elsewhere" (not
+        below prefix), "not_included", "excluded", "not_listed" (an invalid key), "too_small" or "too_large". The
+        function raises InvalidStore for an object of a table's log, because each commit changes which files count.
         """
         unwanted = key_filter(self.include, self.exclude, f"source {self.name!r}")
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
@@ -204,11 +204,11 @@ class Source:
 
 
 LANDING = Source()
-"""All of the landing resource."""
+"""Everything at the landing resource."""
 
 
 def check_sources(sources: tuple[Source, ...]) -> None:
-    """Raise ValueError for no sources, a repeated name, or several formats."""
+    """Raise ValueError if there is no source, a name repeats, or formats differ."""
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")

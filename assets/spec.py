@@ -1,6 +1,6 @@
-"""The spec of a dataset: all decisions of its owner in one value.
+"""A dataset's spec: all decisions of its owner in one value.
 
-A dataset is a file that defines `SPEC = DatasetSpec(...)`, in the folder `PENSTOCK_DATASETS`.
+A dataset is a file in the folder `PENSTOCK_DATASETS` that defines `SPEC = DatasetSpec(...)`.
 """
 
 import math
@@ -23,22 +23,22 @@ from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
-"""Longest wait for a batch in a streaming dataset."""
+"""Largest `max_wait_s` of a streaming dataset."""
 
 
 def stage_name(featurizer: str) -> str:
-    """Return the stage, asset and table of a featurizer (`Featurizer.name`)."""
+    """Return the name of a featurizer's stage, asset and table. featurizer: its `Featurizer.name`."""
     return f"feature_{featurizer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A featurizer by name and parameters."""
+    """A featurizer, given by name and parameters."""
 
     name: str
     """Name in the registry of featurizers, or "module:Class"."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Parameter -> value."""
+    """Parameter name -> value."""
 
     def build(self) -> Featurizer:
         """Return the featurizer. Raises: ValueError, TypeError, ImportError."""
@@ -46,15 +46,15 @@ class Feature:
 
     @property
     def stage(self) -> str:
-        """Stage of the featurizer."""
+        """Name of the featurizer's stage."""
         return stage_name(self.build().name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Drops samples whose `column` is outside of the limits, with the reason. NaN and infinity never pass.
+    """Rule that drops samples whose `column` is outside the limits. NaN and infinity never pass.
 
-    Raises: ValueError for limits that are not finite or out of order, and for `allowed` as one string.
+    Raises: ValueError if limits are not finite or out of order, or if `allowed` is a single string.
     """
 
     column: str
@@ -66,7 +66,7 @@ class Filter:
     allowed: frozenset[str] | None = None
     """Accepted values; None for any."""
     required: bool = False
-    """True drops samples with a null."""
+    """True also drops samples with a null."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -85,12 +85,12 @@ class Filter:
             )
 
     def identity(self) -> list[str]:
-        """Return words that identify the filter in every process."""
+        """Return strings that identify the filter in every process."""
         allowed = ["any"] if self.allowed is None else sorted(map(repr, self.allowed))
         return [self.column, str(self.minimum), str(self.maximum), str(self.required), *allowed]
 
     def reason(self, value: Any) -> str:
-        """Return why a sample with this value is dropped, or ""."""
+        """Return why a sample with this value is dropped, or "" if it passes."""
         if value is None:
             return f"{self.column} is unknown" if self.required else ""
         if isinstance(value, Real | Decimal) and not math.isfinite(value):
@@ -106,10 +106,10 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """A dataset: all decisions of its owner.
+    """A dataset, as its owner defines it.
 
-    Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or rates
-    out of range; the errors of `Feature.build`.
+    Raises: InvalidName for an invalid name, or if two featurizers share a name, field or column; ValueError if a share
+    or rate is out of range; the errors of `Feature.build`.
     """
 
     name: str
@@ -117,43 +117,43 @@ class DatasetSpec:
     policy: CutPolicy = field(default_factory=CutPolicy)
     """Rules for cutting raw objects."""
     features: tuple[Feature, ...] = ()
-    """Featurizers of each sample."""
+    """Featurizers to apply to each sample."""
     filters: tuple[Filter, ...] = ()
     """Rules that drop samples."""
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
-    """Split -> share, above 0, summing to 1."""
+    """Split -> share above 0; the shares sum to 1."""
     split_by: str = "raw_sha256"
-    """"raw_sha256" or "subject": all samples with one value stay in one split."""
+    """"raw_sha256" or "subject": samples with the same value stay in one split."""
     max_reject_rate: float = 0.0
-    """Share of a batch's objects that may be damaged, 0 to 1; copies count. More stop the batch."""
+    """Largest share of a batch's objects that may be damaged, 0 to 1, duplicates included. More stop the batch."""
     max_not_media_rate: float = 0.0
-    """Share of a batch's objects that may not be media, such as an error page named .jpg, 0 to 1."""
+    """Largest share of a batch's objects that may not be media, such as an error page named .jpg, 0 to 1."""
     max_unsupported_rate: float = 1.0
-    """Share of a batch's objects that may have an unsupported format, 0 to 1. Each is named."""
+    """Largest share of a batch's objects that may have an unsupported format, 0 to 1. Each is named."""
     max_untrue_rate: float = 0.01
-    """Share of a batch's objects whose cut may differ from their source, 0 to 1. Each is left out and named."""
+    """Largest share of a batch's objects whose cut may differ from the source, 0 to 1. They are left out and named."""
     max_quarantine_rate: float = 0.001
-    """Share of the newest version's samples, 0 to 1, plus 8 samples, that trainings' reports may exclude at once."""
+    """Largest share of the newest version's samples, 0 to 1, that one quarantine run may exclude, plus 8 samples."""
     work_timeout_s: float = 600.0
-    """Seconds per object and stage. Media stages add time for the length of audio or video."""
+    """Time limit per object and stage, in seconds. Media stages add time for the length of audio or video."""
     max_work_timeout_s: float = 21_600.0
-    """Seconds per object and stage, with added time."""
+    """Upper bound of that limit with the added time, in seconds."""
     near_duplicates: NearDuplicates | None = None
-    """Treatment of near-duplicates; None for no search."""
+    """Treatment of near-duplicates; None skips the search."""
     gate: Gate = GATE
-    """Checks of a batch before its publication."""
+    """Checks that a batch must pass before publication."""
     alerts: Limits = LIMITS
-    """Delays that alert a person."""
+    """Delays after which a person is alerted."""
     sources: tuple[Source, ...] = (LANDING,)
     """Locations of raw objects, see `sources`."""
     batch: BatchLimits = DEFAULT_LIMITS
-    """Sizes of batches, and waits for them."""
+    """Sizes of batches, and how long they wait to fill."""
     streaming: bool = False
-    """True publishes every batch on its own as soon as it passes, and looks for new objects every few seconds."""
+    """True publishes every batch separately, as soon as it passes, and looks for new objects every few seconds."""
     upkeep: Upkeep = UPKEEP
-    """Tenant and schedules."""
+    """Owners, tenant and schedules."""
     rebuild_of: str = ""
-    """Dataset whose batches and splits this one shares, see `rebuild_of`; "" for none."""
+    """Dataset whose batches and splits this one shares (see `make_batches.rebuild_of`); "" for none."""
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
@@ -194,32 +194,31 @@ class DatasetSpec:
 
     @property
     def taken_as(self) -> list[object]:
-        """Plain values that decide how samples of a format are ingested; empty for media."""
+        """Plain values that decide how a format's samples are ingested; empty for media."""
         source = self.sources[0]
         chosen = [source.choices.to_json()] if source.is_choosy else []
         return [self.format, str(self.in_place), *chosen] if self.format else []
 
     @property
     def in_place(self) -> bool:
-        """True if samples stay in their source."""
+        """True if samples stay in the source."""
         return self.sources[0].keep == "in place"
 
     @property
     def keyed_by_place(self) -> bool:
-        """True if a key identifies a sample in the whole source."""
+        """True if keys are unique in the whole source, not only within an object."""
         return self.format in KEYED_BY_PLACE and self.sources[0].key is not None
 
     def split_of(self, identity: str) -> str:
-        r"""Return the split of a raw object or subject, by its hash, so it never changes.
+        r"""Return the split of a raw object or subject, which depends only on a hash and never changes.
 
-        blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order of
-        split names. A rebuild has the splits of its dataset.
+        The blake2b-64 of "<dataset>\\0<identity>", as a fraction of 2^64, is compared with the cumulative shares in the
+        order of split names. A rebuild has its original dataset's splits.
         """
         return split_of(identity, self.splits, self.rebuild_of or self.name)
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
-    """Raise ValueError if no featurizer makes the columns and fields that find near-duplicates."""
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
     fields = {name for one in featurizers for names in one.outputs.values() for name in names}
     if "phash" not in columns:

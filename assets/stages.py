@@ -1,9 +1,9 @@
-"""Stages: names, published records, open transactions, and requests to cut a batch again.
+"""Stages: names, published records, open transactions, and requests to cut a batch again (recuts).
 
-A stage reads only published records. It writes its files, audits them, and appends `published` or `failed`
-(`penstock.stages`), so no run reads data that failed an audit or had none.
+A stage reads only published records. It writes its files, audits them, and appends a `published` or `failed` record
+(`penstock.stages`). So no run reads data that failed its audit or was never audited.
 
-    tables/<dataset>/cut_again/<batch>/<transaction>.json      request, until the batch is cut again
+    tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, until the batch is cut again
 """
 
 import hashlib
@@ -26,11 +26,11 @@ QUARANTINE = "quarantine"
 RECONCILIATION = "reconciliation"
 REFRESH = "refresh"
 GENERATIONS = "generations"
-"""Names of the stages, in records and asset keys."""
+"""Names of the stages in records and asset keys."""
 
 
 def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:
-    """Return the current record, if it is published. Raises: StageNotPublished with the remedy."""
+    """Return the current record. Raises: StageNotPublished, with the remedy, if it is not published."""
     record = current_record(store, dataset, stage, partition)
     what = f"stage {stage} of {dataset}, partition {partition}"
     if record is None:
@@ -44,10 +44,10 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
 
 
 def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:
-    """Return the open transaction of this work, begun if needed.
+    """Return the open transaction for this work; begins one if needed.
 
-    Its name follows from the words, so repeated and concurrent runs share it. A published or aborted one is followed by
-    the next: O(finished ones), without requests. Raises: as `Root.begin`.
+    Its name is derived from `words`, so repeated and concurrent runs share it. A published or aborted transaction is
+    followed by the next one: O(finished transactions), no requests. Raises: as `Root.begin`.
     """
     root.create()
     txns = root.log.refresh().txns
@@ -66,7 +66,7 @@ def written_part(body: dict[str, Any], txn: str) -> Part:
 
 
 def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> None:
-    """Raise Corrupt unless a node's files are below the transaction's folder; its answer may be forged.
+    """Raise Corrupt unless a node's files are in the transaction's folder, since a node's report may be forged.
 
     facts: a part and its shards, as JSON.
     """
@@ -83,7 +83,7 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
 
 
 def reader_of(store: Store, record: StageRecord) -> RangeReader:
-    """Return the reader of a record's shards: the root's store, or one that also reads shards in place.
+    """Return a reader for a record's shards: the root's store, or one that also reads shards in place.
 
     Raises: as `shard_reader.shard_reader`.
     """
@@ -95,7 +95,7 @@ def reader_of(store: Store, record: StageRecord) -> RangeReader:
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:
-    """Raise StageNotPublished unless the record was made from that upstream record."""
+    """Raise StageNotPublished unless `record` was computed from `upstream`."""
     if not any((read.stage, read.r) == (upstream.stage, upstream.r) for read in record.upstream):
         raise StageNotPublished(
             f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made from an earlier "
@@ -104,7 +104,7 @@ def require_read(record: StageRecord, upstream: StageRecord) -> None:
 
 
 def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
-    """Request a recut of the batch with this transaction; repeated requests count once."""
+    """Request a recut of the batch, whose parts are in this transaction. Repeated requests count as one."""
     try:
         store.put_if_absent(_recut_key(dataset, batch, txn), b"{}\n")
     except AlreadyExists:
@@ -119,7 +119,7 @@ def recut_requests(store: Store, dataset: str) -> Iterator[tuple[str, str]]:
 
 
 def clear_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
-    """Delete the request."""
+    """Delete the recut request."""
     store.delete_many([_recut_key(dataset, batch, txn)])
 
 

@@ -1,4 +1,4 @@
-"""Lifecycle tables: their columns and files; and the facts of fields that versions keep."""
+"""Lifecycle tables: columns and files. Also the facts about fields that versions keep."""
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,11 +37,11 @@ REFUSALS = pa.schema(
     [
         ("key", pa.string()),
         ("sha256", pa.string()),
-        ("outcome", pa.string()),  # rejected: damaged; not_supported; not_media; dropped: intact, not taken
+        ("outcome", pa.string()),  # rejected: damaged; not_supported; not_media; dropped: intact but unwanted
         ("stage", pa.string()),
         ("code", pa.string()),
         ("reason", pa.string()),
-        ("decode_error_at_frame", pa.int64()),  # of a video, from 0: the first damaged frame
+        ("decode_error_at_frame", pa.int64()),  # index of a video's first damaged frame, from 0
     ]
 )
 _UNITS = [
@@ -66,7 +66,7 @@ OBJECTS = pa.schema(
     [
         ("key", pa.string()),
         ("sha256", pa.string()),
-        ("outcome", pa.string()),  # used, or as in refusals: every landed object has one
+        ("outcome", pa.string()),  # used, or an outcome of REFUSALS: every landed object has one
         ("stage", pa.string()),
         ("code", pa.string()),
         ("reason", pa.string()),
@@ -83,26 +83,26 @@ LINEAGE = pa.schema(
         ("partition", pa.string()),
         ("code_version", pa.string()),
         ("config_hash", pa.string()),
-        ("data_version", pa.string()),  # as Dagster has it: the fingerprint of the stage's record
-        ("record", pa.string()),  # of the stage; "" for the samples' record, which names this table
+        ("data_version", pa.string()),  # as in Dagster: the fingerprint of the stage's record
+        ("record", pa.string()),  # the stage's record; "" for samples, whose record names this table
     ]
 )
 QUARANTINE = pa.schema(
     [
-        ("ledger", pa.string()),  # the object that said so, and which line of it, from 0
+        ("ledger", pa.string()),  # key of the ledger object; `line` counts its lines from 0
         ("line", pa.int64()),
         ("key", pa.string()),
         ("unit_id", pa.string()),
-        ("source", pa.string()),  # of the training's plan
+        ("source", pa.string()),  # source in the training run's plan
         ("step", pa.int64()),
-        ("error", pa.string()),  # as the training met it
+        ("error", pa.string()),  # as the training run raised it
         (
             "verdict",
             pa.string(),
-        ),  # of the sample, or: elsewhere: of another dataset; unreadable: no ledger
+        ),  # on the sample; elsewhere: another dataset's sample; unreadable: not a ledger
         ("code", pa.string()),
         ("reason", pa.string()),
-        ("version", pa.string()),  # that it was judged in, and where it lay there
+        ("version", pa.string()),  # version in which it was judged; part and row locate it there
         ("part", pa.string()),
         ("row", pa.int64()),
         ("run_id", pa.string()),
@@ -123,13 +123,13 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 def write_table(
     store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
 ) -> TableFile:
-    """Write rows as a new file of a lifecycle table; a stage record makes it the current one."""
+    """Write rows as a new file of a lifecycle table. A stage record then makes the file current."""
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
     return put_table(store, path, pa.Table.from_pylist(list(rows), schema=SCHEMAS[table]), table)
 
 
 def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
-    """Return the rows of a file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    """Return a file's rows after checking its SHA-256. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
     rows: list[dict[str, Any]] = get_table(store, file).to_pylist()
     return rows
 
@@ -137,9 +137,9 @@ def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
 def write_wide_table(
     store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
 ) -> TableFile:
-    """Write rows with any columns, such as a featurizer's scores. Missing values are null.
+    """Write rows with arbitrary columns, such as a featurizer's scores. Missing values are null.
 
-    Types come from the values: int and float together are float. Raises: FieldMismatch.
+    Types follow from the values: int and float together become float. Raises: FieldMismatch.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
@@ -155,12 +155,12 @@ CUT_FACTS: Mapping[str, Mapping[str, Any]] = {
     "flac": {"dims": ["channel", "sample"], "unit": "full scale"},
     "sound.flac": {"dims": ["channel", "sample"], "unit": "full scale"},
 }
-"""Field of a unit -> facts of its decoded values under every policy (docs/format.md)."""
+"""Field of a unit -> facts about its decoded values, the same under every policy (docs/format.md)."""
 
 
 def facts_of_fields(
     shards: Iterable[ShardFile], *known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the facts of these shards' fields; a publish refuses facts of other fields."""
+    """Return the facts for the fields of these shards. A publish refuses facts about other fields."""
     fields = {field for shard in shards for field in shard.field_nbytes}
     return {field: dict(facts) for group in known for field, facts in group.items() if field in fields}

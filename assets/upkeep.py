@@ -11,7 +11,7 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """Scheduled work for a dataset, its owners and tenant, and the accepted age of its versions. Raises: ValueError."""
+    """Scheduled work, owners and tenant of a dataset, and the accepted age of its versions. Raises: ValueError."""
 
     tenant: str = ""
     """Tenant for the run queue's limits; "" for none."""
@@ -20,17 +20,17 @@ class Upkeep:
     timezone: str = "UTC"
     """Time zone of the crons, an IANA name."""
     release: str = "0 3 * * *"
-    """Cron; "" for none."""
+    """Cron of the release; "" for none."""
     refresh: str = "0 1 * * *"
-    """Cron; "" for none."""
+    """Cron of the refresh; "" for none."""
     reconcile: str = "0 5 * * 6"
-    """Cron; "" for none."""
+    """Cron of the reconcile job; "" for none."""
     refresh_partitions: int = 64
-    """Most batches per tick of the refresh."""
+    """Most batches that one refresh tick requests."""
     fresh_within: timedelta | None = None
-    """Accepted age of the newest version, also without arrivals; None for no policy."""
+    """Accepted age of the newest version, even without arrivals; None for no policy."""
     warn_within: timedelta | None = None
-    """Age that warns, less than `fresh_within`; None for no warning."""
+    """Age at which Dagster warns, less than `fresh_within`; None for no warning."""
 
     def __post_init__(self) -> None:
         if self.tenant and not _TENANT.fullmatch(self.tenant):
@@ -61,17 +61,17 @@ class Limits:
     """Delays in seconds after which a person is alerted; None never alerts. Raises: ValueError."""
 
     backlog_s: float | None = 6 * _HOUR_S
-    """Longest wait of a landed object until it is trainable or stopped. Six hours exceed any healthy run: 8 hours of
-    media take one hour at the slowest measured rate."""
+    """Longest time from landing until an object is trainable or its batch is stopped. Six hours exceed any healthy
+    run: 8 hours of media take one hour at the slowest measured rate."""
     silence_s: float | None = None
-    """Longest time without arrivals; None, since it depends on the source."""
+    """Longest time without arrivals. None by default, since it depends on the source."""
     version_s: float | None = None
     """Largest age of the newest version."""
 
     def __post_init__(self) -> None:
         for name in ("backlog_s", "silence_s", "version_s"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:  # nothing is ever above NaN
+            if value is not None and not 0 < value < math.inf:  # a delay never exceeds NaN
                 raise ValueError(f"{name}={value}; accepted: seconds above 0, or None")
 
 

@@ -43,13 +43,13 @@ GROUPS = {
     "quarantine": "release",
     "training_run": "release",
 }
-"""Last part of an asset's key -> its group; features have the group "features"."""
+"""Last part of an asset's key -> its group; feature assets are in the group "features"."""
 FEATURES = "features"
 _MAX_TAG = 63
 
 
 def in_groups(spec: DatasetSpec, assets: Iterable[Asset]) -> list[Asset]:
-    """Return the assets of a dataset with group, owners and tags. Select them by `tag:penstock/dataset=<name>`."""
+    """Return a dataset's assets with group, owners and tags. Select them by `tag:penstock/dataset=<name>`."""
     tags = {"penstock/dataset": dagster_name(spec.name)[:_MAX_TAG]}
     if spec.upkeep.tenant:
         tags["penstock/tenant"] = spec.upkeep.tenant
@@ -64,7 +64,7 @@ def in_groups(spec: DatasetSpec, assets: Iterable[Asset]) -> list[Asset]:
 
 
 def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
-    """Return the batches of a dataset, as partitions: raw objects that landed together."""
+    """Return a dataset's batches as partitions. A batch is a set of raw objects that landed together."""
     return dg.DynamicPartitionsDefinition(name=f"{spec.name}_raw_batch")
 
 
@@ -73,10 +73,10 @@ def build_defs(
 ) -> dg.Definitions:
     """Return the definitions.
 
-    overrides: resources by name, in place of the environment's. datasets: in place of the registered ones and
+    overrides: resource name -> resource, replacing the environment's. datasets: replace the registered datasets and
     `PENSTOCK_DATASETS`.
     """
-    viewer_url()  # an invalid address fails here, not at the end of a run
+    viewer_url()  # fail here, not at the end of a run, if the address is invalid
     resources: dict[str, Any] = {
         "root": RootResource(url=dg.EnvVar("PENSTOCK_ROOT")),
         "landing": LandingResource(url=dg.EnvVar("PENSTOCK_LANDING")),

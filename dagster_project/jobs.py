@@ -1,9 +1,9 @@
-"""The jobs of a dataset, and the tags that the run queue uses.
+"""The jobs of a dataset, and the tags by which the run queue orders and limits runs.
 
-- dagster/priority: ingest 10, release 5, runs by a person 0, refresh -10. Live ingestion goes before backfill.
-- penstock/dataset: of every job
-- penstock/tenant: where the dataset has one
-- penstock/release: of jobs that publish
+- dagster/priority: ingest 10, release 5, manual runs 0, refresh -10. Live ingestion goes before backfill.
+- penstock/dataset: on every job
+- penstock/tenant: on every job of a dataset with a tenant
+- penstock/release: on jobs that publish
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,31 +18,31 @@ from assets.spec import DatasetSpec
 from resources.storage import RootResource
 
 INGEST, RELEASE, REFRESH = 10, 5, -10
-"""Priorities. A run without one, such as a backfill from the pages, has 0."""
+"""Priorities. A run without one, such as a backfill from Dagster's pages, has 0."""
 
 Assets = Sequence[dg.AssetsDefinition]
 
 
 def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
-    """Return the tags of a run for the dataset."""
+    """Return the tags of a dataset's runs."""
     tenant = {"penstock/tenant": spec.upkeep.tenant} if spec.upkeep.tenant else {}
     return {"dagster/priority": str(priority), "penstock/dataset": spec.name, **tenant}
 
 
 def publishing_tags(spec: DatasetSpec) -> Mapping[str, str]:
-    """Return the tags of a run that publishes: the run queue can limit them to one per dataset."""
+    """Return the tags of runs that publish, which the run queue can limit to one per dataset."""
     return {**tags_of(spec, RELEASE), "penstock/release": spec.name}
 
 
 def job_name(spec: DatasetSpec, what: str) -> str:
-    """Return `demo_ingest`."""
+    """Return a job's name, such as `demo_ingest`."""
     return f"{dagster_name(spec.name)}_{what}"
 
 
 def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
     """Return the jobs of a dataset.
 
-    per_batch: assets of an ingest run; features: assets of a refresh; publishing: assets of a release.
+    per_batch: assets of an ingest run. features: assets of a refresh. publishing: assets of a release.
     """
     jobs = [
         dg.define_asset_job(
@@ -74,11 +74,11 @@ class PauseConfig(dg.Config):
     """Settings of a pause."""
 
     source: str
-    """Name of the source."""
+    """Name of the source to pause."""
     reason: str = ""
     """Shown on every tick of the pause."""
     by: str = ""
-    """Name of a person, shown on every tick of the pause."""
+    """Name of the person, shown on every tick of the pause."""
     resume: bool = False
     """True ends the pause."""
 
@@ -86,7 +86,7 @@ class PauseConfig(dg.Config):
 def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
     """Return the job `<dataset>_pause_source`, which pauses or resumes a source without a deploy.
 
-    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json, as any other tool may.
+    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json. Any other tool may do the same.
     """
     names = [source.name for source in spec.sources]
 
@@ -124,7 +124,7 @@ def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
 
 
 def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.JobDefinition:
-    """Return the job `<dataset>_take_over`: a rebuild takes over its dataset's batches, manifests and partitions."""
+    """Return the job `<dataset>_take_over`, which copies the original dataset's batches to a rebuild."""
 
     @dg.op(name=job_name(spec, "take_over_batches"))
     def take(context: dg.OpExecutionContext, root: RootResource) -> None:

@@ -1,7 +1,9 @@
 """Prometheus metrics of the pipeline.
 
-python -m dagster_project.metrics --listen 127.0.0.1:9464          for a scrape of /metrics python -m
-dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
+    python -m dagster_project.metrics --listen 127.0.0.1:9464          # serve /metrics
+    python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
+
+With --textfile, the exit status is 1 if a dataset failed.
 """
 
 import argparse
@@ -21,7 +23,7 @@ _log = logging.getLogger("penstock.metrics")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until a signal; with --textfile, write once."""
+    """Serve metrics until a signal; with --textfile, write them once."""
     parser = argparse.ArgumentParser(
         prog="python -m dagster_project.metrics", description=(__doc__ or "").splitlines()[0]
     )

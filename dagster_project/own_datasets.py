@@ -1,4 +1,4 @@
-"""Datasets outside of this repository: `PENSTOCK_DATASETS` names a folder of Python files, or an importable module."""
+"""Datasets outside this repository: `PENSTOCK_DATASETS` names a folder of Python files, or an importable module."""
 
 import importlib
 import importlib.util
@@ -29,16 +29,16 @@ _log = logging.getLogger("penstock.datasets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenDataset:
-    """A file, or the variable, that yields no dataset."""
+    """A file, or the variable itself, that yields no dataset."""
 
     name: str
     """Stem of the file."""
     file: str
-    """Path; the variable's value if that names nothing."""
+    """Path; the variable's value if it names nothing."""
     line: int
-    """Line that raised, from 1; 0 for none."""
+    """Line that raised, from 1; 0 if there is none."""
     error: str
-    """Message."""
+    """Error message."""
 
     @property
     def where(self) -> str:
@@ -48,7 +48,7 @@ class BrokenDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDataset:
-    """A spec from a file outside of this repository."""
+    """A spec from a file outside this repository."""
 
     spec: DatasetSpec
     """The spec."""
@@ -65,9 +65,9 @@ class OwnDataset:
 
 
 def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
-    """Return the datasets of `PENSTOCK_DATASETS`, and the files without one.
+    """Return the datasets of `PENSTOCK_DATASETS`, and the files without a usable one.
 
-    A broken file does not stop the others. Names are unique, also among the registered datasets.
+    A broken file does not stop the others. Names must be unique, including the registered datasets.
     """
     named = os.environ.get(VARIABLE, "").strip()
     loaded: list[OwnDataset] = []
@@ -85,7 +85,7 @@ def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
 
 
 def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
-    """Log each broken dataset, and return definitions that show it: an asset each, and metadata of the location."""
+    """Log each broken dataset, and return definitions that show it: an asset each, and location metadata."""
     entries = list(broken)
     for entry in entries:
         _log.error("dataset not loaded: %s: %s", entry.where, entry.error)
@@ -136,7 +136,7 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
 
 
 def _read_folder(folder: Path) -> Iterator[OwnDataset | BrokenDataset]:
-    """Import the files by their own names, as workers do, which inherit `sys.path`."""
+    # Workers inherit `sys.path`, so they import the files under the same names.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # at the end, so that no file hides a library
     paths = _files(folder)
@@ -147,7 +147,7 @@ def _read_folder(folder: Path) -> Iterator[OwnDataset | BrokenDataset]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files that define datasets: not `_helpers.py`, not tests."""
+    # `_helpers.py` and tests define no datasets.
     files = sorted(folder.glob("*.py"))
     return [path for path in files if path.stem[0] != "_" and not _IS_TEST.fullmatch(path.stem)]
 
@@ -176,7 +176,7 @@ def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """Return file and line of the last frame in the folder of `file`, else of `SPEC`."""
+    """Return file and line of the last traceback frame in the folder of `file`, or of `SPEC`."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     folder = os.path.dirname(file)

@@ -14,14 +14,14 @@ _SERVER = ".dagster/grpc_info"  # the default launcher's code server
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """A code location of Dagster."""
+    """A code location in Dagster."""
 
     label: str
     """"<repository>@<location>"."""
     host: str = ""
-    """Host of its code server; "" if Dagster starts that."""
+    """Host of its code server; "" if Dagster starts the server."""
     port: int | None = None
-    """Port of its code server; None if Dagster starts that."""
+    """Port of its code server; None if Dagster starts the server."""
 
 
 def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None:
@@ -39,12 +39,12 @@ def label_of(run: dg.DagsterRun) -> str:
 
 
 def tags_of(label: str) -> Mapping[str, str]:
-    """Return tags that filter runs of one code location; of all for ""."""
+    """Return tags that select a code location's runs; {} for "", which selects all runs."""
     return {_LABEL: label} if label else {}
 
 
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
-    """Return whether the code server that started the run, and so its process, is or was on this machine."""
+    """Return whether the code server that started the run, and so the run's process, is or was on this machine."""
     try:
         server = parse_json_object(run.tags.get(_SERVER, ""))
         if server.get("port") is not None:
@@ -56,7 +56,7 @@ def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
 
 PARTITION = "dagster/partition"
 LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != dg.DagsterRunStatus.NOT_STARTED)
-"""Statuses of runs that were launched. A tick that loses its database before the launch leaves an unlaunched run, which
+"""Statuses of launched runs. A tick that loses its database before the launch leaves an unlaunched run, which
 Dagster launches when its run key is requested again."""
 
 

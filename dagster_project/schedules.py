@@ -12,7 +12,7 @@ from resources.storage import RootResource
 
 
 def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
-    """Return the schedules with a cron in the dataset's upkeep."""
+    """Return the schedules that have a cron in the dataset's upkeep."""
     schedules = []
     if spec.upkeep.release:
         schedules.append(
@@ -45,7 +45,7 @@ def _plain(spec: DatasetSpec, what: str, cron: str, action: str) -> dg.ScheduleD
 def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
     """Request one run per published batch with stale features, oldest first, up to `upkeep.refresh_partitions`.
 
-    A batch with an unfinished run is skipped. Costs `refresh.stale` with its cache, and a query per requested batch.
+    A batch with an unfinished run is skipped. Costs a cached `refresh.stale`, and a query per requested batch.
     """
     name, cache = job_name(spec, "refresh"), StaleCache(spec)
 

@@ -1,7 +1,7 @@
-"""Weekly jobs: delete old Dagster runs that nothing on its pages needs, and condemn objects that no version needs.
+"""Weekly jobs: delete old Dagster runs that its pages do not need, and condemn objects that no version needs.
 
-Runs stay, whatever their age, if they have the newest materialization of an asset or partition, the newest result of a
-check, or are the last of a partition. Data, verdicts and lineage are in the root, and are not touched.
+A run is kept, whatever its age, if it has the newest materialization of an asset or partition, or the newest result of
+a check. The last run of a partition is kept too. Data, verdicts and lineage are in the root, and stay untouched.
 """
 
 import time
@@ -21,7 +21,7 @@ _PAGE = 1_000
 
 
 class Retention(dg.Config):
-    """Settings of the job."""
+    """Settings of the tidy job."""
 
     keep_days: float = Field(default=30.0, gt=0, description="Keep all runs that ended later.")
     max_runs: int = Field(default=5_000, gt=0, description="Runs to check, oldest first.")
@@ -31,7 +31,7 @@ class Retention(dg.Config):
 def superfluous(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
 ) -> Iterator[str]:
-    """Yield ids of runs that ended before that time and that nothing needs, among the oldest `max_runs`, oldest first.
+    """Yield ids of superfluous runs that ended before `before_s`, oldest first. Checks the oldest `max_runs` runs.
 
     Costs a query per asset, per 1,000 partitions and per check, and two per checked run.
     """
@@ -93,7 +93,7 @@ def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg
 
 @dg.op(description="Delete old runs from Dagster's databases. Data, verdicts and lineage are in the root.")
 def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
-    """Delete runs, and write their number as metadata."""
+    """Delete superfluous runs, and write their number as metadata."""
     before_s = time.time() - config.keep_days * DAY_S
     deleted = 0
     for run_id in list(superfluous(context.instance, before_s, config.max_runs, label_of(context.run))):
@@ -107,7 +107,7 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
 
 @dg.job(name="penstock_tidy", description="Weekly: delete old runs that nothing on Dagster's pages needs.")
 def tidy_job() -> None:
-    """Run one step."""
+    """Run the op `tidy`."""
     tidy()
 
 
@@ -121,7 +121,7 @@ tidy_schedule = dg.ScheduleDefinition(
     description="Record condemned objects, so that their grace period starts. Deletes and aborts nothing.",
 )
 def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None:
-    """Write metadata of the run: objects and bytes per dataset, and the output of `penstock gc plan`."""
+    """Condemn unneeded objects without deleting any; write their number and bytes per dataset as metadata."""
     from penstock.denied.record import condemned
     from penstock.upkeep.gc import Options, collect
 
@@ -153,7 +153,7 @@ def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None
     description="Weekly: objects that no version needs, per dataset. A dry run; `penstock gc sweep --apply` deletes.",
 )
 def collect_job() -> None:
-    """Run one step."""
+    """Run the op `record_condemned`."""
     record_condemned()
 
 

@@ -21,7 +21,7 @@ CASES, SEED, TIMEOUT_S = 10_000, 1, 60.0
 
 
 def main() -> int:
-    """Return 0 if every promise held, else 1."""
+    """Run the campaign; return 0 if every promise held, else 1."""
     options = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     options.add_argument("--of", choices=["media", "formats"], default="media", help="what is damaged")
     options.add_argument("--cases", type=int, default=CASES)
@@ -94,7 +94,7 @@ def _bar() -> "Bar | None":
 
 
 class Bar:
-    """Progress on a terminal."""
+    """Progress bar for a terminal."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()

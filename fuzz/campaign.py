@@ -1,4 +1,4 @@
-"""Many cases at once: run by the engine's workers, counted, and saved if they broke a promise."""
+"""Run many cases in the engine's workers, count the outcomes, and save the cases that broke a promise."""
 
 import json
 import os
@@ -17,11 +17,11 @@ CONTAINED = ("timeout", "crashed")
 """Failures that the engine turns into rejected objects: a worker that hangs or dies in a decoder."""
 
 MAX_RSS_MIB = 2048.0
-"""More memory for files of a few hundred KiB breaks a promise."""
+"""Most memory for files of a few hundred KiB; more breaks a promise."""
 
 
 class AnyCase(Protocol):
-    """A case of any campaign."""
+    """A case in a campaign."""
 
     @property
     def number(self) -> int:
@@ -32,10 +32,10 @@ class AnyCase(Protocol):
         """Seed of the campaign."""
 
     def build(self) -> tuple[str, bytes, tuple[str, ...]]:
-        """Return the source's name, the damaged bytes, and the names of the damages."""
+        """Return the source's name, the damaged bytes, and the names of the mutations."""
 
     def again(self, saved: Path) -> str:
-        """Return the arguments of `python -m fuzz` that repeat the case, with its bytes in `saved`."""
+        """Return the arguments of `python -m fuzz` that repeat the case, whose bytes are in `saved`."""
 
 
 C = TypeVar("C", bound=AnyCase)
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=AnyCase)
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """counts: (outcome, code) -> cases; broken: (case, reason); slow: the ten slowest."""
+    """counts: (outcome, code) -> cases; broken: (case, reason); slow: the ten slowest cases."""
 
     n_cases: int = 0
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -57,7 +57,7 @@ class Tally:
     peak_rss_mib: float = 0.0
 
     def add(self, report: Report) -> None:
-        """Count a report."""
+        """Count one report."""
         self.n_cases += 1
         self.counts[report.outcome, report.code] += 1
         for name in report.damage:
@@ -79,7 +79,7 @@ def campaign(
     progress: Progress | None = None,
     run: Callable[[C], Report] | None = None,
 ) -> Tally:
-    """Run the cases. Exceptions of the engine itself are bugs and pass through."""
+    """Run the cases; return the tally. Exceptions from the engine itself are bugs and propagate."""
     tally = Tally()
     chosen = run or cast(Callable[[C], Report], run_case)
     already = children()
@@ -117,7 +117,7 @@ def campaign(
 
 
 def save(tally: Tally, folder: Path) -> Iterator[str]:
-    """Write the bytes of every broken or contained case, and yield how to repeat it."""
+    """Write the bytes of every broken or contained case; yield how to repeat it."""
     for kind, group in (("broken", tally.broken), ("contained", tally.contained)):
         for case, why in group:
             if case.number < 0:
@@ -133,7 +133,7 @@ def save(tally: Tally, folder: Path) -> Iterator[str]:
 
 
 def table(tally: Tally) -> str:
-    """Return the outcomes as Markdown."""
+    """Return the outcomes as a Markdown table."""
     lines = [f"{tally.n_cases} cases", "", "| outcome | code | cases |", "| --- | --- | --- |"]
     lines += [f"| {outcome} | {code} | {n} |" for (outcome, code), n in sorted(tally.counts.items())]
     lines += ["", "| of the admitted, the cutter | code | cases |", "| --- | --- | --- |"]

@@ -42,12 +42,13 @@ POLICIES = tuple(
     )
 )
 _WRONG_NAMES = ("", ".mp4", ".jpg", ".wav", ".PNG", ".txt", ".mkv", ".mp4.gz", " ü狗")
-_OWN_SHARE = 0.6  # of the cases that begin with a file made here, where there is a corpus as well
+_OWN_SHARE = 0.6  # share of cases that start from a generated file, if there is also a corpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """number, seed: decide the damage; own, corpus: files to choose from; data: damaged bytes of a repeated case."""
+    """number, seed: decide the damage; own, corpus: files to choose from; data: the damaged bytes of a replayed
+    case."""
 
     number: int
     seed: int
@@ -57,7 +58,7 @@ class Case:
     peers: bool = False
 
     def build(self) -> tuple[str, bytes, tuple[str, ...]]:
-        """Return (source file, damaged bytes, damages). Depends only on the fields."""
+        """Return (source file, damaged bytes, names of the mutations). Depends only on the fields."""
         if self.data is not None:
             return "replayed", self.data, ()
         rng = random.Random(f"{self.seed}/{self.number}")
@@ -67,13 +68,14 @@ class Case:
         return Path(source).name, data, done
 
     def again(self, saved: Path) -> str:
-        """Return the arguments of `python -m fuzz` that repeat the case, with its bytes in `saved`."""
+        """Return the arguments of `python -m fuzz` that repeat the case, whose bytes are in `saved`."""
         return f"--replay {saved}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Result of a case. outcome: admitted, rejected, dropped or fault; cut: the cutter's, "" if it did not run."""
+    """Result of a case. outcome: admitted, rejected, dropped or fault. cut: the cutter's outcome, "" if it did not
+    run."""
 
     number: int
     source: str
@@ -95,7 +97,7 @@ class Report:
 
 
 def run_case(case: Case) -> Report:
-    """Run an object with these bytes through everything. Raises what our code raises."""
+    """Run an object with these bytes through every step. Raises whatever penstock's code raises."""
     source, data, done = case.build()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     before = begin_case()
@@ -183,7 +185,8 @@ def _through(
 
 
 def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
-    """Run the loader's readers on the raw bytes: the extension's, another, a random crop of a video, packet tables."""
+    """Decode the raw bytes with the readers for this extension and another, a random video crop, and the packet
+    tables."""
     rng = random.Random(case.number)
     own = source.rpartition(".")[2].lower()
     words = {own if own in known_extensions() else "mp4", rng.choice(known_extensions())}
@@ -216,9 +219,10 @@ def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.Warning
 
 
 def begin_case() -> tuple[int, int]:
-    """Reset this process's peak memory and return what is `held`.
+    """Reset this process's peak memory; return the `held` counts.
 
-    Existing objects are frozen, so that the collector at the end of a case skips them: that saves a tenth of a second.
+    Existing objects are frozen, so that garbage collection at the end of a case skips them. This saves a tenth of a
+    second.
     """
     gc.freeze()
     Path("/proc/self/clear_refs").write_text("5")
@@ -226,13 +230,13 @@ def begin_case() -> tuple[int, int]:
 
 
 def peak_mib() -> float:
-    """Return the peak resident memory since then. (`ru_maxrss` starts at the parent process's.)"""
+    """Return the peak resident memory since `begin_case`. (`ru_maxrss` starts at the parent process's value.)"""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
 
 
 def held() -> tuple[int, int]:
-    """Return (Python threads, children)."""
+    """Return (threads, child processes)."""
     return threading.active_count(), len(children())
 
 
@@ -247,7 +251,7 @@ def left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the descriptor of this listing
+        except OSError:  # the descriptor of this listing itself
             continue
         if target.startswith(str(folder)):
             leaks.append(f"{target} is still open")
@@ -258,7 +262,7 @@ def children() -> list[str]:
     """Return the ids of this process's children."""
     ids: list[str] = []
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile
             ids += (task / "children").read_text().split()
     return ids
 

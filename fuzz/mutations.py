@@ -1,11 +1,11 @@
-"""Ways to damage a file, as functions of its bytes, another file's bytes and a generator."""
+"""Ways to damage a file, as functions of its bytes, a random generator and another file's bytes."""
 
 import random
 import re
 from collections.abc import Callable, Mapping
 
 Mutation = Callable[[bytearray, random.Random, bytes], bytearray]
-"""(a file, generator, another file) -> the damaged file; the first may be changed in place."""
+"""(file's bytes, generator, another file's bytes) -> damaged bytes; the first argument may be changed in place."""
 
 _HEAD_BYTES = 1024
 _EXTREMES = (0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
@@ -13,7 +13,7 @@ _FOURCC = re.compile(rb"[A-Za-z][A-Za-z0-9 ]{2}[A-Za-z0-9 ]")
 
 
 def flip_bits(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Flip one bit, or up to 256, anywhere."""
+    """Flip one bit, or up to 256 bits, anywhere."""
     for _ in range(int(2 ** rng.uniform(0, 8))):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return data
@@ -29,7 +29,7 @@ def flip_head(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
 
 
 def truncate(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Cut anywhere; sometimes nearly nothing remains, or nearly all."""
+    """Cut the file off anywhere; sometimes nearly nothing remains, or nearly everything."""
     length = rng.choice(
         [rng.randrange(len(data)), rng.randrange(min(64, len(data))), len(data) - rng.randint(1, 16)]
     )
@@ -69,7 +69,7 @@ def insert(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
 
 
 def delete(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Remove a piece of the middle."""
+    """Remove a piece from the middle."""
     place, length = rng.randrange(len(data)), int(2 ** rng.uniform(0, 10))
     del data[place : place + length]
     return data
@@ -115,7 +115,7 @@ def lie_anywhere(data: bytearray, rng: random.Random, other: bytes) -> bytearray
 
 
 def untouched(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
-    """Keep an intact file, under a wrong name: its results are compared with the damaged ones."""
+    """Return the file intact, to be given a wrong name. Its results are compared with the damaged files'."""
     return data
 
 
@@ -142,11 +142,11 @@ MUTATIONS: Mapping[str, Mutation] = {
     "lie_anywhere": lie_anywhere,
     "untouched": untouched,
 }
-_TWICE = 0.25  # share of the cases that are damaged in two ways
+_TWICE = 0.25  # share of cases that are damaged in two ways
 
 
 def damaged(data: bytes, rng: random.Random, other: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Return the damaged bytes, and the names of the damages."""
+    """Return the damaged bytes, and the names of the mutations."""
     names = [rng.choice(list(MUTATIONS))]
     if rng.random() < _TWICE:
         names.append(rng.choice(list(MUTATIONS)))

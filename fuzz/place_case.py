@@ -1,4 +1,4 @@
-"""A damaged object of a dataset in another format: imported, registered, read, and checked for leaks."""
+"""A dataset in another format with one damaged object: imported, registered, read, and checked for leaks."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ from .places import objects_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceCase:
-    """A case; only its fields decide the damage."""
+    """One case; only its fields decide the damage."""
 
     number: int
     """Number of the case."""
@@ -34,7 +34,7 @@ class PlaceCase:
     """Folders of intact sources, named by format."""
 
     def build(self) -> tuple[str, bytes, tuple[str, ...]]:
-        """Return `<format>/<object>`, its damaged bytes, and the names of the damages."""
+        """Return `<format>/<object>`, the object's damaged bytes, and the names of the mutations."""
         place, key, data, done = self._drawn()
         return f"{place.name}/{key}", data, done
 
@@ -60,13 +60,13 @@ class PlaceCase:
 
 
 OPTIONS = {name: Options(fields={"name": "txt"}) for name in ("arrow", "csv", "json", "jsonl", "tfrecord")}
-"""Format whose rows need named columns as fields -> options."""
+"""Format whose rows need columns chosen as fields -> its reader options."""
 
-_THREADS_END_S = 2.0  # a thread may end after its result
+_THREADS_END_S = 2.0  # a thread may outlive its result briefly
 
 
 def run_place_case(case: PlaceCase) -> Report:
-    """Import the source, and register it if possible. Raises what our code raises."""
+    """Import the source, and register it if possible. Raises whatever penstock's code raises."""
     source, data, done = case.build()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-place-"))
     before = begin_case()

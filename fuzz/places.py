@@ -1,4 +1,4 @@
-"""Small datasets in other formats, to damage: a source for every registered or imported format."""
+"""Small datasets in other formats, to be damaged: one source for every registered or imported format."""
 
 import gzip
 import io
@@ -38,7 +38,7 @@ _N = 8
 
 
 def mcap_files() -> Iterator[tuple[str, bytes]]:
-    """Yield a JSON file with lz4, and a ROS 2 file with a video and zstd."""
+    """Yield a JSON file compressed with lz4, and a ROS 2 file with a video, compressed with zstd."""
     for name, compression in (("json.mcap", CompressionType.LZ4), ("ros.mcap", CompressionType.ZSTD)):
         sink = io.BytesIO()
         writer = Writer(sink, chunk_size=2000, compression=compression)
@@ -82,7 +82,7 @@ def _frames() -> list[bytes]:
 
 
 def bags() -> Iterator[tuple[str, bytes]]:
-    """Yield a ROS 1 bag with bz2, and two ROS 2 bags: a database and an MCAP file."""
+    """Yield a ROS 1 bag compressed with bz2, and two ROS 2 bags: a database and an MCAP file."""
     with TemporaryDirectory(prefix="fuzz-bags-") as folder:
         first = Ros1Writer(Path(folder) / "one.bag")
         first.set_compression(Ros1Writer.CompressionFormat.BZ2)
@@ -126,7 +126,7 @@ _ROWS = [
 
 
 def write_places(folder: Path) -> list[Path]:
-    """Write `<folder>/<format>` for every format, always with the same bytes, and return them."""
+    """Write `<folder>/<format>` for every format, always with the same bytes; return the folders."""
     with loader.Root(folder / "root") as root:
         _fill(root)
         for name in PLACE_FORMATS:
@@ -143,7 +143,7 @@ def write_places(folder: Path) -> list[Path]:
 
 
 def _fill(root: loader.Root) -> None:
-    """Write the versions to export from: samples, only tokens, episodes with a video."""
+    # The versions to export from: samples, only tokens, episodes with a video.
     rng = np.random.default_rng(5)
     with root.write("samples", part_samples=5) as writer:
         for i in range(_N):
@@ -326,24 +326,24 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "tfrecord": _records,
     "webdataset-compressed": _archives,
 }
-"""Format that we do not write -> path and bytes of each object."""
+"""Format that penstock does not write -> path and bytes of each object."""
 
 _WRITTEN_AS: Mapping[str, str] = {"hf": "parquet"}
-"""Format that shares its files with one that we write."""
+"""Format that penstock does not write -> written format with the same files."""
 
 _SOURCES: Mapping[str, str] = {"lerobot": "episodes", "megatron": "tokens"}
-"""Format with special samples -> dataset."""
+"""Format that needs special samples -> dataset with them."""
 
 
 def unwritten() -> set[str]:
-    """Return formats without a source; not empty if this module lacks one of the registries'."""
+    """Return formats without a source. The result is empty unless this module lacks a registered format."""
     return {
         name for name in PLACE_FORMATS if name not in _BY_HAND and _WRITTEN_AS.get(name, name) not in EXPORTED
     }
 
 
 def objects_of(place: Path) -> dict[str, bytes]:
-    """Return path -> bytes of a source, without our export's own files."""
+    """Return path -> bytes for a source, without files that only penstock's export adds."""
     return {
         str(path.relative_to(place)): path.read_bytes()
         for path in sorted(place.rglob("*"))

@@ -24,11 +24,11 @@ _RATIOS = tuple(
     f"{name}_ratio"
     for name in ("black", "frozen", "interlaced", "letterbox", "pillarbox", "clipped", "silence")
 )
-_MAX_DURATION_S = 7 * 24 * 3600  # of files of at most a few hundred KiB
+_MAX_DURATION_S = 7 * 24 * 3600  # for files of at most a few hundred KiB
 
 
 def implausible(row: Row, units: Sequence[Unit], scratch: Path) -> list[str]:
-    """Return contradictions; none for a file that was read correctly."""
+    """Return contradictions; [] if the file was read correctly."""
     wrong = [
         f"{name} is {value}"
         for name, value in row.items()
@@ -142,9 +142,9 @@ _TIMEOUT_S = 30
 
 
 def contradictions(data: bytes, row: Mapping[str, Any], folder: Path) -> list[str] | None:
-    """Return differences between ffprobe and the media row: size, frames, samples.
+    """Return differences between ffprobe and the media row in size, frames and samples.
 
-    None if ffprobe refuses the file or complains, since its versions differ in tolerance.
+    None if ffprobe refuses the file or complains, because its versions differ in tolerance.
     """
     if row["kind"] not in ("video", "audio", "image"):
         return None

@@ -1,4 +1,4 @@
-"""Small media of every supported kind to damage, and the small files of the corpus."""
+"""Small media of every supported kind to damage, and the small files of a media corpus."""
 
 import io
 import json
@@ -14,21 +14,21 @@ import numpy as np
 from PIL import Image
 
 MAX_CORPUS_BYTES = 120_000
-"""Larger files cost more time: small files have the same formats."""
+"""Largest corpus file: larger files cost time, and small ones cover the same formats."""
 
 _SLOW = ("ax_sample_fragmented_seekable_multiple_sidx.mp4", "mb_edts.mp4")  # many large frames in few bytes
 _ALIKE = (
     "asterisk",
     "data",
     "observation.images.cam_high",
-)  # folders of similar files: one file each
+)  # use one file from each folder of similar files
 _SAME = {"fflags": "+bitexact"}  # no random identifiers, no dates
 
 _N_FRAMES, _SIZE = 16, (80, 48)
 _RATE_HZ, _N_SAMPLES = 16_000, 9_600
 
 _VIDEOS: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
-    # name -> container, video codec, audio codec ("" for none), options of the video encoder
+    # name -> container, video codec, audio codec ("" for none), options for the video encoder
     "h264.mp4": ("mp4", "libx264", "", {"crf": "28", "g": "8"}),
     "h264-b-aac.mp4": ("mp4", "libx264", "aac", {"crf": "28", "g": "12", "bf": "2", "b-adapt": "0"}),
     "sound-first.mp4": ("mp4", "libx264", "aac", {"crf": "28", "g": "12", "bf": "2", "b-adapt": "0"}),
@@ -65,8 +65,8 @@ _SOUNDS: Mapping[str, tuple[str, str]] = {
 
 
 def write_seeds(folder: Path) -> list[Path]:
-    """Write one file of every format to `folder`, always with the same bytes."""
-    os.environ.setdefault("SVT_LOG", "0")  # that encoder prints its settings to stderr
+    """Write one file of every format to `folder`, always with the same bytes; return the files."""
+    os.environ.setdefault("SVT_LOG", "0")  # the encoder prints its settings to stderr
     files: dict[str, bytes] = {}
     files |= {name: small_video(name) for name in _VIDEOS}
     for name, (container, codec) in _SOUNDS.items():
@@ -79,7 +79,7 @@ def write_seeds(folder: Path) -> list[Path]:
 
 
 def small_video(name: str) -> bytes:
-    """Return one of the videos, by name."""
+    """Return the bytes of a generated video, by name."""
     container, codec, sound, options = _VIDEOS[name]
     return _video(container, codec, sound, options, name=name)
 
@@ -115,7 +115,7 @@ def _video(container: str, codec: str, sound: str, options: Mapping[str, str], n
     muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragments" in name else {}
     with ordinary_priority(), av.open(sink, "w", format=container, options=_SAME | muxer) as out:
         voice = _voice(out, sound) if name.startswith("sound-first") else None
-        size = (128, 96) if codec == "h263" else _SIZE  # H.263 has five sizes
+        size = (128, 96) if codec == "h263" else _SIZE  # H.263 allows only five sizes
         more = (
             {"x264-params": "mbtree=0:threads=1"} if codec == "libx264" else {}
         )  # the same bytes every time
@@ -224,12 +224,12 @@ def _texts() -> dict[str, bytes]:
 
 @contextmanager
 def ordinary_priority() -> Iterator[None]:
-    """Restore the scheduling policy after an encoder's life.
+    """Restore this thread's scheduling policy afterwards.
 
-    As root, SVT-AV1 gives its opening thread the highest real-time priority and keeps it: threads started later would
+    As root, SVT-AV1 gives the thread that opens it the highest real-time priority for good. Threads started later would
     block all other processes.
     """
-    if not hasattr(os, "sched_setscheduler"):  # Linux has it
+    if not hasattr(os, "sched_setscheduler"):  # only Linux has it
         yield
         return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Return a subpackage, or a name of `api`, imported on first use: numpy and pyarrow take 0.3 s."""
+        """Return a subpackage or a name from `api`, imported on first use: numpy and pyarrow take 0.3 s."""
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):
-            if f"{__name__}.api" not in modules:  # only once: it lists the site folders
+            if f"{__name__}.api" not in modules:  # only once: the check lists the site folders
                 import_module(".distribution", __name__).check_only_distribution()
             with import_module(".lazy_imports", __name__).without_collector():
-                api = import_module(".api", __name__)  # (an import statement looks here first)
+                api = import_module(".api", __name__)  # (an import statement would look here first)
                 if name in ("__all__", *api.__all__):
                     globals()[name] = api.named(name)
                     return globals()[name]

@@ -1,4 +1,4 @@
-"""The cores and memory that this process, or its rank, may use: of its cgroup, shared by the machine's ranks."""
+"""Cores and memory that this process or its rank may use, within its cgroup and shared among the machine's ranks."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _SLURM_GROUP = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def n_cores() -> int:
-    """Return the cores that this process may use, by its affinity and its cgroup's CPU quota."""
+    """Return the number of cores that this process may use, given its affinity and its cgroup's CPU quota."""
     return max(1, ceil(min(_affinity(), cpu_quota())))
 
 
@@ -40,7 +40,7 @@ def rank_memory_bytes(environ: Mapping[str, str] | None = None) -> int:
 
 
 def local_ranks(environ: Mapping[str, str] | None = None) -> int:
-    """Return the launcher's number of ranks on this machine (`LOCAL_RANKS`); 1 without a launcher."""
+    """Return the launcher's number of ranks on this machine (`LOCAL_RANKS`); 1 if there is no launcher."""
     environ = os.environ if environ is None else environ
     for name in LOCAL_RANKS:
         counts = _slurm_counts(environ.get(name, ""))
@@ -53,7 +53,7 @@ def local_ranks(environ: Mapping[str, str] | None = None) -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
-    """Return the cores of the cgroup's CPU quota; infinite without one. root: of /proc and /sys."""
+    """Return the cgroup's CPU quota in cores; infinite if there is none. root: folder with /proc and /sys."""
     quotas = [float("inf")]
     for folder in _cgroups(root, "cpu"):
         words = _read(folder / "cpu.max").split()
@@ -66,7 +66,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
 
 
 def memory_limit(root: Path = Path("/")) -> float:
-    """Return the bytes of the cgroup's memory limit; infinite without one. root: of /proc and /sys."""
+    """Return the cgroup's memory limit in bytes; infinite if there is none. root: folder with /proc and /sys."""
     limits = [float("inf")]
     for folder in _cgroups(root, "memory"):
         text = (_read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")).strip()
@@ -80,13 +80,13 @@ def _affinity() -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folder of this process's cgroup and its parents, of which the least limit counts.
+    """Yield the folder of this process's cgroup, then its parents. The lowest limit among them applies.
 
     A container may see its own cgroup as the root, unlike /proc.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if number == "0" and not controllers:  # version 2
+        if number == "0" and not controllers:  # cgroup version 2
             mount = root / "sys/fs/cgroup"
         elif controller in controllers.split(","):
             mounts = (root / "sys/fs/cgroup" / name for name in (controllers, controller))
@@ -98,7 +98,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _slurm_counts(text: str) -> list[int]:
-    """Return the tasks of each node of "4(x2),3": [4, 4, 3]; [] for other text."""
+    """Return the tasks per node: [4, 4, 3] for "4(x2),3"; [] for other text."""
     groups = [_SLURM_GROUP.fullmatch(part) for part in text.split(",")]
     limits = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
     if len(limits) < len(groups) or sum(nodes for _, nodes in limits) > 2**20:

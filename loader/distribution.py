@@ -7,13 +7,13 @@ import sys
 from .errors import PackageClash
 
 DISTRIBUTION = "penstock-data"
-"""Name for pip. `penstock` on the package index is another project."""
+"""Distribution name for pip. `penstock` on the package index is another project."""
 
 _INFO = re.compile(r"(penstock|penstock_data)-[^-]+\.(?:dist|egg)-info", re.I)
 
 
 def check_only_distribution() -> None:
-    """Raise PackageClash if a distribution called `penstock` is installed too: both own `penstock/`.
+    """Raise PackageClash if a distribution called `penstock` is installed too: both contain `penstock/`.
 
     Lists the site folders of `sys.path`, 0.1 ms each; importing importlib.metadata would take 8 ms.
     """

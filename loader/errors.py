@@ -71,11 +71,11 @@ class PenstockError(Exception):
 
 
 class StoreError(PenstockError):
-    """A store (bucket, disk, memory) could not carry out a request."""
+    """A store (bucket, disk, memory) could not complete a request."""
 
 
 class ObjectNotFound(StoreError, FileNotFoundError):
-    """There is no object at that key."""
+    """The store has no object with that key."""
 
 
 class AlreadyExists(StoreError, FileExistsError):
@@ -83,11 +83,11 @@ class AlreadyExists(StoreError, FileExistsError):
 
 
 class Changed(StoreError, RuntimeError):
-    """The object is not the one whose ETag was pinned at the first read."""
+    """The object's ETag differs from the one pinned at the first read."""
 
 
 class Forbidden(StoreError, PermissionError):
-    """The credentials do not allow this, or there are none."""
+    """The credentials do not allow the request, or there are none."""
 
 
 class Throttled(StoreError, ConnectionError):
@@ -95,7 +95,7 @@ class Throttled(StoreError, ConnectionError):
 
 
 class Transient(StoreError, ConnectionError):
-    """The store did not respond, or broke off, until the retry budget was spent."""
+    """The store did not respond, or broke the connection, until the retry budget was spent."""
 
 
 class ForkedStore(StoreError, RuntimeError):
@@ -107,7 +107,7 @@ class InvalidStore(StoreError, ValueError):
 
 
 class Corrupt(PenstockError, ValueError):
-    """Stored bytes differ from the bytes that were written; a second read gave the same."""
+    """Stored bytes differ from the bytes that were written; a second read returned the same bytes."""
 
 
 class CorruptLog(Corrupt):
@@ -115,7 +115,7 @@ class CorruptLog(Corrupt):
 
 
 class DecodeFailed(Corrupt):
-    """A decoder refused bytes whose checksum is right."""
+    """A decoder rejected bytes whose checksum is correct."""
 
 
 class TooManyCorrupt(Corrupt):
@@ -131,7 +131,7 @@ class InvalidKey(InvalidSample):
 
 
 class InvalidField(InvalidSample):
-    """A field name or value that the format refuses."""
+    """A field name or value that the format rejects."""
 
 
 class DuplicateKey(InvalidSample):
@@ -139,11 +139,11 @@ class DuplicateKey(InvalidSample):
 
 
 class FieldMismatch(InvalidSample):
-    """Samples of one group do not have the same fields."""
+    """Samples of one group have different fields."""
 
 
 class FieldTooLarge(InvalidSample):
-    """A field too large for one range read and one decoder."""
+    """A field too large for one range read or one decoder."""
 
 
 class EmptyVersion(InvalidSample):
@@ -151,11 +151,11 @@ class EmptyVersion(InvalidSample):
 
 
 class NotSupported(InvalidSample):
-    """Healthy data of an unsupported type or feature; the message has the remedy."""
+    """Valid data of an unsupported type or feature; the message names the remedy."""
 
 
 class RootError(PenstockError):
-    """The root, its log or its names."""
+    """An error in a root, its log or its names."""
 
 
 class NotARoot(RootError, ValueError):
@@ -169,7 +169,7 @@ class FormatTooNew(RootError, ValueError):
 class VersionNotFound(RootError, LookupError):
     """No such dataset, version, tag, alias or id.
 
-    dataset: the existing dataset that lacks it; "" if that is missing too; None without a dataset.
+    dataset: the existing dataset that has no such version; "" if there is no such dataset; None if not stated.
     """
 
     def __init__(self, *args: object, dataset: str | None = None) -> None:
@@ -178,23 +178,23 @@ class VersionNotFound(RootError, LookupError):
 
 
 class SampleNotFound(RootError, LookupError):
-    """The version has no live sample with this key, or no exclusion of it."""
+    """The version has no live sample with this key, or no exclusion of that sample."""
 
 
 class FieldNotFound(RootError, LookupError):
-    """A field that the version does not have, or does not have for every part."""
+    """A field that the version lacks, or lacks in some parts."""
 
 
 class TransactionNotFound(RootError, LookupError):
-    """A transaction that the root's log never began."""
+    """A transaction that the root's log does not contain."""
 
 
 class TakedownNotFound(RootError, LookupError):
-    """The root's log has no takedown of this number."""
+    """The root's log has no takedown with this number."""
 
 
 class VersionRetired(RootError, LookupError):
-    """The version was retired, for the reason in the message. dataset: of the version."""
+    """The version was retired, for the reason in the message. dataset: the version's dataset."""
 
     def __init__(self, *args: object, dataset: str | None = None) -> None:
         super().__init__(*args)
@@ -206,7 +206,7 @@ class Fenced(RootError, RuntimeError):
 
 
 class Conflict(RootError, RuntimeError):
-    """Two writers changed the same thing; the second was refused, and no change was lost."""
+    """Two writers changed the same thing; the second was rejected, and no change was lost."""
 
 
 class InvalidName(RootError, ValueError):
@@ -218,19 +218,19 @@ class Denied(RootError, PermissionError):
 
 
 class StageNotPublished(RootError, RuntimeError):
-    """A lifecycle stage whose current record for a partition is missing, or failed its check."""
+    """A lifecycle stage whose current record for a partition is missing or failed its check."""
 
 
 class CheckpointNotFound(RootError, LookupError):
-    """No complete checkpoint of that step, or no such run."""
+    """No complete checkpoint exists for that step, or there is no such run."""
 
 
 class RunNotFound(RootError, LookupError):
-    """There is no record of that run; the message lists the recorded ones."""
+    """The root has no record of that run; the message lists the recorded ones."""
 
 
 class NotRecorded(RootError, LookupError):
-    """The run did not record this; the message lists what the next run has to pass."""
+    """The run did not record this; the message lists the arguments that the next run has to pass."""
 
 
 class InvalidPlan(PenstockError, ValueError):
@@ -250,7 +250,7 @@ class PlanMismatch(PenstockError, ValueError):
 
 
 class CheckpointMismatch(PenstockError, ValueError):
-    """Checkpoint and state have different entries."""
+    """The checkpoint and the state have different entries."""
 
 
 class InvalidRuntime(PenstockError, ValueError):
@@ -262,11 +262,11 @@ class Unpicklable(InvalidRuntime):
 
 
 class TransformFailed(PenstockError, RuntimeError):
-    """The user's transform raised or returned nothing; the message has the sample's address."""
+    """The user's transform raised an error or returned nothing; the message has the sample's address."""
 
 
 class WorkerFailed(PenstockError, RuntimeError):
-    """A worker process died twice over one step, or raised an error that could not be sent."""
+    """A worker process died twice during one step, or raised an error that could not be sent."""
 
 
 class MissingDependency(PenstockError, ImportError):
@@ -278,11 +278,11 @@ class PackageClash(PenstockError, ImportError):
 
 
 class LossyExport(PenstockError, ValueError):
-    """A format cannot hold all of a version; the message lists each field and column, with the reason."""
+    """A format cannot hold everything in a version; the message lists each lost field and column, with the reason."""
 
 
 class InvalidWeights(PenstockError, ValueError):
-    """Weights of a model that are missing, differ from the stated ones, or do not fit the model."""
+    """Model weights that are missing, differ from the declared ones, or do not fit the model."""
 
 
 class ModelFailed(PenstockError, RuntimeError):
@@ -290,15 +290,15 @@ class ModelFailed(PenstockError, RuntimeError):
 
 
 class EngineUnreachable(PenstockError, ConnectionError):
-    """A compute engine's controller did not answer; its jobs go on, in an unknown state."""
+    """A compute engine's controller did not respond. Its jobs continue, in an unknown state."""
 
 
 class InvalidCluster(PenstockError, ValueError):
-    """A wrong description of a compute cluster, or a cluster that refuses the job; the message has the reason."""
+    """An invalid description of a compute cluster, or a cluster that rejects the job; the message has the reason."""
 
 
 class JobFailed(PenstockError, RuntimeError):
-    """A job that another attempt would not finish; the message has blocks, nodes and their last output."""
+    """A job that a retry would not complete; the message has the blocks, the nodes and their last output."""
 
 
 class JobCancelled(PenstockError, RuntimeError):
@@ -306,7 +306,7 @@ class JobCancelled(PenstockError, RuntimeError):
 
 
 class CodeMismatch(PenstockError, RuntimeError):
-    """A node has another source tree or minor release of Python than the job's."""
+    """A node's source tree or minor Python release differs from the job's."""
 
 
 class InvalidSpec(PenstockError, ValueError):

@@ -1,7 +1,8 @@
 """Parse untrusted JSON strictly; write canonical JSON for hashes.
 
-Accepted is only what can be written again: text that UTF-8 holds, at most 64 nested arrays and objects, finite numbers,
-integers of 64 bits. `json.loads` also returns lone surrogates, NaN and 1e999, which fail later in a table.
+The parser accepts only values that can be written again: text that UTF-8 can encode, at most 64 nested arrays and
+objects, finite numbers, 64-bit integers. `json.loads` also returns lone surrogates, NaN and 1e999, which fail later in
+a table.
 """
 
 import json
@@ -11,16 +12,16 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
-"""Nested arrays and objects; Python's own limit depends on the caller and the release."""
+"""Depth of nested arrays and objects; Python's own limit depends on the caller and the release."""
 LEAST, MOST = -(2**63), 2**64 - 1
-"""Range of integers: columns of tables, and seeds."""
-_DIGITS = 20  # of MOST; `int` is slow for long texts, and refuses 4,300 digits
+"""Range of integers that table columns and seeds can hold."""
+_DIGITS = 20  # digits of MOST; `int` is slow for long texts, and rejects 4,300 digits
 _LONG = re.compile("[0-9]{19}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class DamagedJson(ValueError):
-    """The damage; the reader adds the object's name."""
+    """The JSON is damaged. The message describes the damage; the caller adds the object's name."""
 
 
 def is_text(value: object) -> bool:
@@ -31,14 +32,14 @@ def is_text(value: object) -> bool:
 
 
 def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
-    """Return the value of a JSON document. Raises only DamagedJson, for any bytes.
+    """Return the value of a JSON document. Whatever the bytes, raises nothing but DamagedJson.
 
-    lenient: leaves surrogates and numbers out of range (inf, nan) to the caller.
+    lenient: True leaves surrogates and numbers out of range (inf, nan) to the caller.
     """
     text, value = _decoded(
         data, lambda text: _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
     )
-    # (decoded bytes hold no surrogate, and our own text rarely does; an escape can spell one in both)
+    # (decoded bytes contain no surrogate, and our own text rarely does; an escape can produce one in both)
     if not lenient and (_HALF.search(text) or (isinstance(data, str) and not is_text(data))):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -55,10 +56,10 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Return the members of a document that is an object, as Python's `json` reads it. Raises: DamagedJson.
+    """Return the members of a JSON object, as Python's `json` reads them. Raises: DamagedJson.
 
-    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. Surrogates are left to the
-    caller. The last value of a repeated name counts.
+    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. The caller must handle
+    surrogates. If a name is repeated, its last value wins.
     """
     _, value = _decoded(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):
@@ -69,8 +70,8 @@ def parse_members(data: bytes) -> dict[str, Any]:
 def canonical_json(value: object, where: str = "the value") -> bytes:
     """Return UTF-8 JSON with sorted keys, no spaces and minimal escapes: equal values have the same bytes.
 
-    where: name of the value, for messages. Raises: TypeError for a float (its text varies), for a key that is not text,
-    and for anything else that JSON does not hold.
+    where: name of the value, for messages. Raises: TypeError for a float (its text varies), a key that is not text, or
+    anything else that JSON cannot hold.
     """
     if wrong := _wrong(value):
         raise TypeError(f"{where}{wrong}")

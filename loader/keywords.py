@@ -1,4 +1,4 @@
-"""Errors for unknown keywords: the closest known name, or penstock's argument for one of torch's DataLoader."""
+"""Errors for unknown keywords: suggest the closest known name, or penstock's equivalent of a DataLoader argument."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -22,7 +22,7 @@ PLAN_WORDS = {
     "weights": "give a source its weight: {'photos': loader.source(view, weight=2)}",
     "world_size": "the world size is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
 }
-"""Argument of a DataLoader or DistributedSampler -> what to use in `loader.plan`."""
+"""Argument of a DataLoader or DistributedSampler -> its replacement in `loader.plan`."""
 LOADER_WORDS = {
     "batch_sampler": _ORDER,
     "batch_size": f"{_BATCH}; micro_batch= cuts a rank's part of it",
@@ -43,11 +43,11 @@ LOADER_WORDS = {
     "timeout": "timeouts are the store's: loader.Root(url, options={'timeout_s': 30})",
     "worker_init_fn": "a transform is sent to each worker; prepare on its first call",
 }
-"""Argument of a DataLoader or of `loader.plan` -> what to use in `loader.Loader`."""
+"""Argument of a DataLoader or of `loader.plan` -> its replacement in `loader.Loader`."""
 
 
 def explains(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Return a decorator: a function called with one of `words` raises TypeError with its text.
+    """Return a decorator: a function called with a keyword from `words` raises TypeError with the keyword's text.
 
     For other unknown keywords the error names the closest argument.
     """
@@ -74,8 +74,8 @@ def explains(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ", did you mean 'photos'?" for a name that is close to a known one, else ""."""
-    from difflib import get_close_matches  # imported for errors only: takes 2 ms
+    """Return ", did you mean 'photos'?" if a known name is close to `name`, else ""."""
+    from difflib import get_close_matches  # imported only for errors: takes 2 ms
 
     near = get_close_matches(name, list(known), 1)
     return f", did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Imports at first use."""
+"""Faster imports on first use."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause the garbage collector: modules leave it nothing, and beside torch it doubles the time of an import."""
+    """Pause the garbage collector: imports leave no garbage, and with torch loaded it doubles their time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

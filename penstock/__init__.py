@@ -1,1 +1,1 @@
-"""The command line and the life of bytes without Dagster."""
+"""The command line, and operations on data that need no Dagster."""

@@ -1,8 +1,7 @@
 """Approvals: a person lets a batch pass that the gate stopped, with a name and a reason.
 
-An approval is a record of the stage `approval`. It covers samples with the same hash (`content` in the verdict's body),
-and the checks that failed. The stopped batch is cut again; if samples differ, or another check fails, the gate stops
-it.
+An approval is a record of the stage `approval`. It covers the failed checks, and samples with the same hash (`content`
+in the verdict's body). The batch runs again; if its samples differ or another check fails, the gate stops it.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,13 +30,13 @@ class StoppedBatch:
     """A batch whose newest verdict is `failed`."""
 
     record: StageRecord
-    """The verdict."""
+    """The batch's verdict."""
     checks: tuple[Mapping[str, Any], ...]
     """Failed checks."""
     never: tuple[str, ...]
     """Failed checks that no approval covers."""
     approval: StageRecord | None
-    """The approval of the verdict, or None."""
+    """The verdict's approval, or None."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,9 +52,9 @@ class StoppedBatch:
 
 
 def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
-    """Return the batches that the gate stopped, or one of them.
+    """Return the batches that the gate stopped, or only `batch`.
 
-    Raises: InvalidRuntime without a verdict; Conflict for a batch that was not stopped; Corrupt.
+    Raises: InvalidRuntime if there is no verdict; Conflict if `batch` was not stopped; Corrupt.
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
@@ -72,10 +71,10 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
 
 
 def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
-    """Append the approval of a verdict. record: the number of the verdict that was reviewed.
+    """Append an approval of a verdict. record: number of the reviewed verdict.
 
-    Raises: InvalidRuntime without a name, a reason or such a batch; Conflict for a verdict that is not the newest, not
-    stopped, already approved, or beyond approval.
+    Raises: InvalidRuntime if name, reason or batch is missing; Conflict if the verdict is not the newest, not stopped,
+    already approved, or beyond approval.
     """
     if not by.strip() or not reason.strip():
         raise InvalidRuntime(
@@ -119,14 +118,14 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Return whether a check stops its batch: it neither passed nor only warns."""
+    """Return whether a check stops its batch: it did not pass, and it does more than warn."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 
 def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
-    """Return the newest approval of the batch if it covers this content and all failed checks, else None."""
+    """Return a batch's newest approval if it covers this content and all failed checks, else None."""
     record = current_record(store, dataset, STAGE, batch)
     if record is None or record.verdict != "published" or record.body["content"] != content:
         return None
@@ -143,7 +142,7 @@ def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     never = [str(one["name"]) for one in failed if one.get("approvable", False) is not True]
     if not verdict.body.get(
         "content"
-    ):  # of a release of penstock without approvals, or it could not be hashed
+    ):  # written by a release without approvals, or the samples could not be hashed
         never.append("a verdict without the hash of its samples")
     names = [str(one["name"]) for one in failed]
     approval = covering_approval(store, dataset, batch, str(verdict.body.get("content", "")), names)

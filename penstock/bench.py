@@ -15,7 +15,7 @@ from loader.run.metrics import CONSUMER, limited_by, stage_seconds
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Fewest batches to measure, after the first, which reads indexes."""
+"""Fewest batches to measure, besides the first, which reads indexes."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -34,7 +34,7 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The rate of one stage, or of all. None if the time is too short to measure."""
+    """The rate of one stage, or of all stages. None if the time was too short to measure."""
 
     seconds: float
     """Seconds per batch."""
@@ -46,26 +46,26 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The measured rates of a version."""
+    """A version's measured rates."""
 
     version: str
-    """Version."""
+    """Version name."""
     fields: Sequence[str]
     """Loaded fields."""
     n_samples: int
-    """Samples of the view."""
+    """Samples in the view."""
     batch: int
     """Samples per batch."""
     workers: int
-    """Worker threads of `together`."""
+    """Worker threads used for `together`."""
     stages: Mapping[str, Rate]
-    """Stage -> rate in one thread, without a transform."""
+    """Stage -> its rate in one thread, without a transform."""
     alone: Rate
-    """Rate of one thread."""
+    """Rate with one thread."""
     together: Rate
-    """Rate of `workers`."""
+    """Rate with `workers` threads."""
     limited_by: str | None
-    """The slowest stage of one thread; None if unknown."""
+    """Slowest stage in one thread; None if unknown."""
     advice: Sequence[str]
     """Changes that help."""
     native: str
@@ -84,10 +84,9 @@ def bench(
     workers: int | None = None,
     where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread. Reads samples twice only if there are few.
+    """Load shuffled batches for about `seconds`, half the time in one thread. Samples repeat only if there are few.
 
-    workers: None chooses like `Loader`. where_present: leave out samples without the fields.
-
+    workers: None chooses as `Loader` does. where_present: leave out samples that lack the fields.
     Raises: InvalidRuntime; InvalidPlan; FieldNotFound; EmptyView; errors of reading and decoding.
     """
     if not 0 < seconds < float("inf"):

@@ -1,4 +1,4 @@
-"""The class names of a dataset, which `cls` numbers. Every version of the pipeline stores them."""
+"""A dataset's class names, indexed by `cls`. Every version from the pipeline stores them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
-    """Return the newest class names of these versions, by number; None without any. Skips retired versions.
+    """Return the newest class names of these versions, by number, or None. Skips retired versions.
 
     Versions made by hand have none. Costs a manifest per version. Raises: StoreError.
     """
@@ -28,7 +28,7 @@ _KNOWN: "WeakKeyDictionary[Version, list[str] | None]" = WeakKeyDictionary()
 
 
 def class_names_of(version: "Version") -> list[str] | None:
-    """Return the class names of a version, or of its newest ancestor that has some; None without any. Cached.
+    """Return the class names of a version or its newest ancestor that has some, or None. Cached.
 
     Raises: StoreError.
     """

@@ -1,6 +1,6 @@
 """`penstock VERB ...`: every verb prints text, or JSON with --json.
 
-Exit status: 0 success; 1 a fault of the data or the store; 2 an error of the caller.
+Exit status: 0 success; 1 an error in the data or the store; 2 a usage error.
 """
 
 import argparse
@@ -30,11 +30,11 @@ COMPLETION = """to complete verbs, options and names of a local root in the shel
 
 
 MANY_OBJECTS = 100_000
-"""Allocations between garbage collections. Python's 700 would take a quarter of an import."""
+"""Allocations between garbage collections. Python's default, 700, would take a quarter of an import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit status."""
+    """Run the command line; return the exit status."""
     gc.set_threshold(MANY_OBJECTS)
     try:
         if problem := foreign_loader():
@@ -84,14 +84,14 @@ def _run(argv: Sequence[str] | None) -> int:
             else 2
         )
     except BrokenPipeError:
-        # The reader (head, less) has quit; Python would complain again when it flushes at exit.
+        # The reader (head, less) has quit; otherwise Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def foreign_loader() -> str | None:
-    """Return the problem if `import loader` finds another module, such as a loader.py beside train.py; else None."""
-    from importlib.util import find_spec  # does not run it: it may be a training script
+    """Return an error if `import loader` finds another module, such as a loader.py beside train.py, else None."""
+    from importlib.util import find_spec  # does not run the module, which may be a training script
 
     spec = find_spec("loader")
     places = list(spec.submodule_search_locations or ()) if spec else []
@@ -102,7 +102,7 @@ def foreign_loader() -> str | None:
 
 
 def parser() -> "Parser":
-    """Return the parser of all verbs and their arguments."""
+    """Return the parser for all verbs and their arguments."""
     from .verbs import GROUPS, VERBS
 
     shared = Parser(add_help=False)
@@ -135,7 +135,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            from loader.keywords import did_you_mean  # after `foreign_loader`
+            from loader.keywords import did_you_mean  # imported after `foreign_loader`
 
             near = did_you_mean(unknown[0].partition("=")[0], self._options(arguments))
             self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
@@ -196,16 +196,16 @@ def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Pars
 
 
 DATASETS = frozenset({"dataset"})
-"""Arguments that take a dataset."""
+"""Arguments whose value is a dataset."""
 REFS = frozenset({"ref", "a", "b", "give_up"})
-"""Arguments that take a dataset or version."""
+"""Arguments whose value is a dataset or version."""
 
 MOST_ENTRIES = 2000
-"""Most log entries to read: the user waits."""
+"""Most log entries to read while the user waits."""
 
 
 def complete(parser: ArgumentParser) -> None:
-    """Answer a completion request of the shell and exit; otherwise do nothing."""
+    """Answer a shell's completion request and exit; otherwise do nothing."""
     try:
         import argcomplete
     except ImportError:
@@ -238,7 +238,7 @@ def _local(root: str) -> Path:
 
 
 def names_below(root: str | None, prefix: str, *, versions: bool) -> list[str]:
-    """Return the datasets under a local root; after 'photos@' its versions, tags and aliases.
+    """Return the datasets under a local root; for 'photos@', that dataset's versions, tags and aliases.
 
     Reads only the log, without `loader.Root`, whose imports are slow. Raises: OSError; ValueError; errors of a damaged
     log.

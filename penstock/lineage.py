@@ -1,8 +1,8 @@
 """Find the pipeline runs that made a sample.
 
-    stages/<dataset>/<stage>/<partition>/<r>.json     the output of a stage, and the records that it read
+    stages/<dataset>/<stage>/<partition>/<r>.json     a stage's output, and the records that it read
 
-A part is named after its transaction, which the samples record of its batch names.
+A part is named after its transaction, which its batch's samples record names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ _SAMPLES = "samples"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """A run that contributed to a sample."""
+    """A pipeline run that contributed to a sample."""
 
     asset_key: str
-    """Its asset, `<dataset>/<stage>`; "" if a publish names none."""
+    """The run's asset, `<dataset>/<stage>`; "" if a published version names none."""
     partition: str
-    """Partition; for a publish, the version's name."""
+    """Partition; for a published version, its name."""
     run_id: str
     """Dagster's run id."""
     code_version: str = ""
-    """Dagster's code version; "" for a publish."""
+    """Dagster's code version; "" for a published version."""
     data_version: str = ""
-    """Dagster's data version; for a publish, the version's id."""
+    """Dagster's data version; for a published version, its id."""
     record: str = ""
     """Key of the stage record, or ""."""
     at_us: int = 0
@@ -51,7 +51,7 @@ class StageRun:
 
 
 def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
-    """Return the runs of each sample, upstream first; none for one made without the pipeline. Reads each batch once.
+    """Return each sample's runs, upstream first; none if it was made without the pipeline. Reads each batch once.
 
     Raises: Corrupt; StoreError.
     """
@@ -76,7 +76,7 @@ def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[St
 def _samples_record(
     root: Root, dataset: str, partition: str, txn: str
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the newest published samples record of this transaction, with its path."""
+    """Return the path and content of this transaction's newest published samples record."""
     paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
     for path in sorted(paths, reverse=True):
         body = record_json(root.store, path, "upstream")
@@ -113,7 +113,7 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
         if record.txn == txn:
             try:
                 manifest = read_manifest(root.store, record.manifest, record.sha256)
-            except ObjectNotFound:  # collected after the version was retired
+            except ObjectNotFound:  # deleted by the collector after the version was retired
                 return []
             producer = manifest["producer"]
             if "dagster_run_id" not in producer:

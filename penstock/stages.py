@@ -1,4 +1,4 @@
-"""Stage records: the result and verdict of a pipeline stage for a partition. Never changed; the highest r counts.
+"""Stage records: a pipeline stage's result and verdict for a partition. Never changed; the highest r is current.
 
 stages/<dataset>/<stage>/<partition>/<r>.json     r has 12 digits, from 1
 """
@@ -23,7 +23,7 @@ from loader.storage import ObjectInfo, Store
 
 Verdict = Literal["published", "failed"]
 _DIGITS = 12
-_AT_ONCE = 16  # requests
+_AT_ONCE = 16  # concurrent requests
 _NAME = re.compile(r"/(\d{12,})\.json$")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -33,58 +33,58 @@ class Upstream:
     """A record that a stage read."""
 
     stage: str
-    """Stage."""
+    """Stage name."""
     partition: str
-    """Partition."""
+    """Partition key."""
     r: int
-    """Number."""
+    """Record number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord:
-    """One attempt of a stage at a partition."""
+    """One run of a stage for a partition."""
 
     dataset: str
     """Dataset."""
     stage: str
     """Stage."""
     partition: str
-    """Partition, a path segment."""
+    """Partition key, a path segment."""
     verdict: Verdict
-    """Outcome of the attempt."""
+    """Outcome of the run."""
     run_id: str
     """Dagster's run id."""
     code_version: str
     """Version of the stage's code."""
     fingerprint: str
-    """SHA-256 (hex) of the inputs; equal ones mean equal results."""
+    """SHA-256 (hex) of the inputs; equal values mean equal results."""
     reason: str = ""
-    """Reason of the verdict, or ""."""
+    """Reason for the verdict, or ""."""
     approved_by: str = ""
     """Approver, or ""."""
     files: Mapping[str, TableFile] = field(default_factory=dict)
-    """Name -> written table."""
+    """Name -> table that the stage wrote."""
     upstream: tuple[Upstream, ...] = ()
-    """Records that it read."""
+    """Records that the stage read."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Name -> number of inputs or outputs."""
     body: Mapping[str, Any] = field(default_factory=dict)
     """Values for later stages: plain JSON without floats."""
     r: int = 0
-    """Number in the partition, from 1; 0 before the append."""
+    """Record number, from 1; 0 before the append."""
     at_us: int = 0
-    """Time of the append, UTC microseconds; 0 before."""
+    """Time of the append, UTC microseconds; 0 before it."""
     nonce: str = ""
-    """Random hex of the append."""
+    """Random hex that makes it unique."""
 
     @property
     def path(self) -> str:
-        """Its key."""
+        """The record's key."""
         return record_path(self.dataset, self.stage, self.partition, self.r)
 
 
 def check_partition(partition: str) -> str:
-    """Return a valid partition key. Raises: InvalidName."""
+    """Return a partition key unchanged. Raises: InvalidName."""
     if not _PARTITION.fullmatch(partition):
         raise InvalidName(
             f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
@@ -95,8 +95,8 @@ def check_partition(partition: str) -> str:
 def append_record(store: Store, record: StageRecord, after: int | None = None) -> StageRecord:
     """Append a record to its partition. Concurrent writers get different numbers.
 
-    after: number of the newest record when the work began. If another writer has since appended the same fingerprint,
-    returns its record and appends nothing.
+    after: number of the newest record when the work started. If another writer has since appended the same fingerprint,
+    returns that record and appends nothing.
     """
     number = after
     if number is None:
@@ -138,13 +138,13 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
     for info in store.list(folder):  # in key order, so the last is the newest
-        if _NAME.search(info.key):  # other files in the folder are no records
+        if _NAME.search(info.key):  # other files in the folder are not records
             newest[info.key[len(folder) :].partition("/")[0]] = info
     return dict(sorted(newest.items()))
 
 
 def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
-    """Return partition -> record, without deleted ones. Costs a GET each. Raises: Corrupt."""
+    """Return partition -> record, leaving out deleted records. Costs a GET each. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
@@ -152,7 +152,7 @@ def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str
 
 
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return the partitions of a stage, sorted."""
+    """Return a stage's partitions, sorted."""
     folder = _folder(dataset, stage)
     return sorted({info.key[len(folder) :].split("/", 1)[0] for info in store.list(folder)})
 
@@ -166,7 +166,7 @@ def read_record(store: Store, path: str) -> StageRecord:
 
 
 def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
-    """Return a record of any release as JSON that has `field`. Raises: ObjectNotFound; Corrupt."""
+    """Return a record, from any release, as JSON that has `field`. Raises: ObjectNotFound; Corrupt."""
     try:
         body = parse_json_object(store.get(path).data)
     except ValueError as error:
@@ -185,10 +185,10 @@ def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
 
 
 class KnownRecords:
-    """A cache of the newest records of some stages. Thread-safe.
+    """Thread-safe cache of some stages' newest records.
 
-    A refresh costs a listing of the dataset's stages, and a GET per new record. A takedown changes the etag of a
-    record, which makes it new.
+    A refresh costs a listing of the dataset's stages, and a GET per new record. A takedown changes a record's etag, so
+    the record counts as new.
     """
 
     def __init__(self, dataset: str, stages: Sequence[str]) -> None:
@@ -205,7 +205,7 @@ class KnownRecords:
                 path: record for path, record in self._read.items() if current.get(path) == record[0]
             }
             for new in read_records(store, sorted(current.keys() - self._read.keys())):
-                # One by one: an interrupted refresh keeps what it read.
+                # One by one: an interrupted refresh keeps what it has read.
                 self._read[new.path] = current[new.path], new
             return {
                 partition: {stage: self._read[info.key][1] for stage, info in stages.items()}
@@ -231,7 +231,7 @@ def _folder(dataset: str, stage: str) -> str:
 
 
 def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
-    """Return the key of a record. Raises: InvalidName."""
+    """Return a record's key. Raises: InvalidName."""
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
 
 

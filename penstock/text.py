@@ -5,24 +5,24 @@ import re
 import unicodedata
 
 WORD_JOINER = "\u2060"
-"""Invisible character that keeps renderers from linking an address."""
+"""Invisible character that prevents renderers from linking an address."""
 
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;"}
 _BACKSLASHED = frozenset("`*_[]~$#")
 # GitHub's Markdown links these in plain text, some even after it removes escapes.
 _ADDRESS = re.compile(r"(://|\bwww(?=\.)|(?<=[\w.+-])@(?=[\w-]+\.)|\b(?:mailto|xmpp):)", re.IGNORECASE)
-# At the beginning of a line: an item of a list, or a rule across the page.
+# At the start of a line: a list item, or a horizontal rule.
 _START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
 
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-# C0 and C1 but for tab and line feed, overrides of the writing direction, halves of surrogate pairs.
+# C0 and C1 except tab and line feed, bidirectional overrides, surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clean(text: object, longest: int | None = None) -> str:
     """Return text on one line, without control characters, lone surrogates and bidirectional overrides.
 
-    longest: in characters; a longer text ends in '…'.
+    longest: most characters; longer text ends in '…'.
     """
     cleaned = str(text)
     if longest is not None and len(cleaned) > 8 * longest + 64:
@@ -44,12 +44,12 @@ def _is_shown(letter: str) -> bool:
 
 
 def html_text(text: object) -> str:
-    """Return text for HTML and SVG: content and quoted attributes."""
+    """Escape text for HTML and SVG: content and quoted attributes."""
     return html.escape(clean(text), quote=True)
 
 
 def markdown_text(text: object) -> str:
-    """Return text that Markdown shows literally, in a line, a table's cell or an image's alternative text."""
+    """Escape text so that Markdown shows it literally: in a line, a table cell or alternative text."""
     line = _ADDRESS.sub(_broken, clean(text))
     escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
@@ -58,12 +58,12 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_plain(text: str) -> str:
-    """Return the original of a `markdown_text` of any release."""
+    """Return the original of text that any release escaped by `markdown_text`."""
     return html.unescape(_ESCAPED.sub(r"\1", text).replace(WORD_JOINER, ""))
 
 
 def terminal_text(text: str) -> str:
-    """Return text with control characters escaped: they could move the cursor or write to the clipboard."""
+    """Escape control characters, which could move the cursor or write to the clipboard."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -75,7 +75,7 @@ def _broken(match: re.Match[str]) -> str:
 
 
 def yaml_text(text: object) -> str:
-    """Return a double-quoted YAML scalar of the cleaned text."""
+    """Return the cleaned text as a double-quoted YAML scalar."""
     out = []
     for letter in clean(text):
         if letter in '"\\':

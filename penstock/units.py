@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 
 def size(nbytes: float) -> str:
-    """Return bytes as '3.4 MiB'."""
+    """Format bytes, such as '3.4 MiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -14,7 +14,7 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a rounded number: '0.04167', '12,345', '1.2e-07'."""
+    """Format a rounded number: '0.04167', '12,345', '1.2e-07'."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -23,7 +23,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share: '12.3 %', '< 0.1 %', '> 99.9 %'. Only 0 is '0 %', only all is '100 %'."""
+    """Format a share: '12.3 %', '< 0.1 %', '> 99.9 %'. Only 0 is '0 %', only all is '100 %'."""
     if not whole or not part:
         return "0 %"
     percent = 100 * part / whole
@@ -35,7 +35,7 @@ def share(part: float, whole: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """Return a duration: '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
+    """Format a duration: '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -47,17 +47,17 @@ def length(seconds: float) -> str:
 
 
 def minute(microseconds: int) -> str:
-    """Return microseconds since 1970 as "2026-01-02 03:04", UTC."""
+    """Format microseconds since 1970 as "2026-01-02 03:04", UTC."""
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M}"
 
 
 def second(microseconds: int) -> str:
-    """Return microseconds since 1970 as "2026-01-02 03:04:05", UTC."""
+    """Format microseconds since 1970 as "2026-01-02 03:04:05", UTC."""
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def parse_length(text: str) -> float:
-    """Return the seconds of '90s', '30m', '72h' or '7d'. Raises: ValueError."""
+    """Parse '90s', '30m', '72h' or '7d' as seconds. Raises: ValueError."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     number, unit = text[:-1], text[-1:]
     if unit not in units or not number.replace(".", "", 1).isdigit():
@@ -66,7 +66,7 @@ def parse_length(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of '4096', '10GiB' or '2TiB', up to 2**63 - 1. Raises: ValueError."""
+    """Parse '4096', '10GiB' or '2TiB' as bytes, up to 2**63 - 1. Raises: ValueError."""
     units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
     unit = next((unit for unit in units if text.endswith(unit)), "")
     number = text.removesuffix(unit).strip()
@@ -76,6 +76,6 @@ def parse_size(text: str) -> int:
 
 
 def shortened(numbers: Sequence[int], most: int = 12) -> str:
-    """Return the first numbers, and how many follow."""
+    """List the first numbers, and count the others."""
     listed = ", ".join(map(str, numbers[:most]))
     return f"{listed} and {len(numbers) - most} more" if len(numbers) > most else listed

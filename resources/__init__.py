@@ -1,1 +1,1 @@
-"""Dagster resources: the places of the data. No logic."""
+"""Dagster resources: the locations of the data. No logic."""

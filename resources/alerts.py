@@ -2,8 +2,8 @@
 
     PENSTOCK_ALERTS="slack+https://hooks.slack.com/services/...,webhook+https://oncall.example/hook"
 
-Alerts go to the log, a webhook, or a channel of Slack or a service with its message format. Hook addresses are secrets:
-they are read when an alert is sent, and messages, logs and configuration have only their host.
+Alerts go to the log, to a webhook, or to a channel of Slack or a service with Slack's message format. Hook addresses
+are secrets: they are read only to send an alert, and messages, logs and configuration show only their host.
 """
 
 import json
@@ -43,15 +43,15 @@ class Alert:
     dataset: str
     """Name of the dataset."""
     what: str
-    """One sentence, without secrets."""
+    """One-sentence message, without secrets."""
     details: str = ""
-    """More text; "" for none."""
+    """Further text; "" for none."""
     url: str = ""
-    """Page about it; "" for none."""
+    """Page about the problem; "" for none."""
 
     @property
     def handbook(self) -> str:
-        """Heading of the on-call page with the remedy."""
+        """URL of the remedy on the on-call page."""
         return f"{HANDBOOK}#{self.name}"
 
 
@@ -71,7 +71,7 @@ class AlertChannel:
 
 
 def channels(setting: str) -> tuple[AlertChannel, ...]:
-    """Return the channels of a setting, always with the log. Raises: ValueError, without any address."""
+    """Return the log and the channels in a setting. Raises: ValueError, whose message shows no address."""
     result = [AlertChannel(kind="log")]
     for position, item in enumerate(filter(None, (part.strip() for part in setting.split(","))), 1):
         kind, plus, url = item.partition("+")
@@ -86,7 +86,7 @@ def channels(setting: str) -> tuple[AlertChannel, ...]:
 
 
 def send(alert: Alert, to: tuple[AlertChannel, ...]) -> list[str]:
-    """Send an alert to all channels, and return failures by channel and reason.
+    """Send an alert to all channels; return one message per failed channel.
 
     A failed channel does not stop the others. Each gets three attempts of at most ten seconds.
     """
@@ -107,12 +107,12 @@ class AlertsResource(dg.ConfigurableResource[None]):
     )
 
     def page(self, path: str) -> str:
-        """Return the address of a Dagster page, or "" without a configured webserver."""
+        """Return the URL of a Dagster page, or "" if no webserver is configured."""
         place = dg.EnvVar(self.webserver_variable).get_value() or ""
         return f"{place.rstrip('/')}/{path}" if place else ""
 
     def send(self, alert: Alert) -> list[str]:
-        """Send as `send`. Raises: ValueError for an invalid setting."""
+        """Send an alert like the function `send`. Raises: ValueError for an invalid setting."""
         return send(alert, self.channels())
 
     def channels(self) -> tuple[AlertChannel, ...]:
@@ -149,7 +149,7 @@ def _deliver(alert: Alert, channel: AlertChannel) -> Iterator[str]:
 
 
 def _post(url: str, body: bytes) -> tuple[str, bool]:
-    """Return (reason of the failure or "", whether to stop trying). The reason never contains the address."""
+    """Return (failure reason or "", whether to stop trying). The reason never contains the address."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
@@ -186,9 +186,9 @@ VARIABLE = "PENSTOCK_VIEW_URL"
 
 
 def viewer_url() -> str:
-    """Return the viewer's address without a trailing slash; "" if the variable is not set.
+    """Return the viewer's URL without a trailing slash; "" if the variable is not set.
 
-    Raises: InvalidRuntime for anything but http(s)://host/path, since all users of Dagster see it.
+    Raises: InvalidRuntime unless it is http(s)://host/path, since all users of Dagster see it.
     """
     url = (dg.EnvVar(VARIABLE).get_value() or "").rstrip("/")
     if not url:
@@ -204,17 +204,17 @@ def viewer_url() -> str:
 
 
 def version_page(dataset: str, number: int) -> str:
-    """Return the address of a version's page; "" for no viewer. Raises: as `viewer_url`."""
+    """Return the URL of a version's page; "" without a viewer. Raises: as `viewer_url`."""
     return _page("v", dataset, number)
 
 
 def sample_page(dataset: str, number: int, ordinal: int) -> str:
-    """Return the address of a sample's page; "" for no viewer. Raises: as `viewer_url`."""
+    """Return the URL of a sample's page; "" without a viewer. Raises: as `viewer_url`."""
     return _page("v", dataset, number, "s", ordinal)
 
 
 def run_page(run: str) -> str:
-    """Return the address of a training's page; "" for no viewer. Raises: as `viewer_url`."""
+    """Return the URL of a training run's page; "" without a viewer. Raises: as `viewer_url`."""
     return _page("r", run)
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from penstock.compute.attach import JobState
 
 WAITS = "penstock/waits_for_job"
-"""Tag of a run with the id of the job that a step waits for; "" afterwards."""
+"""Tag of a run: id of the cluster job that a step waits for; "" afterwards."""
 _ENDED_BY_A_PERSON = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 _log = logging.getLogger(__name__)
 
 
 class ComputeResource(dg.ConfigurableResource[None]):
-    """Engine of heavy work. It changes how long a run takes, never its output."""
+    """Engine for heavy work. It affects how long a run takes, never its output."""
 
     engine: str = Field(
         default="local", description="local: processes on this machine; inline: no isolation."
@@ -40,9 +40,9 @@ class ComputeResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self, context: dg.AssetExecutionContext | None = None) -> Iterator[Compute]:
-        """Yield the open engine. Afterwards only a cluster's jobs run on.
+        """Yield the open engine. After the block, only cluster jobs keep running.
 
-        context: of a step that waits for jobs: its log shows their progress, and they end if a person ends its run.
+        context: context of the step. Its log shows the jobs' progress, and cancelling its run cancels the jobs.
 
         Raises: InvalidRuntime; InvalidCluster.
         """
@@ -80,7 +80,7 @@ def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
 
 
 def is_ended_by_a_person(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Return whether a person ended a run; False if the database does not respond, so jobs go on."""
+    """Return whether a person ended a run; False if the database does not respond, so that jobs continue."""
     try:
         run = instance.get_run_by_id(run_id)
     except Exception:  # noqa: BLE001 - any database driver
@@ -90,8 +90,8 @@ def is_ended_by_a_person(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def _tag_waiting(instance: dg.DagsterInstance, run_id: str, job: str) -> None:
-    """Tag a run with the job that it waits for, "" for none, and lift its time limit: jobs take days."""
+    # A run that waits has no time limit, since jobs take days.
     try:
         instance.add_run_tags(run_id, {WAITS: job, MAX_RUNTIME_SECONDS_TAG: "0"})
-    except Exception:  # noqa: BLE001 - a run also waits without tags
+    except Exception:  # noqa: BLE001 - a run can wait without tags too
         _log.exception("run %s could not be tagged", run_id)

@@ -1,4 +1,4 @@
-"""The root and the landing place as Dagster resources, with addresses from the environment."""
+"""The root and the landing folder as Dagster resources, with addresses from the environment."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from loader.storage import Store, open_store
 from loader.storage.spec import holds_secret, is_secret
 
 _READ: dict[str, State] = {}
-"""URL of a root -> its log state in this process, from which a sensor's next tick reads on."""
+"""URL of a root -> the log state that this process has read, from which a sensor's next tick continues."""
 
 
 class RootResource(dg.ConfigurableResource[None]):
@@ -23,9 +23,9 @@ class RootResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator["loader.Root"]:
-        """Yield the open root; an empty place becomes one.
+        """Yield the open root. An empty location becomes a root.
 
-        Costs three requests and one per log entry since the last call; the first call costs what `Log` does. Raises:
+        Costs three requests, plus one per log entry since the last call; the first call costs as much as `Log`. Raises:
         NotARoot; FormatTooNew.
         """
         with self.root() as root:
@@ -37,18 +37,18 @@ class RootResource(dg.ConfigurableResource[None]):
                 _READ[root.url] = known
 
     def root(self) -> "loader.Root":
-        """Return the root, unread."""
+        """Return the root without reading it."""
         return loader.Root(self.url)
 
 
 class LandingResource(dg.ConfigurableResource[None]):
-    """Landing place of raw objects, read-only: a folder, or any URL of obstore or fsspec."""
+    """Landing folder or URL of raw objects, read-only. Accepts any URL of obstore or fsspec."""
 
     url: str
 
     @contextmanager
     def opened(self, url: str = "", options: Mapping[str, str] | None = None) -> Iterator[Store]:
-        """Yield the open store, or the one at `url`; both may be `dg.EnvVar`s. Raises: InvalidStore."""
+        """Yield the open store, or the store at `url`; both may be `dg.EnvVar`s. Raises: InvalidStore."""
         store = open_place(url or self.url, options or {})
         try:
             yield store
@@ -57,7 +57,7 @@ class LandingResource(dg.ConfigurableResource[None]):
 
 
 def open_place(url: str, options: Mapping[str, str]) -> Store:
-    """Open a store whose URL and options may be `dg.EnvVar`s; its pickle has only their names. Raises: InvalidStore."""
+    """Open a store whose URL and options may be `dg.EnvVar`s, which stay names in its pickle. Raises: InvalidStore."""
     values = {name: from_environment(value) for name, value in options.items()}
     store = open_store(from_environment(url), values)
     if any(is_secret(name) for name in options):
@@ -66,7 +66,7 @@ def open_place(url: str, options: Mapping[str, str]) -> Store:
 
 
 class _StoreFromEnvironment:
-    """A store with secrets from the environment, which another process opens anew from its own variables."""
+    # Another process reopens the store from its own environment.
 
     def __init__(self, store: Store, url: str, options: Mapping[str, str]) -> None:
         self._store, self._how = store, (url, dict(options))
@@ -85,7 +85,7 @@ class _StoreFromEnvironment:
 
 
 def from_environment(value: str) -> str:
-    """Return the value, or its variable's value. Raises: InvalidStore for an unset variable."""
+    """Return the value, or its environment variable's. Raises: InvalidStore for an unset variable."""
     if not isinstance(value, dg.EnvVar):
         return value
     text = value.get_value()
@@ -98,7 +98,7 @@ def from_environment(value: str) -> str:
 
 
 def check_options(what: str, options: Mapping[str, str]) -> None:
-    """Raise InvalidStore for a secret that is not a `dg.EnvVar`."""
+    """Raise InvalidStore for a secret option that is not a `dg.EnvVar`. what: the options' owner."""
     plain = [
         name
         for name, value in options.items()

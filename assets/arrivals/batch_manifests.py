@@ -1,11 +1,11 @@
 """Batch manifests: which raw objects belong to which batch. Written once, never changed.
 
-    tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
-    tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
+    tables/<dataset>/manifests/<n>.json               n has at least 6 digits and counts from 1 without gaps
+    tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never authoritative
 
-A batch's key, '000042-1f0c99ab', is its number and the start of a SHA-256 over its objects. Only the number
-names the file, so two writers of batch 42 collide: the second one reads the first one's batch and leaves its
-objects out.
+A batch's key, '000042-1f0c99ab', is its number plus the start of a SHA-256 over its objects. Only the number is in the
+file name, so two writers of batch 42 collide. The slower writer reads the other's batch, leaves its objects out and
+retries.
 """
 
 import contextlib
@@ -29,39 +29,39 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 
 Identity = tuple[str, str]
-"""uri and etag: what makes an object the same object."""
+"""(uri, etag): objects with an equal pair are the same object."""
 
 _FORMAT = 1
 _KEY = re.compile(r"(\d{6,})-[0-9a-f]{8}")
 _FILE = re.compile(r"(\d{6,})\.json")
 _STATE = re.compile(r"state-(\d{6,})\.parquet")
 _SEEN = pa.schema([("uri", pa.string()), ("etag", pa.string())])
-_HINT_EVERY = 16  # batches; later whenever an eighth as many again have come, so that hints stay O(objects)
-_AT_ONCE = 16  # requests
+_HINT_EVERY = 16  # batches, or an eighth of the last hint's: all hints stay O(objects)
+_AT_ONCE = 16  # parallel requests
 _MOST_PIECES = 64
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawObject:
-    """An object of a listing."""
+    """One raw object as listed."""
 
     key: str
     """Key relative to the source's location."""
     uri: str
     """Full URI."""
     nbytes: int
-    """Bytes."""
+    """Size in bytes."""
     etag: str
-    """The store's change token; it covers all `files`."""
+    """The store's change token. It covers all `files`."""
     arrived_us: int = field(default=0, compare=False)
-    """Last write by the store's clock, microseconds since 1970; 0: unknown. No part of the identity."""
+    """Last write by the store's clock, in microseconds since 1970; 0 if unknown. Not part of the identity."""
     files: tuple[str, ...] = field(default=(), compare=False)
-    """Keys of the object's further files; a takedown may name one."""
+    """Keys of the object's other files. A takedown may name any of them."""
 
     @property
     def names(self) -> list[str]:
-        """Keys and URIs of all of its files, any of which a takedown may name."""
+        """Keys and URIs of all the object's files. A takedown may name any of them."""
         return names_of_files(self.key, self.uri, (self.key, *self.files))
 
     @property
@@ -70,11 +70,11 @@ class RawObject:
 
     @property
     def folder(self) -> str:
-        """Name of its folder, "" for none: a label or a subject."""
+        """Name of the object's folder (a label or a subject); "" if there is none."""
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
-        """Return the facts that a batch's key hashes."""
+        """Return the facts that a batch's key is hashed from."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int | list[str]]:
@@ -85,22 +85,22 @@ class RawObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A batch of raw objects."""
+    """The manifest of one batch."""
 
     dataset: str
-    """Name."""
+    """Name of the dataset."""
     number: int
-    """From 1."""
+    """Batch number, from 1."""
     landing: str
-    """URL, without secrets, that the objects' keys are relative to."""
+    """URL of the source, without secrets. Object keys are relative to it."""
     objects: tuple[RawObject, ...]
-    """Its raw objects."""
+    """The batch's raw objects."""
     named: str = ""
-    """The batch's original key, if a takedown has redacted its objects; else ""."""
+    """The batch's original key if a takedown has redacted its objects, else ""."""
 
     @property
     def batch(self) -> str:
-        """The batch's key. The same dataset, number and objects give the same key."""
+        """The batch's key. The same dataset, number and objects always give the same key."""
         if self.named:
             return self.named
         body = [self.dataset, self.landing, [item.identified() for item in self.objects]]
@@ -122,17 +122,16 @@ class Manifest:
 
 
 class Book:
-    """Every manifest of a dataset, read once; `read_on` adds what other writers append.
+    """Every manifest of a dataset, read once. `read_on` adds the manifests that other writers append.
 
-    before: an earlier book of this process. It replaces the hint and the manifests that it has read, unless one of
-    those files has changed since.
+    before: an earlier book of this process. Its contents are reused unless a file that it read has changed.
 
-    Costs one listing of the folder (a request per 1,000 manifests), a GET of the newest hint and a GET per later batch.
-    Memory: 0.15 kB per object.
+    Costs one listing of the folder (a request per 1,000 manifests), a GET for the newest hint and a GET per later
+    batch. Memory: 0.15 kB per object.
     """
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
-        """Read the hint and the manifests behind it."""
+        """Read the newest hint, then every manifest after it."""
         self._store, self._dataset = store, check_dataset_name(dataset)
         etags = {info.key.rsplit("/", 1)[-1]: info.etag for info in store.list(_folder(dataset))}
         self.newest = max((int(match[1]) for name in etags if (match := _FILE.fullmatch(name))), default=0)
@@ -152,7 +151,7 @@ class Book:
         self.read_on()  # a listing may lag behind
 
     def read_on(self) -> set[Identity]:
-        """Read the manifests that other writers have appended, and return their objects."""
+        """Read the manifests that other writers have appended; return the identities of their objects."""
         added: set[Identity] = set()
         while manifest := _read(self._store, self._dataset, self.newest + 1):
             added.update(item.identity for item in manifest.objects)
@@ -161,7 +160,7 @@ class Book:
         return added
 
     def append(self, landing: str, objects: Sequence[RawObject]) -> Manifest:
-        """Write the next batch. Raises: AlreadyExists if another writer was faster: `read_on`, then retry."""
+        """Write the next batch. Raises: AlreadyExists if another writer was faster; call `read_on`, then retry."""
         manifest = Manifest(
             dataset=self._dataset, number=self.newest + 1, landing=landing, objects=tuple(objects)
         )
@@ -171,7 +170,7 @@ class Book:
         return manifest
 
     def seen(self) -> pa.Table:
-        """Return uri and etag of every object in a batch; rebuilt only after an append."""
+        """Return the uri and etag of every batched object. The table is rebuilt only after an append."""
         if self._seen_n != len(self._added):
             added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
             self._seen = pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])
@@ -179,11 +178,11 @@ class Book:
         return self._seen
 
     def leave_hint(self) -> None:
-        """Write a new hint once enough batches have come, and delete those older than the last."""
+        """Write a new hint if there are enough new batches, and delete all older hints but the previous one."""
         if self.newest - self._hint >= max(_HINT_EVERY, self._hint // 8):
             path = f"{_folder(self._dataset)}state-{self.newest:06d}.parquet"
             self._store.put(path, table_bytes(self.seen(), "seen-objects"))
-            older = [hint for hint in self._hints if hint != self._hint]  # a reader may still need that one
+            older = [hint for hint in self._hints if hint != self._hint]  # readers may need that one
             with contextlib.suppress(Forbidden):  # the root may allow no deletes
                 self._store.delete_many(f"{_folder(self._dataset)}state-{hint:06d}.parquet" for hint in older)
 
@@ -204,7 +203,7 @@ def _in_few_pieces(table: pa.Table) -> pa.Table:
 
 
 def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
-    """Return the batch with this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
+    """Return the manifest of the batch with this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
     number = batch_number(batch)
     manifest = _read(store, check_dataset_name(dataset), number)
     if manifest is None or manifest.batch != batch:
@@ -234,12 +233,12 @@ def is_batch(partition: str) -> bool:
 
 
 def manifests(store: Store, dataset: str, numbers: Iterable[int] | None = None) -> list[Manifest]:
-    """Return all manifests, or those with these numbers, oldest first. Raises: Corrupt; ObjectNotFound."""
+    """Return all manifests, or only the numbered ones, oldest first. Raises: Corrupt; ObjectNotFound."""
     return _read_all(store, dataset, numbers if numbers is not None else batch_numbers(store, dataset))
 
 
 def batch_numbers(store: Store, dataset: str) -> list[int]:
-    """Return the number of every batch. Costs one listing."""
+    """Return all batch numbers of the dataset. Costs one listing."""
     names = (info.key.rsplit("/", 1)[-1] for info in store.list(_folder(check_dataset_name(dataset))))
     return sorted(int(match[1]) for name in names if (match := _FILE.fullmatch(name)))
 
@@ -303,7 +302,7 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 
 
 class DeniedObjects:
-    """Takedowns of the root that exclude a dataset's objects, by key, URI, or folder if each folder is a subject."""
+    """Takedowns that exclude objects of a dataset: by key, by URI, or by folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject

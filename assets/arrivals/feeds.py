@@ -1,9 +1,9 @@
-"""Feeds of notices: JSON-lines files or an SQS queue that name new objects.
+"""Feeds of notices: JSON-lines files or an SQS queue that announce new objects.
 
-A notice is a hint: the source's store is asked for each object, which then waits for a batch like a listed one. A
-message is acknowledged once nothing that it names waits any more, so a killed tick loses none. Messages of a queue
-whose objects wait are hidden meanwhile, and come again: set `maxReceiveCount` of a dead-letter queue to 10 or more. The
-feed owns the folder of its files and deletes handled ones.
+A notice is only a hint: penstock asks the source's store for each object, which then waits for a batch as if listed. A
+message is acknowledged once none of its objects is waiting, so a killed tick loses nothing. Until then, a queue hides
+the message and delivers it again: set `maxReceiveCount` of a dead-letter queue to 10 or more. The feed owns the folder
+of its files and deletes handled files.
 """
 
 import logging
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_HIDDEN_S = 120  # a message, while the tick that received it is at work
-_MOST_S = 43_200  # that a queue hides one
-_PER_CALL = 10  # messages, by SQS
-_TEXT = 4096  # characters of an unreadable notice that are kept
-_MOST_BYTES = 64 * 2**20  # of a file of notices
+_HIDDEN_S = 120  # seconds that a message is hidden while a tick works on it
+_MOST_S = 43_200  # longest time that SQS hides a message
+_PER_CALL = 10  # messages per SQS call
+_TEXT = 4096  # characters kept of an unreadable notice
+_MOST_BYTES = 64 * 2**20  # largest file of notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A file of notices, or a queue's message."""
+    """A file of notices, or one message from a queue."""
 
     name: str
     """Key of the file, or receipt handle of the message."""
     notices: tuple[Notice, ...]
-    """Objects that it names."""
+    """The message's notices, one per object."""
     unreadable: tuple[tuple[int, str, str], ...] = ()
     """(line, text, reason) of each unreadable line."""
 
@@ -65,10 +65,10 @@ class MessageSource(Protocol):
     """URL, without secrets."""
 
     def messages(self, limit: int, held: Collection[str]) -> Iterator[Message]:
-        """Yield messages with about `limit` notices, except those named in `held`."""
+        """Yield messages with about `limit` notices in total, except the messages named in `held`."""
 
     def hide(self, names: Sequence[str], seconds: float) -> None:
-        """Hide these messages from the next reads for at most so long."""
+        """Hide these messages from later reads for at most `seconds`."""
 
     def remove(self, names: Sequence[str]) -> None:
         """Delete these messages."""
@@ -76,7 +76,7 @@ class MessageSource(Protocol):
 
 @contextmanager
 def open_message_source(feed: Feed) -> Iterator[MessageSource]:
-    """Yield the feed's source of messages. Raises: InvalidStore; MissingDependency without boto3."""
+    """Yield the feed's message source. Raises: InvalidStore; MissingDependency if boto3 is not installed."""
     url = from_environment(feed.url)
     if urlsplit(url).scheme == "sqs":
         queue = _Queue(url, {name: from_environment(value) for name, value in feed.options.items()})
@@ -93,7 +93,7 @@ def open_message_source(feed: Feed) -> Iterator[MessageSource]:
 
 
 def parse_message(name: str, lines: Sequence[bytes | str]) -> Message:
-    """Return the message that these lines make; unreadable lines stand apart."""
+    """Return the message parsed from these lines; unreadable lines are listed separately."""
     notices: list[Notice] = []
     unreadable: list[tuple[int, str, str]] = []
     for number, line in enumerate(lines, 1):
@@ -106,8 +106,8 @@ def parse_message(name: str, lines: Sequence[bytes | str]) -> Message:
 
 
 def set_aside(store: Store, dataset: str, source: str, message: Message, feed_url: str) -> None:
-    """Store a message's unreadable lines, once, as a table in tables/<dataset>/arrivals/<source>/."""
-    # A queue gives a new receipt handle each time.
+    """Store a message's unreadable lines once, as a table in tables/<dataset>/arrivals/<source>/."""
+    # A queue gives a message a new receipt handle at each delivery, which would store the lines again.
     name = message.name if not feed_url.startswith("sqs://") else ""
     rows = [
         {"box": feed_url, "letter": name, "line": line, "text": text, "reason": reason}
@@ -129,7 +129,7 @@ _UNREADABLE = pa.schema(
 
 
 class _Files:
-    """Objects below a prefix, with one notice per line."""
+    """Objects below a prefix, each with one notice per line."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.url, self._store, self._prefix = store.url, store, prefix
@@ -140,7 +140,7 @@ class _Files:
                 return
             if info.key in held or info.key.rsplit("/", 1)[-1].startswith("."):
                 continue
-            if info.nbytes > _MOST_BYTES:  # the code server would hold it in memory
+            if info.nbytes > _MOST_BYTES:  # the file would be read into the code server's memory
                 why = f"a file of {info.nbytes} bytes; split it, at most {_MOST_BYTES} bytes of JSON lines are accepted"
                 message = Message(name=info.key, notices=(), unreadable=((0, "", why),))
             else:
@@ -155,7 +155,7 @@ class _Files:
 
 
 class _Queue:
-    """`sqs://<region>/<name>`, `sqs://<name>`."""
+    """An SQS queue: `sqs://<region>/<name>` or `sqs://<name>`."""
 
     def __init__(self, url: str, options: "Mapping[str, str]") -> None:
         self.url = url
@@ -227,25 +227,25 @@ def _entries(names: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
         ]
 
 
-_AT_ONCE = 16  # requests
+_AT_ONCE = 16  # parallel requests
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class ReceivedMessages:
-    """Messages that a tick has read."""
+    """Messages that one tick has read."""
 
     source: MessageSource
     """Source of the messages."""
     messages: list[Message] = field(default_factory=list)
-    """In the order of reading."""
+    """Messages in the order of reading."""
     uris: dict[str, list[str]] = field(default_factory=dict)
-    """Name of a message -> URIs that it names."""
+    """Message name -> URIs of the objects that it announces."""
     open: set[str] = field(default_factory=set)
-    """Names of messages that were not read to their end."""
+    """Names of messages with notices still to be read."""
 
     def settle(self, progress: Progress) -> list[str]:
-        """Return the names of messages that nothing waits for; `progress` holds the others."""
+        """Return the names of finished messages; add messages with waiting objects to `progress.held`."""
         done = []
         for message in self.messages:
             if message.name in self.open:
@@ -258,7 +258,7 @@ class ReceivedMessages:
         return done
 
     def acknowledge(self, done: Sequence[str], wait_s: float) -> None:
-        """Delete these messages and hide the others for at most `wait_s`."""
+        """Delete these messages; hide the other fully read ones for at most `wait_s` seconds."""
         acknowledged = set(done)
         self.source.hide(
             [one.name for one in self.messages if one.name not in acknowledged and one.name not in self.open],
@@ -268,9 +268,9 @@ class ReceivedMessages:
 
 
 def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessages:
-    """Read messages, and let the objects that they name wait. Costs one HEAD per object.
+    """Read messages, and let the announced objects wait for a batch. Costs one HEAD per object.
 
-    Raises: StoreError if the feed, or the store of the objects, does not respond.
+    Raises: StoreError if the feed or the objects' store does not respond.
     """
     received, progress = ReceivedMessages(source=source), work.progress
     read: dict[str, int] = {}
@@ -278,7 +278,7 @@ def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessage
     if not (room := work.room()):
         return received
     n_left = min(room, work.budget.max_notices)
-    keys: dict[str, None] = {}  # each once, in their order
+    keys: dict[str, None] = {}  # each key once, in order
     place = work.place.url.rstrip("/")
     for message in source.messages(n_left, frozenset(progress.held)):
         received.messages.append(message)
@@ -324,7 +324,7 @@ def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> None:
 
 
 def _current_object(place: Store, key: str) -> ObjectInfo | str:
-    """Return the object at the key now, or why there is none. Raises errors that concern all keys."""
+    """Return the object at this key, or the reason for skipping it."""
     try:
         return place.head(key)
     except ObjectNotFound:
@@ -335,6 +335,6 @@ def _current_object(place: Store, key: str) -> ObjectInfo | str:
         return "not_media"
     except (Throttled, Transient, ForkedStore):
         raise
-    except StoreError as error:  # of this key, such as links in a circle: reconcile tries again
+    except StoreError as error:  # this key's error, such as a symlink loop: `reconcile` tries again
         _log.warning("a notice names %s/%s, which cannot be read: %s", place.url, key, error)
         return "unanswered"

@@ -1,9 +1,9 @@
-"""Read a store's own list of its objects in place of a listing: S3 Inventory, or a Parquet or CSV table of keys.
+"""Read a store's inventory of its objects instead of listing: S3 Inventory, or a Parquet or CSV table of keys.
 
     s3://inventories/raw/daily/2026-11-20T01-00Z/manifest.json      S3 Inventory, in Parquet or CSV, with its data/
     s3://inventories/raw.parquet, gs://x/report.csv.gz              a table with a header
 
-Columns, by any of their usual names: key or uri, size, etag, last modified, bucket, is_latest, is_delete_marker.
+Columns, under any of their usual names: key or uri, size, etag, last modified, bucket, is_latest, is_delete_marker.
 """
 
 import hashlib
@@ -36,12 +36,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
     """Return one row per object of the source, sorted by key.
 
-    Columns: key, relative to `place`, the source's URL; nbytes; etag, without quotes; modified_us. Unknown
-    values are null, an unknown etag is "". options: of the inventory's store. Memory: about 200 bytes per
-    row.
+    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. An unknown value is null; an unknown
+    etag is "". place: the source's URL. options: options of the inventory's store. Memory: about 200 bytes per row.
 
-    Raises: Corrupt for a file that contradicts its manifest or has no keys; InvalidStore for another format;
-    StoreError.
+    Raises: Corrupt if a file contradicts its manifest or has no keys; InvalidStore for another format; StoreError.
     """
     import polars as pl
 
@@ -58,7 +56,7 @@ def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.Data
 
 
 def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
-    """Yield the tables of an S3 Inventory; S3 puts data/ beside the folder of the manifest."""
+    # S3 writes data/ next to the manifest's folder.
     config, _, rest = url.removesuffix("/manifest.json").rpartition("/")
     store = open_place(config, options)
     try:
@@ -82,7 +80,7 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
 
 
 def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
-    """Return the table of a file. header: of an S3 CSV, which has none and URL-encodes its keys."""
+    # An S3 CSV has no header row, and its keys are URL-encoded.
     import io
 
     import polars as pl

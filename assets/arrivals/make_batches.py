@@ -1,8 +1,8 @@
-"""Put new raw objects into batches: every object version is in exactly one.
+"""Group new raw objects into batches: every object version is in exactly one.
 
-A listing is compared with all manifests, so late keys are found, and an overwritten object (another etag) lands again.
-`discover` lists a whole source; `tick` does the same in bounded steps. Costs one listing and a `batch_manifests.Book`;
-memory: 0.3 kB per object ever seen and 0.5 kB per new one.
+A listing is compared with all manifests. This finds late keys, and batches an overwritten object (a new etag) again.
+`discover` lists a whole source; `tick` does the same in bounded steps. Costs one listing and a `batch_manifests.Book`.
+Memory: 0.3 kB per object ever batched and 0.5 kB per new one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,10 +46,10 @@ def discover(
     *,
     by_subject: bool = False,
 ) -> list[str]:
-    """Write manifests of all new objects, also of batches that are not full; return their keys, oldest first.
+    """Write manifests for all new objects, even for incomplete batches; return the new keys, oldest first.
 
-    denies: takedowns of the root. The same listing over the same manifests makes the same batches. Several processes
-    may run at once.
+    denies: the root's takedowns. The same listing and manifests always give the same batches. Several processes may run
+    at once.
     """
     book = Book(store, dataset)
     limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
@@ -60,17 +60,17 @@ def discover(
 
 
 def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """Return the objects that `discover` would put into batches now."""
+    """Return the objects that `discover` would batch now."""
     return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
 
 
 def make_batches(
     book: Book, landing: str, objects: Sequence[RawObject], limits: BatchLimits, *, rest: bool
 ) -> tuple[list[str], list[RawObject]]:
-    """Write manifests over objects, in their order; return (keys of the batches, objects in none).
+    """Write manifests over objects, in order; return (keys of the new batches, objects left over).
 
-    landing: URL of the source. rest: True also makes a batch that is not full. Objects that another writer
-    has batched meanwhile are left out.
+    landing: URL of the source. rest: True also writes a batch that is not full. Objects that another writer has batched
+    meanwhile are left out.
     """
     batches: list[str] = []
     fresh = list(objects)
@@ -80,7 +80,7 @@ def make_batches(
             break
         try:
             batches.append(book.append(landing, fresh[:n_taken]).batch)
-        except AlreadyExists:  # another process discovers too: leave out the objects of its batches
+        except AlreadyExists:  # another process runs discovery too: leave out the objects of its batches
             theirs = book.read_on()
             fresh = [item for item in fresh if item.identity not in theirs]
         else:
@@ -91,13 +91,13 @@ def make_batches(
 
 
 def pending(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return the keys of the batches without a record of `stage`, published or failed, oldest first."""
+    """Return the keys of batches without a record of `stage`, published or failed, oldest first."""
     numbers = pending_numbers(store, dataset, begun_batches(store, dataset, stage))
     return [manifest.batch for manifest in manifests(store, dataset, numbers)]
 
 
 def pending_numbers(store: Store, dataset: str, begun: Sequence[str]) -> list[int]:
-    """Return the numbers of batches that are not in `begun`, oldest first. Costs one listing."""
+    """Return the numbers of batches whose keys are not in `begun`, oldest first. Costs one listing."""
     known = {batch_number(name) for name in begun}
     return [number for number in batch_numbers(store, dataset) if number not in known]
 
@@ -108,7 +108,7 @@ def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
 
 
 def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
-    """Return an object of a listing with its full URI."""
+    """Return a listed object as a `RawObject` with its full URI."""
     uri = f"{landing.url.rstrip('/')}/{info.key}"
     files = landing.files(info.key) if isinstance(landing, JoinedObjects) else ()
     return RawObject(
@@ -122,8 +122,8 @@ def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
 
 
 def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
-    """Return the positions of the objects that no batch names. seen: columns uri and etag."""
-    import polars as pl  # slow to import; loading the definitions does without
+    """Return the positions of objects that are in no batch. seen: table of batched objects, with uri and etag."""
+    import polars as pl  # slow to import, and not needed to load the definitions
 
     schema = {"uri": pl.String, "etag": pl.String}
     table = pl.DataFrame(
@@ -134,7 +134,7 @@ def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
 
 
 def is_there(landing: Store, info: ObjectInfo) -> bool:
-    """Return whether the object can be opened; the empty object that a console makes for a folder cannot."""
+    """Return whether the object can be opened. The empty object that a console makes for a folder cannot be."""
     if info.nbytes:
         return True
     try:
@@ -168,11 +168,11 @@ def _first_batch(objects: Sequence[RawObject], limits: BatchLimits) -> tuple[int
 
 
 def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
-    """Return the spec of a dataset `name` that rebuilds `spec` from the same batches, with `changes`.
+    """Return the spec of a dataset `name` that rebuilds `spec` from the same batches, with `changes` applied.
 
         SPEC_720 = rebuild_of(SPEC, "demo_720", policy=CutPolicy(video=VideoPolicy(short_side_px=720)))
 
-    It takes over the batches of `spec` once. Raises: as `DatasetSpec`.
+    The job `<dataset>_take_over` copies the batches. Raises: as `DatasetSpec`.
     """
     return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
 
@@ -180,10 +180,10 @@ def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
 def take_over(
     store: Store, of: str, name: str, denies: Sequence[Deny] = (), *, by_subject: bool = False
 ) -> list[str]:
-    """Give dataset `name` the batches of dataset `of`, number by number; return the new keys, oldest first.
+    """Copy the batches of dataset `of` to dataset `name`, in order; return the new keys, oldest first.
 
-    Leaves out objects that it has, or that a takedown names. Costs a GET per manifest of both datasets, a PUT per
-    batch.
+    Leaves out objects that `name` already has or that a takedown names. Costs a GET per manifest of both datasets and a
+    PUT per batch.
     """
     book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
     seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}
@@ -192,7 +192,7 @@ def take_over(
         while fresh:
             try:
                 batches.append(book.append(manifest.landing, fresh).batch)
-            except AlreadyExists:  # another process takes over, or discovers
+            except AlreadyExists:  # another process takes over or discovers too
                 seen |= book.read_on()
                 fresh = [item for item in fresh if item.identity not in seen]
             else:

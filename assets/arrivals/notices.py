@@ -1,4 +1,4 @@
-"""Parse notices of new objects, as stores send them.
+"""Parse notices of new objects, in the forms that stores send.
 
     S3            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {...}}]}, keys URL-encoded; s3:TestEvent;
                   in an envelope of SNS or SQS, or by EventBridge ("detail-type": "Object Created")
@@ -6,8 +6,7 @@
     Azure         Event Grid: [{"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": ...}}], CloudEvents too
     plain         {"key": "photos/1.jpg"} relative to the source, or {"uri": "s3://bucket/raw/photos/1.jpg"}
 
-Notices may repeat, come in any order, or late. Notices of deletes are ignored: `reconcile` finds vanished
-objects.
+Notices may repeat, and arrive late or in any order. Notices of deletes are ignored: `reconcile` finds vanished objects.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,28 +18,28 @@ from loader.dataset.log.entries import DAMAGED
 from loader.json_text import is_text, parse_json
 
 Json = Mapping[str, Any]
-_DEPTH = 4  # envelopes in one another
+_DEPTH = 4  # nested envelopes
 _ACCEPTED = 'accepted are notices of S3, Google Cloud Storage and Azure, or {"key": "photos/1.jpg"}, keys as UTF-8 text'
 
 
 class UnreadableNotice(ValueError):
-    """A message in an unknown form."""
+    """A message in an unknown format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An object that was written."""
+    """A notice that an object was written."""
 
     key: str
-    """Key; "" if `uri` is set."""
+    """Object key; "" if `uri` is set."""
     bucket: str = ""
-    """"" if the key is relative to the source."""
+    """Bucket; "" if the key is relative to the source."""
     uri: str = ""
-    """"" for none."""
+    """Full URI; "" if `key` is set."""
 
 
 def read_notices(text: bytes | str) -> list[Notice]:
-    """Return the objects that a message reports as written, none for a delete or a test. Raises: UnreadableNotice."""
+    """Return the objects that a message reports as written; [] for a delete or a test. Raises: UnreadableNotice."""
     try:
         return [_checked(notice) for notice in _read(parse_json(text), 0)]
     except UnreadableNotice:
@@ -59,7 +58,7 @@ def _checked(notice: Notice) -> Notice:
 
 
 def relative_key(notice: Notice, place: str) -> str | None:
-    """Return the object's key relative to the URL `place`; None for an object elsewhere."""
+    """Return the object's key relative to the URL `place`; None if the object is elsewhere."""
     base = place.rstrip("/") + "/"
     if notice.uri:
         return notice.uri[len(base) :] if notice.uri.startswith(base) else None
@@ -90,7 +89,7 @@ def _read(body: Any, depth: int) -> Iterator[Notice]:
 
 def _s3(body: Json, depth: int) -> Iterator[Notice]:
     for record in body["Records"]:
-        if "body" in record and "s3" not in record:  # as a Lambda function receives it from a queue
+        if "body" in record and "s3" not in record:  # the form that a Lambda function receives from a queue
             yield from _read(parse_json(record["body"]), depth + 1)
         elif "ObjectCreated" in record["eventName"]:
             event = record["s3"]
@@ -138,7 +137,7 @@ def _test(body: Json, _: int) -> Iterator[Notice]:
     yield from ()
 
 
-# A field that only this form has -> its parser. The first match counts.
+# Field that only one form has -> the parser of that form. The first match counts.
 _FORMS: dict[str, Callable[[Json, int], Iterator[Notice]]] = {
     "Records": _s3,
     "Message": _sns,

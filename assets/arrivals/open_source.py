@@ -1,4 +1,4 @@
-"""Open the store of a source, or of a batch."""
+"""Open the store of a source, or the store that a batch came from."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +13,7 @@ from .batch_manifests import read_manifest
 
 
 def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:
-    """Return a function that opens a source's store: its own, or the landing resource's."""
+    """Return a function that opens a source's own store, or the landing resource's if it has none."""
 
     @contextmanager
     def opened(source: Source) -> Iterator[Store]:
@@ -27,12 +27,12 @@ def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManage
 def place_of_batch(
     landing: LandingResource, sources: Sequence[Source], store: Store, dataset: str, batch: str
 ) -> Iterator[Store]:
-    """Yield the store that a batch was discovered in. store: the root's.
+    """Yield the store in which a batch was discovered. store: the root's store.
 
-    Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if no source lands there.
+    Raises: InvalidName or ObjectNotFound for an unknown batch; StageNotPublished if no source has the batch's URL.
     """
     opened, urls = opener(landing), []
-    if len(sources) == 1:  # the stages compare its URL with the manifest
+    if len(sources) == 1:  # the stages compare its URL with the manifest's
         with opened(sources[0]) as place:
             yield place
             return

@@ -3,8 +3,7 @@
     tables/<dataset>/arrivals/<source>/waiting.parquet      replaced by every tick
     tables/<dataset>/arrivals/<source>/paused.json          present while the source is paused
 
-Progress is a hint and may be lost: only manifests define batches, and the next pass finds forgotten objects
-again.
+Progress is a hint and may be lost. Only manifests define batches, and the next pass finds forgotten objects.
 """
 
 import json
@@ -40,7 +39,7 @@ _SCHEMA = pa.schema(
         ("uri", pa.string()),
         ("nbytes", pa.int64()),
         ("etag", pa.string()),
-        ("arrived_us", pa.int64()),  # since 1970: last written, by the store's clock
+        ("arrived_us", pa.int64()),  # last write by the store's clock, since 1970
         ("files", pa.list_(pa.string())),
     ]
 )
@@ -49,12 +48,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An object that waits for a batch."""
+    """An object that waits to be batched."""
 
     item: RawObject
     """The object."""
     arrived_us: int
-    """Last write, or first sight if the store has no times; microseconds since 1970."""
+    """Last write, or first sighting if the store has no times; microseconds since 1970."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,30 +61,30 @@ class Progress:
     """Progress of one source."""
 
     cursor: str = ""
-    """Last key that was listed and handled; "" between two passes."""
+    """Last key that was listed and handled; "" between passes."""
     n_passes: int = 0
-    """Complete passes."""
+    """Complete passes over the listing."""
     listed: int = 0
     """Objects listed in this pass."""
     not_taken: dict[str, int] = field(default_factory=dict)
-    """Reason -> objects not taken in this pass."""
+    """Reason -> objects skipped in this pass."""
     last_listed: int = 0
     """Objects listed in the last complete pass."""
     last_not_taken: dict[str, int] = field(default_factory=dict)
-    """Reason -> objects not taken in the last complete pass."""
+    """Reason -> objects skipped in the last complete pass."""
     admitted: list[tuple[int, int]] = field(default_factory=list)
-    """(microseconds since 1970, objects) of the last hour."""
+    """(microseconds since 1970, objects admitted) for each tick of the last hour."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    """URI -> object, in the order of arrival here."""
+    """URI -> waiting object, in the order in which discovery found them."""
     held: list[str] = field(default_factory=list)
-    """Files of a feed that name objects that wait."""
+    """Names of the feed's messages whose objects still wait."""
     read: dict[str, int] = field(default_factory=dict)
-    """Other files of a feed -> notices read."""
+    """Partly read file of a feed -> number of notices read."""
     at_us: int = 0
-    """Time of the last tick."""
+    """Time of the last tick, microseconds since 1970."""
 
     def refused(self, reason: str) -> None:
-        """Count an object that is not taken."""
+        """Count one skipped object under its reason."""
         self.not_taken[reason] = self.not_taken.get(reason, 0) + 1
 
     def end_pass(self) -> None:
@@ -95,13 +94,13 @@ class Progress:
         self.n_passes += 1
 
     def room(self, per_hour: int | None, now_us: int) -> int | None:
-        """Return how many objects the hourly limit still allows; None: any number."""
+        """Return how many objects the hourly limit still allows; None if there is no limit."""
         self.admitted = [(at, n) for at, n in self.admitted if at > now_us - HOUR_US]
         return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.admitted))
 
 
 def read_progress(store: Store, dataset: str, source: str) -> Progress:
-    """Return a source's progress; a new one if none is stored or readable."""
+    """Return a source's progress; empty if none is stored or it is unreadable."""
     path = f"{_folder(dataset, source)}waiting.parquet"
     try:
         table = parse_table(store.get(path).data, path)
@@ -133,7 +132,7 @@ def _text(value: object) -> str:
 
 
 _FIELDS = {"taken": "admitted"}
-"""Stored name -> field, if they differ."""
+"""Stored name -> field name, where they differ."""
 _FACTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("n_passes", "listed", "last_listed", "at_us"), int),
     **dict.fromkeys(("not_taken", "last_not_taken", "read"), _counts),
@@ -153,13 +152,13 @@ def write_progress(store: Store, dataset: str, source: str, progress: Progress) 
 
 
 def pause(store: Store, dataset: str, source: str, *, reason: str, by: str) -> None:
-    """Admit no objects of the source from the next tick on, until `resume`. Existing batches go on."""
+    """Stop admitting objects of the source from the next tick on, until `resume`. Existing batches continue."""
     body = {"reason": reason, "by": by, "at_us": time.time_ns() // 1000}
     store.put(f"{_folder(dataset, source)}paused.json", canonical(body))
 
 
 def resume(store: Store, dataset: str, source: str) -> bool:
-    """End a pause, and return whether there was one."""
+    """End a pause; return whether there was one."""
     was_paused = paused(store, dataset, source) is not None
     store.delete_many([f"{_folder(dataset, source)}paused.json"])
     return was_paused
@@ -168,7 +167,7 @@ def resume(store: Store, dataset: str, source: str) -> bool:
 def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
     """Return who paused the source, why and when; None if it is not paused.
 
-    Any file counts as a pause, also an unreadable one.
+    Any file counts as a pause, even an unreadable one.
     """
     try:
         data = store.get(f"{_folder(dataset, source)}paused.json").data
@@ -184,19 +183,19 @@ def _folder(dataset: str, source: str) -> str:
     return f"tables/{check_dataset_name(dataset)}/arrivals/{source}/"
 
 
-_MANY_BATCHES = 64  # most that a tick makes of a source
+_MANY_BATCHES = 64  # full batches of waiting objects that a source may queue, unless `max_batches` is set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickBudget:
-    """Limits of one tick over all sources. The next tick does the rest."""
+    """Limits of one tick over all sources. The next tick continues."""
 
     max_listed: int = 100_000
-    """Keys listed."""
+    """Most keys listed."""
     max_s: float = 20.0
-    """Seconds of listing, checked every 32,768 keys."""
+    """Longest time spent listing, in seconds; checked every 32,768 keys."""
     max_notices: int = 4096
-    """Notices of feeds, one HEAD each."""
+    """Most notices read from feeds; each costs one HEAD."""
 
 
 DEFAULT_BUDGET = TickBudget()
@@ -204,7 +203,7 @@ DEFAULT_BUDGET = TickBudget()
 
 @dataclass(slots=True, kw_only=True)
 class TickResult:
-    """Results of a tick at one source."""
+    """Results of a tick for one source."""
 
     source: str
     """Name of the source."""
@@ -215,37 +214,37 @@ class TickResult:
     batches: list[str] = field(default_factory=list)
     """Keys of the new batches."""
     waiting: int = 0
-    """Objects that wait."""
+    """Waiting objects."""
     oldest_s: float = 0.0
-    """Longest wait among them, in seconds."""
+    """Longest wait among the waiting objects, in seconds."""
     cursor: str = ""
-    """Last key that was listed; "" between two passes."""
+    """Last key that was listed; "" between passes."""
     n_passes: int = 0
-    """Complete passes."""
+    """Complete passes over the listing."""
     not_taken: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> objects not taken, of this pass or else the last one."""
+    """Reason -> objects skipped in this pass; between passes, in the last one."""
     note: str = ""
-    """Why nothing, or not everything, was done; "" for none."""
+    """Why the tick did nothing, or not everything; "" if it did everything."""
     failed: bool = False
-    """True if the source, or its feed, raised an error."""
+    """True if the source or its feed raised an error."""
     set_aside: list[str] = field(default_factory=list)
-    """Unreadable notices: location and reason."""
+    """Location and reason of each unreadable notice."""
     unlisted: list[str] = field(default_factory=list)
-    """The first objects that the listing refused, and why: names that are not keys, links out of a folder."""
+    """The first objects that the listing refused, and why: invalid keys, or links that leave a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickDataset:
-    """The dataset of a tick."""
+    """The dataset that a tick advances."""
 
     store: Store
-    """The root's."""
+    """The root's store."""
     name: str
-    """Name."""
+    """Name of the dataset."""
     limits: BatchLimits
-    """Sizes of batches."""
+    """Batch sizes."""
     denies: Sequence[Deny] = ()
-    """Takedowns of the root."""
+    """The root's takedowns."""
     now_us: int = 0
     """Time of the tick, in microseconds since 1970."""
     by_subject: bool = False
@@ -257,29 +256,29 @@ class TickDataset:
 
 @dataclass(slots=True, kw_only=True)
 class SourceTick:
-    """One source in one tick."""
+    """One source during one tick."""
 
     dataset: TickDataset
-    """The tick's dataset."""
+    """Dataset that the tick advances."""
     source: Source
     """The source."""
     place: Store
-    """The source's, opened."""
+    """The source's store, opened."""
     progress: Progress
-    """Updated by the tick."""
+    """The source's progress, updated by the tick."""
     book: Book
     """Manifests of the dataset."""
     denied: DeniedObjects
     """Takedowns that exclude objects."""
     budget: TickBudget
-    """For this source."""
+    """Limits for this source."""
     step: TickResult
     """Results so far, updated by the tick."""
 
     def admit(self, infos: Sequence[ObjectInfo], room: int) -> int:
-        """Let new objects of `infos` wait for a batch.
+        """Let the new objects of `infos` wait for a batch.
 
-        Returns how many of `infos` were handled, from the first on: at most `room` of them are new.
+        Returns how many leading `infos` were handled. At most `room` of them are new.
         """
         progress = self.progress
         base = self.place.url.rstrip("/")
@@ -303,7 +302,7 @@ class SourceTick:
         return len(infos)
 
     def room(self) -> int:
-        """Return how many objects this tick may still admit here."""
+        """Return how many more objects this tick may admit from the source."""
         source, limits, n_new = self.source, self.dataset.limits, self.step.n_new
         hour = self.progress.room(source.objects_per_hour, self.dataset.now_us)
         rooms = [limits.max_objects * (limits.max_batches or _MANY_BATCHES) - len(self.progress.waiting)]
@@ -315,7 +314,7 @@ class SourceTick:
 
 
 def batched(book: Book) -> "pl.DataFrame":
-    """Return uri and etag of every object in a batch."""
-    import polars as pl  # slow to import; loading the definitions does without
+    """Return the uri and etag of every batched object."""
+    import polars as pl  # slow to import, and not needed to load the definitions
 
     return pl.DataFrame(book.seen())

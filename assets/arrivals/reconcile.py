@@ -1,11 +1,11 @@
-"""Reconcile a source: compare the objects that it holds with all manifests of the dataset.
+"""Reconcile a source: compare its objects with all manifests of the dataset.
 
-    late:         present, old enough to have been found, in no batch: no notice came, or a listing was incomplete
+    late:         present, in no batch, and old enough to have been found: a notice was lost, or a listing incomplete
     overwritten:  present with another etag than in its batch
     vanished:     in a batch, no longer present
 
 Late and overwritten objects become batches; vanished ones are reported. Costs one listing (or inventory) of the whole
-source and every manifest; memory: 1 kB per object.
+source and a GET per manifest. Memory: 1 kB per object.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 FRESH_S = 3600.0
-"""Seconds added to the longest wait; younger objects are left to the sensor."""
+"""Seconds added to `max_wait_s`. The sensor handles objects that are younger than the sum."""
 
-_CHUNK = 65_536  # objects
-_MANIFESTS = 64  # read at a time
-_AT_ONCE = 16  # requests
+_CHUNK = 65_536  # objects per chunk
+_MANIFESTS = 64  # manifests read at a time
+_AT_ONCE = 16  # parallel requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +44,15 @@ class Reconciled:
     source: str
     """Name of the source."""
     differences: "pl.DataFrame"
-    """Columns status, key, uri, nbytes, etag, modified_us, batch (number, 0: none), sorted by status, key."""
+    """Columns status, key, uri, nbytes, etag, modified_us and batch (number, 0 for none), sorted by status and key."""
     n_there: int
-    """Objects of the source."""
+    """Objects in the source."""
     n_batched: int
-    """Objects of its batches."""
+    """Objects of the source that are in batches."""
     n_fresh: int
-    """Objects that wait, or are too young to be late."""
+    """Unbatched objects that wait, or are too young to be late."""
     not_taken: Mapping[str, int]
-    """Reason -> objects not taken."""
+    """Reason -> skipped objects."""
     batches: list[str] = field(default_factory=list)
     """Keys of the new batches."""
     table: TableFile | None = None
@@ -66,11 +66,11 @@ class Reconciled:
 def reconcile(
     dataset: TickDataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
 ) -> Reconciled:
-    """Compare a source with the manifests, and make batches of the objects that are in none.
+    """Compare a source with the manifests, and batch the objects that are in no batch.
 
-    inventory: its URL; "": list the source. write: False only reports. The sensor may run meanwhile.
+    inventory: URL of an inventory; "" lists the source. write: False only reports. The sensor may run meanwhile.
 
-    Raises: InvalidStore for an inventory of raw objects with several files; Corrupt for an unreadable manifest or
+    Raises: InvalidStore for an inventory if raw objects have several files; Corrupt for an unreadable manifest or
     inventory.
     """
     import polars as pl
@@ -131,7 +131,7 @@ def _written(
 
 
 def _listed(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
-    """Return a full listing, from the beginning: the one kind that no server gets wrong."""
+    # Always list everything from the beginning, the one kind of listing that every server gets right.
     import polars as pl
 
     infos, frames = list_place(place, source.prefix, refuse=refusals), [_frame([])]
@@ -161,7 +161,7 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
     reasons = pl.Series(
         "why",
         [
-            # An inventory may lack sizes: `_confirmed` checks those objects again.
+            # An inventory may lack sizes, so `_confirmed` checks these objects again.
             why(ObjectInfo(key=key, nbytes=source.min_bytes if nbytes is None else nbytes, etag=""))
             for key, nbytes in zip(keys, sizes, strict=True)
         ],
@@ -172,7 +172,6 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
 
 
 def _known(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
-    """Return uri, key, nbytes, etag, modified_us, batch of the source's objects in batches, in order."""
     import polars as pl
 
     schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}

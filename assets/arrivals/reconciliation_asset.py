@@ -1,4 +1,4 @@
-"""The asset [dataset, reconciliation]: objects that discovery missed, overwritten and vanished ones."""
+"""The asset [dataset, reconciliation]: objects that discovery missed, and overwritten or vanished objects."""
 
 import time
 
@@ -28,13 +28,13 @@ class ReconcileConfig(dg.Config):
     source: str = ""
     """Name of the source; "" for all."""
     inventory: str = ""
-    """URL of an inventory of that source, see `inventory`; "" to list the source."""
+    """URL of that source's inventory (see `inventory`); "" lists the source."""
     write: bool = True
-    """True also makes batches of the objects in none."""
+    """True also batches the objects that are in no batch."""
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Return the asset, which the job of `reconcile_job` materializes."""
+    """Return the asset, which the job named by `reconcile_job` materializes."""
 
     @dg.asset(
         key=[spec.name, RECONCILIATION],
@@ -92,7 +92,7 @@ def _selected(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
 
 
 def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
-    """Return the asset's metadata: counts per source, and the first differences."""
+    """Return the asset's metadata: counts per source, and the first few differences."""
     counts = [
         (
             one.source,

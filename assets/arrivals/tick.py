@@ -1,9 +1,9 @@
 """One tick of discovery: advance every source of a dataset by a bounded step.
 
-    list and compare -> let objects wait -> write manifests -> save the cursor -> acknowledge notices
+    list and compare -> queue new objects -> write manifests -> save the cursor -> acknowledge notices
 
-Each tick lists on from the last cursor, and from the beginning after the end, so late keys are found in the next pass.
-Only manifests count: killed or concurrent ticks still put every object into exactly one batch. Costs at most
+Each tick resumes listing at the saved cursor, and starts over after the end, so late keys are found in the next pass.
+Only manifests are authoritative: even killed or concurrent ticks put every object into exactly one batch. Costs at most
 `TickBudget.max_listed` keys (a request per 1,000), a HEAD per notice, a GET and a PUT per source, and a `Book`.
 """
 
@@ -52,14 +52,14 @@ def tick(
 ) -> list[TickResult]:
     """Advance every source that is not paused; return the results in the order of `sources`.
 
-    book: this dataset's, made for this tick. A failed source has the error in its step and does not stop the others; a
-    failed feed does not stop its listing. Raises: InvalidName; Corrupt; StoreError of the root.
+    book: the dataset's book, created for this tick. A failed source has its error in its result and does not stop the
+    others. A failed feed does not stop the listing of its source. Raises: InvalidName; Corrupt; StoreError of the root.
     """
     progresses = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
     book = book or Book(dataset.store, dataset.name)
     steps = {source.name: TickResult(source=source.name) for source in sources}
     n_keys, ends = budget.max_listed, time.monotonic() + budget.max_s
-    # The source that has waited longest goes first; each gets an equal share of the rest.
+    # The source that has waited longest goes first; each gets an equal share of what is left.
     for position, source in enumerate(sorted(sources, key=lambda each: progresses[each.name].at_us)):
         step, progress, n_left = steps[source.name], progresses[source.name], len(sources) - position
         share_s = max(0.0, ends - time.monotonic()) / n_left
@@ -150,7 +150,7 @@ def _continue_listing(work: SourceTick) -> bool:
 
 
 class _RefusedNames:
-    """Objects that a listing refused, counted once a pass though ticks may list some again."""
+    """Objects that a listing refused, each counted once per pass."""
 
     def __init__(self, work: SourceTick, why: Sieve) -> None:
         self._work, self._why = work, why
@@ -186,13 +186,10 @@ def _admit_chunk(work: SourceTick, chunk: Sequence[ObjectInfo], why: Sieve, room
 
 
 def _make_batches(work: SourceTick, *, hold: bool) -> None:
-    """Write manifests over full batches of waiting objects, and over the rest once it has waited long enough.
-
-    hold: more objects come next, so the rest waits unless no batch was full.
-    """
+    # hold: more objects come next, so the rest waits unless no batch was full.
     progress, limits, now_us = work.progress, work.dataset.limits, work.dataset.now_us
     waiting = [one for one in progress.waiting.values() if not work.denied.has(one.item)]
-    # Another process, or another source of the same store, may have batched some meanwhile.
+    # Another process, or another source in the same store, may have batched some meanwhile.
     fresh = [
         waiting[position] for position in unseen([one.item.identity for one in waiting], batched(work.book))
     ]
@@ -218,7 +215,7 @@ def _make_batches(work: SourceTick, *, hold: bool) -> None:
         progress.admitted.append((now_us, work.step.n_new))
     progress.waiting = {item.uri: arrived[item.identity] for item in items}
     if batches or not items:
-        progress.held = []  # read them again, and acknowledge them if nothing of them waits
+        progress.held = []  # read these messages again, and acknowledge any without waiting objects
 
 
 def _summarize(progress: Progress, step: TickResult, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""Checks before a publication: functions on tables, and a suite of expectations. Stages run them and fail closed."""
+"""Gate checks: functions on tables, and suites of expectations. A check that cannot run counts as failed."""
 
 from .expectations import CheckReport, Expectation, ExpectationResult, run_expectations
 from .near_duplicates import near_duplicates_across_splits

@@ -1,7 +1,8 @@
-"""A suite of expectations over a table, run by Great Expectations.
+"""Expectations on a table, evaluated by Great Expectations.
 
-Its import takes 5 to 12 s and 300 MB, so only `run_expectations` does it. The table becomes Arrow-backed pandas:
-integers with nulls stay integers, and NaN is not null. Types are compared here, since it does not support Arrow types.
+Great Expectations takes 5 to 12 s and 300 MB to import, so only `run_expectations` imports it. The table becomes
+Arrow-backed pandas: integers with nulls stay integers, and NaN is not null. This module checks types itself, because
+Great Expectations does not support Arrow's.
 """
 
 import math
@@ -30,35 +31,36 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A rule for a table, by its kind.
+    """One rule for a table. Its `kind` decides which fields apply.
 
     - column: `column` exists, with polars type `type` ("String", "Int64", "Float64" ...) if that is set
-    - not_null: values of `column`; NaN is a value
-    - between: low <= value <= high; null passes, NaN does not
-    - in_set: value in `values`; null passes
-    - unique: no value twice; null passes
-    - matches: the regular expression `pattern` is found in the value; null passes
+    - not_null: `column` has no nulls; NaN is not null
+    - between: low <= value <= high; null passes, NaN fails
+    - in_set: the value is one of `values`; null passes
+    - unique: no value occurs twice; null passes
+    - matches: the regular expression `pattern` matches anywhere in the value; null passes
     - row_count: low <= number of rows <= high
 
-    Raises: ValueError for an inconsistent expectation.
+    Raises: ValueError if the fields are inconsistent.
     """
 
     kind: Kind
     """One of the kinds above."""
     column: str = ""
-    """"" for row_count."""
+    """Column that the rule checks; "" for row_count."""
     type: str = ""
     """Polars type of the column; "" for any."""
     low: float | None = None
-    """Smallest value or number of rows; None for no limit."""
+    """Smallest allowed value or number of rows; None for no limit."""
     high: float | None = None
-    """Largest value or number of rows; None for no limit."""
+    """Largest allowed value or number of rows; None for no limit."""
     values: tuple[Scalar, ...] = ()
-    """Accepted values of in_set."""
+    """Values that in_set accepts."""
     pattern: str = ""
-    """Regular expression of matches."""
+    """Regular expression for `matches`."""
     where: tuple[str, Scalar] | None = None
-    """(column, value): only rows with it, e.g. ("kind", "audio"). Without such rows, every rule but row_count holds."""
+    """(column, value), such as ("kind", "audio"): check only rows with this value. If no row has it, every rule except
+    row_count passes."""
     max_share: float = 0.0
     """Share of rows that may break the rule, 0 to 1."""
 
@@ -78,7 +80,7 @@ class Expectation:
 
     @property
     def name(self) -> str:
-        """Name for a person: 'between(duration_s, 0.5, 30) where kind = audio'."""
+        """Readable name: 'between(duration_s, 0.5, 30) where kind = audio'."""
         limits = (
             [str(value) for value in (self.low, self.high)] if self.kind in ("between", "row_count") else []
         )
@@ -87,7 +89,7 @@ class Expectation:
         return f"{self.kind}({', '.join(word for word in words if word)}){suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON without floats, for a fingerprint."""
+        """Return the expectation as JSON without floats, for a fingerprint."""
         return {name: repr(getattr(self, name)) for name in Expectation.__slots__}
 
 
@@ -96,21 +98,21 @@ class ExpectationResult:
     """Outcome of one expectation."""
 
     expectation: Expectation
-    """The rule."""
+    """Expectation that was evaluated."""
     status: Status
-    """"error": it could not be evaluated, which counts as failed."""
+    """"error" if the expectation could not be evaluated, which counts as failed."""
     observed: str
-    """Text of the observation."""
+    """Description of what was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """Outcome of a suite."""
+    """Outcome of all expectations of a suite."""
 
     n_rows: int
-    """Rows of the table."""
+    """Number of rows in the table."""
     results: tuple[ExpectationResult, ...]
-    """In the order of the suite."""
+    """Results in the order of the suite."""
 
     @property
     def passed(self) -> bool:
@@ -128,7 +130,7 @@ class CheckReport:
 
     @property
     def markdown(self) -> str:
-        """Table of the results, failures first."""
+        """Markdown table of the results, failures first."""
         order = {"error": 0, "failed": 1, "passed": 2}
         rows = sorted(self.results, key=lambda result: order[result.status])
         return markdown_table(
@@ -155,10 +157,10 @@ class CheckReport:
 def run_expectations(
     table: "pl.DataFrame | pl.LazyFrame | Sequence[str]", suite: Sequence[Expectation]
 ) -> CheckReport:
-    """Evaluate the suite; only the columns that it names are read.
+    """Evaluate the suite, reading only the columns that it names.
 
-    table: a frame, or paths of Parquet files of one table. A broken expectation has status "error". Raises:
-    MissingDependency; errors of Great Expectations as a whole.
+    table: a frame, or paths of Parquet files of one table. An expectation that cannot be evaluated has status "error".
+    Raises: MissingDependency; also what Great Expectations raises if the whole run fails.
     """
     import polars as pl
 
@@ -169,7 +171,7 @@ def run_expectations(
     types = lazy.collect_schema()
     named = {item.column for item in suite} | {item.where[0] for item in suite if item.where}
     names = sorted(named & set(types.names()))
-    frame = lazy.with_row_index("__row").select("__row", *names).collect()  # counts rows without columns too
+    frame = lazy.with_row_index("__row").select("__row", *names).collect()  # counts rows even without columns
     results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in types.items()}))
     results |= _of_no_rows(suite, frame)
     rest = {n: item for n, item in enumerate(suite) if n not in results}
@@ -201,7 +203,7 @@ def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int
 def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # its dependencies' modules
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised by modules that it imports
             gx: Any = import_module("great_expectations")
     except ImportError as error:
         raise MissingDependency(
@@ -252,7 +254,7 @@ def _translated(number: int, item: Expectation) -> Any:
 
 
 def _result(item: Expectation, answer: Any) -> ExpectationResult:
-    """Return the result of an answer: success=False may hide an exception inside a metric."""
+    """Return Great Expectations' answer as a result: success=False may hide an exception inside a metric."""
     if raised := _raised(answer.exception_info or {}):
         return ExpectationResult(expectation=item, status="error", observed=raised[:300])
     status: Status = "passed" if answer.success else "failed"

@@ -1,4 +1,4 @@
-"""Near-duplicates across splits: samples in both training and validation data."""
+"""Check for leaks: near-duplicates of training samples in validation data, and the reverse."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 NAME = "near_duplicates_across_splits"
 _AT_ONCE = 256
-"""Samples whose near ones are in memory together."""
+"""Samples searched at once, which bounds the near pairs in memory."""
 _NAMED, _SHOWN = 3, 20
 
 Pair = tuple[str, str, str, str, int]
-"""(sample, its split, the nearest of another split, that split, bits)."""
+"""(sample key, its split, key of the nearest sample in another split, that split, distance in bits)."""
 
 
 def near_duplicates_across_splits(
@@ -33,9 +33,10 @@ def near_duplicates_across_splits(
     kinds: Collection[str] = KINDS,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Check photos and clips of the batch for a near-duplicate in another split, in the batch or the newest version.
+    """Check that no photo or clip has a near-duplicate in another split of the batch or the newest version.
 
-    Uses the perceptual hash; samples of these kinds without one fail. value: samples of the batch.
+    Compares perceptual hashes; samples of `kinds` without a hash fail. The result's value is the number of failing
+    samples.
     """
     samples = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
     if not len(samples):
@@ -67,9 +68,9 @@ def near_duplicates_across_splits(
 
 
 def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) -> dict[str, tuple[str, int]]:
-    """Return key of a photo or clip -> the nearest of the other samples and its distance in bits.
+    """Return photo or clip key -> (key of the nearest sample in `others`, distance in bits).
 
-    Only near-duplicates, mirrored or not, are in it.
+    Samples without a near-duplicate, mirrored or not, are left out.
     """
     names = [name for name in schema() if name in others.collect_schema()]
     own, _ = looks(typed(table).filter(table["kind"].is_in(list(KINDS))), ungrouped=True)

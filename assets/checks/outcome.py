@@ -17,45 +17,48 @@ Severity = Literal["error", "warn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Outcome of one check. Raises: ValueError for another severity, or if `passed` or `approvable` is no boolean."""
+    """Outcome of one check.
+
+    Raises: ValueError for an unknown severity, or if `passed` or `approvable` is not a boolean.
+    """
 
     name: str
     """Name of the check."""
     passed: bool
-    """True if it passed."""
+    """True if the check passed."""
     severity: "Severity | AssetCheckSeverity" = "error"
-    """A failed "error" stops the publication; a failed "warn" only shows. Also Dagster's `AssetCheckSeverity`."""
+    """"error" stops the publication if the check fails; "warn" only shows. `AssetCheckSeverity` is also accepted."""
     value: float | None = None
     """Measured value."""
     limit: float | None = None
     """Allowed value."""
     explanation: str = ""
-    """One sentence for a person."""
+    """One human-readable sentence."""
     table_markdown: str = ""
-    """Details; "" for none."""
+    """Details as a Markdown table; "" if there are none."""
     approvable: bool = True
     """True if a person may approve a batch that fails the check (`penstock approve`)."""
     findings: tuple[Mapping[str, Any], ...] = ()
-    """JSON of each finding, without floats."""
+    """Findings as JSON without floats."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "severity", _severity(self.severity))
         for name in ("passed", "approvable"):
             value = getattr(self, name)
-            # Only booleans: "no" and NaN are true.
+            # Accept only booleans: "no" and NaN would count as true.
             if not isinstance(value, bool | np.bool_):
                 raise ValueError(f"check {self.name!r}: {name}={value!r}; accepted: True or False")
             object.__setattr__(self, name, bool(value))
         for name in ("value", "limit"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(value))  # NumPy's numbers have another `repr`
+                object.__setattr__(self, name, float(value))  # NumPy numbers print differently
 
     @property
     def stops(self) -> bool:
         return stops({"passed": self.passed, "severity": self.severity})
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON without floats, for a stage record."""
+        """Return the result as JSON without floats, for a stage record."""
         return {
             "name": self.name,
             "passed": self.passed,
@@ -70,9 +73,9 @@ class CheckResult:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "CheckResult":
-        """Return the inverse of `to_json`; keys that an earlier release did not write have their defaults.
+        """Return a result from `to_json` output; keys that an earlier release did not write get their defaults.
 
-        An unknown severity stops: earlier releases accepted any word.
+        An unknown severity counts as "error", because earlier releases accepted any word.
         """
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
         known = {
@@ -96,9 +99,9 @@ def _severity(severity: Any) -> Severity:
 
 
 def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[CheckResult, ...], bool]:
-    """Return the results under their names here, in order, and whether a check could not run.
+    """Return the results in order, renamed to the keys of `named`, and whether any check could not run.
 
-    A check that could not run is a failed result that cannot be approved.
+    A check that cannot run yields a failed result that cannot be approved.
     """
     results, broken = [], False
     for name, check in named.items():
@@ -109,5 +112,5 @@ def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[Ch
         except Exception as error:  # noqa: BLE001 - a user's check; whatever it raises closes the gate
             reason = f"the check could not run: {type(error).__name__}: {error}"[:500]
             result, broken = CheckResult(name=name, passed=False, explanation=reason, approvable=False), True
-        results.append(replace(result, name=name))  # its name in Dagster
+        results.append(replace(result, name=name))  # Dagster shows it under this name
     return tuple(results), broken

@@ -1,4 +1,4 @@
-"""Checks in one polars pass each: reject rate, audio rate, counts, nulls, schema. A missing column fails."""
+"""Table checks: reject rate, audio sample rate, counts, nulls, schema. A check fails if its column is missing."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -36,9 +36,10 @@ def audio_rate(
     max_share: float = 0.0,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Check the share of audio units whose source has another sample rate than the dataset declares.
+    """Check the share of audio units whose source sample rate is not among `declared_hz`.
 
-    units: a row per audio unit; a null rate is wrong. Measured at the source, since resampling hides a wrong rate.
+    units: one row per audio unit; a null rate counts as wrong. The source's rate is checked because resampling hides a
+    wrong one.
     """
     import polars as pl
 
@@ -79,9 +80,9 @@ def counts(
     max_ratio: float | None = None,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Check counts (rows, rows per kind ...) against a baseline; without a baseline everything passes.
+    """Check counts (rows, rows per kind ...) against a baseline; an empty baseline always passes.
 
-    value: the smallest ratio. A name that only the baseline has counts 0.
+    The result's value is the smallest ratio. A name that only the baseline has counts as 0.
     """
     names = sorted({*current, *baseline})
     rows: list[tuple[str, int, int, str]] = []
@@ -112,7 +113,10 @@ def counts(
 def nulls(
     table: "pl.DataFrame", max_rates: Mapping[str, float], *, severity: Severity = "error"
 ) -> CheckResult:
-    """Check the share of nulls and NaNs per column. max_rates: column -> 0 to 1; value: largest excess."""
+    """Check the share of nulls and NaNs per column.
+
+    max_rates: column -> share, 0 to 1. The result's value is the largest excess.
+    """
     import polars as pl
 
     rows, wrong, excess = [], [], 0.0
@@ -143,7 +147,7 @@ def schema(
 ) -> CheckResult:
     """Check columns and types against the previous version. previous: column -> polars type.
 
-    A removed column or changed type fails; a new column passes. value: columns that fail.
+    A removed column or changed type fails; a new column passes. The result's value is the number of failing columns.
     """
     now = {name: str(dtype) for name, dtype in table.schema.items()}
     rows, wrong = [], []

@@ -1,1 +1,1 @@
-"""Near-duplicates: copies that are not the same bytes, found exactly and settled by one rule."""
+"""Near-duplicates: copies with different bytes, found by exhaustive search and resolved by one rule."""

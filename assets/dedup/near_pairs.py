@@ -1,8 +1,8 @@
-"""Near pairs of samples, by perceptual hashes of images or by embeddings.
+"""Find near pairs of samples, by perceptual hashes or by embeddings.
 
-A photo has one hash, a clip three: of its first, middle and last frame. Two samples are near if they are of one kind,
-have the same flat images, and each other image is near to its counterpart. So a clip that begins half its length later
-is another clip. A sample of only flat images has no near samples.
+A photo has one hash, a clip three: for its first, middle and last frame. Two samples are near if they have the same
+kind and the same flat images, and each other image is near its counterpart. So a clip that starts half its length later
+does not match. A sample whose images are all flat matches nothing.
 """
 
 from collections.abc import Iterable
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 PLACES = 3
-"""Images per sample, at most."""
+"""Most images per sample."""
 
 _NOTHING = -1
 _ALL_FLAT = (1 << PLACES) - 1
 _PREFERRED = (1, 0, 2)
-"""Order of the images to search by: the middle one first, since clips begin and end in fades."""
+"""Order in which images are looked up: the middle one first, since clips start and end with fades."""
 
 HASH, MIRROR, EMBEDDING = range(3)
-"""Means by which a pair was found, the surest first."""
+"""Match types, most reliable first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class ImageHashes:
     """Hashes of the images of n samples."""
 
     hashes: UInt64s
-    """uint64 [n, 3]: perceptual hashes, 0 for no image."""
+    """uint64 [n, 3]: perceptual hashes, 0 where there is no image."""
     mirrored: UInt64s
     """uint64 [n, 3]: hashes of the mirrored images."""
     form: Int64s
-    """int64 [n]: kind * 8 + a bit per flat or missing image, -1 for nothing to compare. Only equal forms are compared.
+    """int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared. Forms must be equal.
     """
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class ImageHashes:
 
     @property
     def kind(self) -> Int64s:
-        """int64 [n]: index in `KINDS`; -1 for nothing to compare."""
+        """int64 [n]: index in `KINDS`; -1 if nothing can be compared."""
         return self.form >> PLACES
 
     def take(self, rows: Int64s) -> "ImageHashes":
@@ -59,16 +59,16 @@ class ImageHashes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearPairs:
-    """Near pairs, each once, sorted by query and row."""
+    """Near pairs without repeats, sorted by query and row."""
 
     query: Int64s
-    """int64 [n]."""
+    """int64 [n]: row of the query sample."""
     row: Int64s
-    """int64 [n]."""
+    """int64 [n]: row of the matching sample."""
     by: Int64s
     """int64 [n]: `HASH`, `MIRROR` or `EMBEDDING`."""
     distance: np.ndarray[Any, np.dtype[np.float64]]
-    """float64 [n]: bits of 64, of the image that differs most; or 1 - cosine."""
+    """float64 [n]: differing bits, of 64, of the most different image; or 1 - cosine."""
 
     def __len__(self) -> int:
         return len(self.query)
@@ -90,7 +90,7 @@ def no_matches() -> NearPairs:
 
 
 def merged(*pairs: NearPairs) -> NearPairs:
-    """Return all pairs; a pair that was found twice keeps its surest find."""
+    """Return all pairs; if a pair occurs twice, its most reliable match is kept."""
     names = ("query", "row", "by", "distance")
     query, row, by, distance = (np.concatenate([getattr(one, name) for one in pairs]) for name in names)
     order = np.lexsort((distance, by, row, query))
@@ -107,7 +107,7 @@ def image_hashes_of(table: "pl.DataFrame") -> ImageHashes:
         kind[(table["kind"] == name).fill_null(False).to_numpy()] = number
     hashes, n_pictures = _parsed(table["phash"])
     mirrored, n_mirrored = _parsed(table["phash_mirrored"])
-    mirrored = np.where((n_mirrored == n_pictures)[:, None], mirrored, hashes)  # unknown: adds no pairs
+    mirrored = np.where((n_mirrored == n_pictures)[:, None], mirrored, hashes)  # if unknown: adds no pairs
     mask = table["phash_flat_mask"].cast(int)
     whole = table["phash_flat"].fill_null(False).cast(int) * _ALL_FLAT
     flat = mask.fill_null(whole).to_numpy().astype(np.int64)
@@ -134,18 +134,18 @@ def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedForm:
-    """Indexed samples of one form."""
+    """Index of the samples with one form."""
 
     rows: Int64s
-    """int64 [n]: rows of the samples."""
+    """int64 [n]: row of each indexed sample."""
     places: tuple[int, ...]
-    """Images that are not flat; the search looks up the first."""
+    """Numbers of the images that are not flat; the search looks up the first."""
     index: HashIndex
     """Index of the hashes of these images."""
 
 
 def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedForm]:
-    """Return form -> index of its samples; cost as in `hamming`. Raises: ValueError."""
+    """Return form -> index of its samples; `hamming` states the cost. Raises: ValueError beyond `MAX_DISTANCE`."""
     forms = {}
     for form in np.unique(pictures.form[pictures.form != _NOTHING]).tolist():
         rows = np.flatnonzero(pictures.form == form)
@@ -156,7 +156,7 @@ def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedF
 
 
 def find(forms: dict[int, IndexedForm], queries: ImageHashes, *, mirrored: bool) -> NearPairs:
-    """Return every indexed sample that is near to a query; mirrored: or to the mirrored query."""
+    """Return every pair of a query and a near indexed sample. mirrored: also match mirrored queries."""
     pairs = [_find(forms, queries.form, queries.hashes, HASH)]
     if mirrored:
         pairs.append(_find(forms, queries.form, queries.mirrored, MIRROR))
@@ -182,7 +182,7 @@ def _find(forms: dict[int, IndexedForm], query_forms: Int64s, hashes: UInt64s, b
 Float32s = np.ndarray[Any, np.dtype[np.float32]]
 
 ROWS_AT_ONCE = 1024
-"""Rows of either side in a block of cosines: 4 MiB."""
+"""Rows and columns of one block of cosines, 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class Embeddings:
     """Unit vectors of n samples."""
 
     vectors: Float32s
-    """float32 [n, d], of length 1, or 0 for a sample without embedding; d is 0 if none has one."""
+    """float32 [n, d]: rows of length 1, or zeros if a sample has no embedding; d is 0 if none has one."""
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -201,9 +201,9 @@ class Embeddings:
 
 
 def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
-    """Stack embeddings, each [d] or None, and normalize them.
+    """Stack and normalize embeddings, each of shape [d] or None.
 
-    Raises: FieldMismatch for arrays of different d, or with NaN or infinity.
+    Raises: FieldMismatch if d differs, or for NaN or infinity.
     """
     rows = [None if one is None or not one.size else np.ravel(one).astype(np.float32) for one in vectors]
     sizes = sorted({len(one) for one in rows if one is not None})
@@ -222,7 +222,7 @@ def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
 def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) -> NearPairs:
     """Return every pair with a cosine of at least `min_cosine`; its distance is 1 - cosine.
 
-    O(b n d), exact, in blocks: memory is one block and the pairs. Raises: FieldMismatch.
+    Exact, in O(b n d). Memory holds one block and the pairs. Raises: FieldMismatch if d differs.
     """
     if not queries.vectors.size or not rows.vectors.size:
         return no_matches()

@@ -1,4 +1,4 @@
-"""Policy of a dataset on near-duplicates."""
+"""A dataset's policy for near-duplicates."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,18 +6,18 @@ from typing import Literal
 from .hamming import MAX_DISTANCE
 
 KINDS = ("image", "video")
-"""Kinds with images to compare."""
+"""Kinds of samples whose images are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingMatch:
     """A second search, by embeddings, that also finds crops.
 
-    The right `min_cosine` depends on the model: measure it on pairs that you know. Raises: ValueError.
+    The right `min_cosine` depends on the model: measure it on known pairs. Raises: ValueError for an invalid field.
     """
 
     field: str = "embedding.npy"
-    """Field of a featurizer, float32 [d]; only its direction counts."""
+    """Featurizer field with the embedding, float32 [d]; only its direction matters."""
     min_cosine: float
     """Smallest cosine of near images: above 0, at most 1."""
 
@@ -28,21 +28,21 @@ class EmbeddingMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicates:
-    """Search for near-duplicates, and their treatment. Raises: ValueError."""
+    """Rules for finding and resolving near-duplicates. Raises: ValueError for an invalid field."""
 
     max_distance: int = 8
-    """Most bits, 0 to 16 of 64, between copies' perceptual hashes. Measured: recompressed or halved copies differ in 2
-    on average, other images in 12 and more."""
+    """Largest distance between the perceptual hashes of copies: 0 to 16 of 64 bits. Measured: recompressed or halved
+    copies differ in 2 on average, other images in 12 or more."""
     keep: Literal["better", "first"] = "better"
-    """"better" keeps the better copy, see `settle`; "first" keeps the published copy, then the one that landed first.
-    """
+    """"better" keeps the better copy (see `settle`). "first" keeps the published copy, or else the one that landed
+    first."""
     action: Literal["drop", "mark"] = "drop"
-    """"drop" drops copies. "mark" keeps all, and the column `dup_of` names the original; copies in two splits then
-    leak, which the check `near_duplicates_across_splits` finds."""
+    """"drop" drops copies. "mark" keeps them and names the original in the column `dup_of`. Copies in different splits
+    then leak, which the check `near_duplicates_across_splits` reports."""
     mirrored: bool = True
-    """True also finds mirrored copies."""
+    """True to find mirrored copies too."""
     embedding: EmbeddingMatch | None = None
-    """Second search; None for none."""
+    """Second search, by embeddings; None to skip it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_distance <= MAX_DISTANCE:
@@ -53,6 +53,6 @@ class NearDuplicates:
             raise ValueError(f"action={self.action!r}; accepted: 'drop', 'mark'")
 
     def identity(self) -> list[str]:
-        """Return words that identify the policy in every process."""
+        """Return strings that identify the policy, the same in every process."""
         words = [str(self.max_distance), self.keep, self.action, str(self.mirrored)]
         return words + ([self.embedding.field, str(self.embedding.min_cosine)] if self.embedding else [])

@@ -1,7 +1,7 @@
-"""Near-duplicates among published samples: the newest version of a dataset, read anew for each batch.
+"""Find near-duplicates in a dataset's newest version, which is read again for each batch.
 
-No index is stored: loading and indexing a million samples costs seconds (docs/pipeline.md), and a stored index would
-have to follow exclusions and retirements. Embeddings are read in chunks and never held together.
+No index is stored, because indexing a million samples takes seconds (docs/pipeline.md), and a stored index would have
+to follow exclusions. Embeddings are read in chunks, never all at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 EMBEDDINGS_AT_ONCE = 4096
-"""Samples whose embeddings are in memory together: 8 MiB at 512 numbers each."""
+"""Samples whose embeddings are read at once: 8 MiB at 512 dimensions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +33,23 @@ class Published:
     """Photos and clips of the newest version."""
 
     opened: loader.Version | None
-    """The version; None before the first."""
+    """Newest version; None before the first."""
     table: "pl.DataFrame"
-    """Its photos and clips."""
+    """Rows of the version's photos and clips."""
     candidates: Candidates
-    """Best sample of each look and split, or every sample: see `looks`."""
+    """Samples to compare: one per look and split, or all of them (see `looks`)."""
     members: "pl.Series"
-    """Rows of `table` of each candidate."""
+    """Rows of `table` that each candidate represents."""
     n_unhashed: int
-    """Samples without a hash, which are not compared."""
+    """Number of samples without a hash, which are not compared."""
 
     @property
     def version(self) -> str:
-        """Id of the version; "" for none."""
+        """Id of the version; "" if there is none."""
         return self.opened.id if self.opened else ""
 
     def keys(self, row: int) -> list[str]:
-        """Return the keys of all samples of a candidate."""
+        """Return the keys of all samples that a candidate represents."""
         keys_: list[str] = self.table["key"].gather(self.members[row]).to_list()
         return keys_
 
@@ -57,9 +57,9 @@ class Published:
 def published_samples(
     root: loader.Root, dataset: str, policy: NearDuplicates, but: Sequence[str] = ()
 ) -> Published:
-    """Return the photos and clips of the newest version, in O(n log n).
+    """Return the newest version's photos and clips, in O(n log n).
 
-    but: keys to leave out, of a batch that is assembled again. Raises: FieldMismatch for an invalid hash.
+    but: keys to leave out because their batch is being reassembled. Raises: FieldMismatch for an invalid hash.
     """
     newest = root.state.newest(dataset)
     version = root.open(newest.id) if newest else None
@@ -93,7 +93,7 @@ def near_published(new: Candidates, published: Published, policy: NearDuplicates
 
 
 def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddings]]:
-    """Yield (row of the first, embeddings) of consecutive candidates; parts without the field have none."""
+    """Yield (row of the first candidate, embeddings) of consecutive chunks; empty for parts without the field."""
     version = published.opened
     if version is None or field not in version.fields:
         return

@@ -1,13 +1,12 @@
-"""Choice among near samples: one rule, equal in every process and any order of search.
+"""Choose among near samples by one rule, the same in every process and search order.
 
-Samples are visited from best to worst. A sample near to a better one that stays is a copy of the nearest such sample;
-every other sample stays. This is an order, not a clustering: new samples do not regroup others. Better means more
-source pixels, more bytes per pixel and second, sharper, published before, landed before, smaller key, in this order.
-The first three are compared in classes (a quarter of an octave of pixels, half an octave else), so 1 % more bytes is
-not better.
+Samples are visited from best to worst. A sample near a better one that stays is a copy of the nearest such sample;
+every other sample stays. New samples do not regroup others. Better means, in this order: more source pixels, more bytes
+per pixel and second, sharper, published, landed earlier, smaller key. The first three are rounded to classes (a quarter
+octave for pixels, half an octave otherwise), so 1 % more bytes is not better.
 
-A new sample supersedes a worse published one, unless that is pinned: under `mark` or `first`, or if a new near sample
-is of another split. No training sample becomes a validation sample.
+A new sample supersedes a worse published one unless the published one is pinned: under `mark` or `first`, or if a near
+new sample has another split. So no training sample becomes a validation sample.
 """
 
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ COLUMNS = (
     "source_duration_s",
     "sharpness_laplacian_var",
 )
-"""Columns of the samples table; missing ones are null."""
+"""Compared columns of the samples table; null if missing."""
 
 _BETTER = (("has more pixels", ".0f"), ("has more bytes per pixel", ".3g"), ("is sharper", ".3g"))
 _STEPS_PER_OCTAVE = (4, 2, 2)
@@ -52,7 +51,7 @@ _UNKNOWN = -(1 << 20)
 
 
 def measured(table: "pl.DataFrame") -> Float64s:
-    """Return float64 [n, 3]: pixels, bytes per pixel (and second), sharpness; NaN for unknown."""
+    """Return float64 [n, 3]: source pixels, bytes per pixel (and second, for clips), sharpness; NaN if unknown."""
 
     def column(name: str) -> Float64s:
         values: Float64s = table[name].cast(float).fill_null(float("nan")).to_numpy()
@@ -67,7 +66,7 @@ def measured(table: "pl.DataFrame") -> Float64s:
 
 
 def classes(values: Float64s) -> Int64s:
-    """Return int64 [n, 3]: the class of each measure, larger is better."""
+    """Return int64 [n, 3]: the class of each measure; larger is better."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.rint(np.log2(values) * _STEPS_PER_OCTAVE)
     levels: Int64s = np.where(np.isfinite(steps), steps, _UNKNOWN).astype(np.int64)
@@ -75,7 +74,7 @@ def classes(values: Float64s) -> Int64s:
 
 
 def why(better: Float64s, worse: Float64s) -> str:
-    """Return how one row of `measured` is better than another, or "" for equal classes."""
+    """Return how one row of `measured` is better than another; "" if their classes are equal."""
     for place, (ours, theirs) in enumerate(zip(classes(better), classes(worse), strict=True)):
         if ours != theirs:
             words, digits = _BETTER[place]
@@ -85,7 +84,7 @@ def why(better: Float64s, worse: Float64s) -> str:
 
 
 BLOCK = 1024
-"""Samples settled together; in the worst case all pairs are near: 32 MiB."""
+"""Samples settled per block: at most 32 MiB, if all pairs are near."""
 
 _BY = ("phash", "phash_mirrored", "embedding")
 
@@ -98,17 +97,17 @@ class Candidates:
     """n samples that may have near-duplicates."""
 
     keys: Strings
-    """str [n]."""
+    """str [n]: sample keys."""
     splits: Strings
-    """str [n]."""
+    """str [n]: split of each sample."""
     objects: Strings
-    """str [n]: raw objects."""
+    """str [n]: raw object of each sample."""
     pictures: ImageHashes
-    """Their image hashes."""
+    """Image hashes of the samples."""
     measured: Float64s
-    """float64 [n, 3], see `measured`."""
+    """float64 [n, 3]: see the function `measured`."""
     embeddings: Embeddings | None = None
-    """None if they are not compared."""
+    """Embeddings of the samples; None if they are not compared."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -127,20 +126,20 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateOf:
-    """Why a sample is a copy."""
+    """Original of a copy, and why the original stays."""
 
     of: str
     """Key of the sample that stays."""
     by: str
-    """phash, phash_mirrored or embedding."""
+    """Match that found the pair: phash, phash_mirrored or embedding."""
     distance: float
-    """Bits of 64, or 1 - cosine."""
+    """Differing bits, of 64; or 1 - cosine."""
     why: str
-    """Why the other stays."""
+    """Why the original stays."""
 
     @property
     def reason(self) -> str:
-        """The reason as stored in refusals."""
+        """Reason as stored in refusals."""
         if self.by == _BY[EMBEDDING]:
             near = f"cosine {1 - self.distance:.4f}"
         else:
@@ -161,7 +160,7 @@ class Settled:
 def matches_between(
     samples: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates
 ) -> NearPairs:
-    """Return near pairs (position in `rows`, row of `others`) of one kind, and not of one raw object."""
+    """Return near pairs (position in `rows`, row of `others`) of the same kind and different raw objects."""
     pictures = samples.pictures.take(rows)
     pairs_ = [find(index_images(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
     if policy.embedding and samples.embeddings and others.embeddings:
@@ -175,10 +174,10 @@ def matches_between(
 
 
 def settle(new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates) -> Settled:
-    """Decide which new samples stay, and which published ones they supersede.
+    """Decide which new samples stay and which published samples they supersede.
 
-    new: in landing order; among: near pairs (row of `new`, row of `published`), sorted. O(n log n), plus the near
-    pairs.
+    new: samples in landing order. among: sorted near pairs (row of `new`, row of `published`). Costs O(n log n) plus
+    the number of near pairs.
     """
     course = _Course(new, published, among, policy)
     starts = np.searchsorted(among.query, np.arange(len(new) + 1))
@@ -194,7 +193,7 @@ def settle(new: Candidates, published: Candidates, among: NearPairs, policy: Nea
 
 
 class _Course:
-    """Decisions so far. order: rows of `new`, best first; stays: bool [n]."""
+    """State of `settle`. order: rows of `new`, best first; stays: bool [n]."""
 
     def __init__(
         self, new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates
@@ -213,7 +212,7 @@ class _Course:
         self.superseded: dict[int, DuplicateOf] = {}
 
     def decide(self, sample: int, here: NearPairs, rows: Int64s, there: NearPairs) -> None:
-        """Decide on a sample, after all better ones. here, rows: near samples of the batch; there: near published."""
+        """Decide on a sample after all better ones. here, rows: near new samples; there: near published ones."""
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
             if self.stays[other]:

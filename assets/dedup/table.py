@@ -1,4 +1,4 @@
-"""Samples tables to arrays of the compared columns."""
+"""Convert samples tables to the arrays that are compared."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ def schema() -> dict[str, Any]:
 
 
 def typed(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
-    """Return every column of the schema in its type, null if missing."""
+    """Return the table with every column of `schema`, cast to its type; missing columns are null."""
     import polars as pl
 
     frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(dict(table), strict=False)
@@ -44,14 +44,14 @@ def typed(table: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
-    """Return the compared columns of rows of a samples table; missing values are null."""
+    """Return rows of a samples table as a frame of the compared columns; missing values are null."""
     return typed({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
 
 
 def candidates_of(
     table: "pl.DataFrame", objects: Sequence[str], embeddings: Embeddings | None = None
 ) -> Candidates:
-    """Return a samples table's rows as candidates, in order. objects: raw object of each."""
+    """Return a samples table's rows as candidates, in order. objects: raw object of each row."""
     splits, split = _split(table)
     return Candidates(
         keys=table["key"].to_numpy().astype(object),
@@ -64,7 +64,7 @@ def candidates_of(
 
 
 def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
-    """Return (sorted names of splits, number of each row's split); no split is ""."""
+    """Return (sorted split names, index of each row's split); a row without a split has ""."""
     column = table["split"].fill_null("")
     names = column.unique().sort()
     numbers: Int64s = names.search_sorted(column).to_numpy().astype(np.int64)
@@ -72,7 +72,10 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
 
 
 def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
-    """Return the best sample of each look and split, and the rows of each group; ungrouped: every sample."""
+    """Return the best sample of each group, and each group's rows.
+
+    A group has equal hashes (one look), form and split. ungrouped: each sample is its own group.
+    """
     import polars as pl
 
     every = candidates_of(table, [""] * len(table))

@@ -1,9 +1,9 @@
-"""Texts that belong to another object: shifted by a row, they fit the neighbour better.
+"""Detect shifted captions: texts that fit a neighbouring object better than their own.
 
-Two links are tested, over the objects of a batch in the order of their keys:
+Two links are tested, over a batch's objects in key order:
 
-- words that a text shares with the label, title and file name of its object;
-- for objects with a duration, its rank correlation with the text's length.
+- words that a text shares with its object's label, title and file name;
+- for objects with a duration, the rank correlation between duration and text length.
 
 Texts with neither link are not tested.
 """
@@ -29,22 +29,23 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Objects with a text."""
+    """Texts of objects, and how well they fit."""
 
     keys: tuple[str, ...]
     """Sorted keys of the objects."""
     fits: Bools
-    """bool [keys]: whether the text shares a word with its own label, title or name."""
+    """bool [keys]: whether the text shares a word with its own object's label, title or name."""
     shifted: Mapping[int, Bools]
-    """Shift, -1 to 1 -> bool [keys - 2]: whether only that row of the three shares a word with the text."""
+    """Shift, -1 to 1 -> bool [keys - 2]: whether, of three neighbouring rows, only that row shares a word with the
+    text."""
     lengths: Floats
-    """float64: characters of the texts of objects with a duration."""
+    """float64: text lengths in characters, for objects with a duration."""
     durations_s: Floats
-    """float64: seconds of the same objects."""
+    """float64: durations of the same objects, in seconds."""
 
 
 def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, float]) -> Texts:
-    """Return the texts of objects. objects: rows of `raw_objects`; durations_s: by object key."""
+    """Return the texts of objects. objects: rows of `raw_objects`; durations_s: object key -> seconds."""
     rows = sorted((row for row in objects if row.get("text")), key=lambda row: row["key"])
     text_words = [_words(row["text"]) for row in rows]
     own = [_words(" ".join(str(row.get(name) or "") for name in ("label", "title", "key"))) for row in rows]
@@ -66,7 +67,7 @@ def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, flo
 def caption_findings(
     now: Texts, batches: Sequence[Texts], thresholds: Thresholds, alpha: float
 ) -> list[DriftFinding]:
-    """Find texts that fit another row better than their own (no baseline needed), or fit worse than the baseline's."""
+    """Find texts that fit another row better (needs no baseline), or that fit worse than the baseline's texts."""
     labels: Any = {"column": "text", "keys": now.keys[1:4]}
     findings = _shifted_words(now, alpha, labels) or _shifted_lengths(now, alpha, labels)
     if findings:
@@ -101,7 +102,7 @@ def caption_findings(
 
 
 def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
-    """Apply McNemar's exact test to texts with words of either their own or the neighbour's row."""
+    # McNemar's exact test over texts that share words with only one row, their own or the neighbour's.
     from scipy.stats import binom
 
     for shift in (-1, 1):
@@ -117,7 +118,7 @@ def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
 
 
 def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
-    """Find a correlation with the neighbour's duration that exceeds the own beyond chance (Fisher's z)."""
+    # Fisher's z: a neighbour's duration must fit the lengths significantly better than the own.
     if len(now.lengths) < MIN_TEXTS:
         return []
     own = _rank_correlation(now, 0)
@@ -139,7 +140,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _shared(words: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
-    """Return whether the text shares a word only with the row `shift` further, of three rows."""
+    # Of three neighbouring rows, the text must share a word with only row `i + shift`.
     others = [own[i + step] for step in (-1, 0, 1) if step != shift]
     return bool(words & (own[i + shift] - others[0] - others[1]))
 
@@ -167,14 +168,14 @@ def _correlated(now: Texts, before: Texts, alpha: float) -> EffectSize:
 
 
 def _chance(alpha: float, n: int, m: int) -> float:
-    """Return Fisher's z difference by chance; 1.06 for ranks (Fieller, Hartley and Pearson 1957)."""
+    # Largest chance difference of Fisher's z; 1.06 is for ranks (Fieller, Hartley and Pearson 1957).
     from scipy.stats import norm
 
     return float(norm.isf(alpha / 2)) * math.sqrt(1.06 / max(1, n - 3) + 1.06 / max(1, m - 3))
 
 
 def _rank_correlation(texts: Texts, shift: int) -> float:
-    """Return Spearman's correlation of the lengths with the durations `shift` rows further; 0 if all are equal."""
+    """Return Spearman's correlation with the durations `shift` rows later; 0 if all are equal."""
     from scipy.stats import rankdata
 
     n = len(texts.lengths) - abs(shift)

@@ -1,4 +1,4 @@
-"""Compare every column of a batch's table with the baseline's batches, by kind and by source."""
+"""Compare every column of a batch's table with the baseline's batches, per kind and per source."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ OBJECT = "raw_sha256"
 MAX_CATEGORIES = 200
 """Distinct texts above which a column holds names, not categories."""
 FEW_NUMBERS = 12
-"""Distinct integers up to which a column counts as categories: rates, channels, rotations."""
+"""Distinct integers up to which a column counts as categories, such as rates, channels or rotations."""
 MIN_OBJECTS, MAX_SOURCES = 20, 20
-"""Fewest raw objects of a source that is compared separately; most such sources."""
+"""Fewest rows of a source that is compared separately; most such sources."""
 
 # fmt: off
 _NAMES = frozenset((
@@ -31,25 +31,25 @@ _NAMES = frozenset((
     "n_packets", "max_pts_gap", "min_pts_gap",
 ))
 # fmt: on
-"""Columns that identify samples or their origin, and do not describe them."""
+"""Columns that identify samples or their origin but do not describe them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """Samples that are compared with each other."""
+    """Samples of batch and baseline that are compared."""
 
     of: str
-    """Description of the samples."""
+    """Description of the samples, such as a kind."""
     now: "pl.DataFrame"
     """Rows of the batch."""
     batches: tuple["pl.DataFrame", ...]
     """Rows of each batch of the baseline."""
     objects: tuple[float, ...]
-    """Effective raw objects of each of these tables, the batch first."""
+    """Effective raw objects in each of these tables, the batch first."""
 
 
 def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
-    """Return the table with a column `source`: its own, or the first folder of the raw object's key."""
+    """Return the table with a column `source`: its own, or else the first folder of the raw object's key."""
     import polars as pl
 
     if "source" in table.columns or key not in table.columns:
@@ -61,9 +61,9 @@ def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
 def strata(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str], min_batches: int
 ) -> Iterator[Stratum]:
-    """Yield all samples of each kind, then the samples with each value of the columns `within`.
+    """Yield a stratum per kind, then one per kind and value of each column in `within`.
 
-    A value needs enough objects, and enough batches to tell what is usual.
+    Leaves out values with too few rows, or in too few batches to show what is usual.
     """
     import polars as pl
 
@@ -101,7 +101,7 @@ def _stratum(of: str, now: "pl.DataFrame", batches: tuple["pl.DataFrame", ...]) 
 def compared_columns(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], ignore: frozenset[str]
 ) -> list[str]:
-    """Return the baseline's columns that can be compared; one that the batch lacks counts as missing."""
+    """Return the baseline's columns that can be compared. A column that the batch lacks counts as missing."""
     before = {name: kind for table in batches for name, kind in table.schema.items()}
     return [
         name
@@ -119,7 +119,7 @@ def column_findings(
 ) -> tuple[list[DriftFinding], int]:
     """Return (findings, number of comparisons).
 
-    known: column -> all categories of the version. alpha: chance of any finding by chance. O(columns x strata x rows).
+    known: column -> every category in the version. alpha: probability of any false finding. O(columns x strata x rows).
     """
     columns = compared_columns(now, batches, thresholds.ignore)
     every = list(strata(now, batches, thresholds.within, thresholds.min_batches))
@@ -152,7 +152,7 @@ def _column(
         return
     columns = [table[name] for table, _ in both]
     if len({column.dtype.is_numeric() for column in columns if column.dtype != _types().Null}) > 1:
-        return  # `schema_findings` reports another type
+        return  # `schema_findings` reports a changed type
     if _is_category(columns):
         counts, *each = [categories(table, name, objects) for table, objects in both]
         before = [one for one in each if one]
@@ -189,14 +189,14 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
 
 
 def _values(columns: Sequence["pl.Series"]) -> set[Any]:
-    """Return the distinct values. Python is faster here than a query for each of many short columns."""
+    # Python is faster than a query for each of many short columns.
     return {value for column in columns for value in column.to_list()} - {None}
 
 
 def n_objects(table: "pl.DataFrame") -> float:
-    """Return the effective number of raw objects of the rows; for a table of objects, its rows.
+    """Return the effective number of raw objects behind the rows; for a table of objects, the number of rows.
 
-    After Kish: (sum m)^2 / sum m^2 over the rows m of each object, since objects with many samples weigh more.
+    Kish's formula, (sum m)^2 / sum m^2 over the rows m of each object, since objects with many samples weigh more.
     """
     if OBJECT not in table.columns:
         return float(len(table))
@@ -211,10 +211,10 @@ def _known(column: "pl.Series") -> Floats:
 
 
 def n_comparisons(columns: Sequence["pl.Series"]) -> int:
-    """Return in how many ways a column may stand out.
+    """Return the number of ways in which a column may stand out.
 
-    All columns: missing values. Categories: each one up or down, a text also gone, and the mix. Numbers: zeros up or
-    down, and three measures.
+    Every column: missing values. Categories: the mix, and each category up or down; a text may also disappear. Numbers:
+    zeros up or down, and three measures.
     """
     if not _is_category(columns):
         return 6
@@ -222,7 +222,7 @@ def n_comparisons(columns: Sequence["pl.Series"]) -> int:
 
 
 def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
-    """Count nulls and NaNs; all rows of an absent column."""
+    """Count nulls and NaNs; an absent column is missing in every row."""
     if name not in table.columns:
         return Counted(k=len(table), n=len(table), objects=objects)
     column = table[name]
@@ -237,22 +237,19 @@ def zeros_of(known: Floats, objects: float) -> Counted:
 
 
 def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Counted]:
-    """Return value -> how many of the known values."""
+    """Return value -> its count among the known values."""
     counted = Counter(table[name].to_list())
     n = len(table) - counted.pop(None, 0)
     return {str(value): Counted(k=k, n=n, objects=min(n, objects)) for value, k in counted.items()}
 
 
 def drawn(known: Floats, objects: float) -> Drawn:
-    """Return the finite values."""
+    """Return the finite values, sorted."""
     return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
 
 def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[DriftFinding]:
-    """Find sources that every batch of the baseline had, and this one lacks beyond chance.
-
-    Chance: with half of the smallest share that the source had in a batch.
-    """
+    # A source is missing if its absence is improbable even at half the smallest share it had in a batch.
     counts = categories(now, "source", n_objects(now)) if "source" in now.columns else {}
     if not counts:
         return []
@@ -276,7 +273,7 @@ def _renamed(
     known: Any,
     labels: Any,
 ) -> Iterator[DriftFinding]:
-    """Find new values that are a known one in another spelling, or that come as a known one stops."""
+    """Find new values that respell a known one, or that appear as a known one disappears."""
     earlier = {name for one in before for name in one}
     new = sorted(set(counts) - earlier - set(known or ()))
     spelled = {_plain(name): name for name in sorted(earlier) if _plain(name)}

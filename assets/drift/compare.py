@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _PARTS, _TESTS = 3, 64
-"""Divisors of alpha: a third each for columns of samples, columns of media, and at most 64 other comparisons."""
+"""Divisors of alpha: a third each for sample columns, media columns, and at most 64 other comparisons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class GateInputs:
     """Inputs of the drift gate."""
 
     now: BatchFacts
-    """The batch."""
+    """Facts of the batch."""
     baseline: Baseline | None
     """Batches of the newest version; None before the first version."""
     newest: loader.Version | None
@@ -41,7 +41,7 @@ class GateInputs:
     protected: tuple[loader.Version, ...]
     """Versions whose samples must not appear."""
     thresholds: Thresholds
-    """The dataset's."""
+    """Thresholds of the dataset."""
 
 
 def drift(compared: GateInputs) -> CheckResult:
@@ -78,7 +78,7 @@ def splits(compared: GateInputs) -> CheckResult:
 
 
 def protected(compared: GateInputs) -> CheckResult:
-    """Check for samples of protected evaluation sets. It cannot be approved: remove the samples."""
+    """Check for samples of protected evaluation sets. A failure cannot be approved: remove the samples."""
     findings: list[DriftFinding] = []
     for version in compared.protected:
         findings += contaminations(compared.now.samples, version, compared.thresholds.near_bits)
@@ -89,7 +89,7 @@ def protected(compared: GateInputs) -> CheckResult:
 
 
 def agreement(compared: GateInputs) -> CheckResult:
-    """Check samples against their media, texts against their objects, featurizers against the newest batch."""
+    """Compare samples with their media, texts with their objects, and featurizers with the newest batch's."""
     now, baseline, thresholds = compared.now, compared.baseline, compared.thresholds
     findings = turned_findings(now.samples, now.media)
     batches = baseline.batches if baseline else ()

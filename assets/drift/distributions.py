@@ -1,8 +1,8 @@
-"""Distributions of numbers, compared by three measures that miss different things.
+"""Compare distributions of numbers by three measures with different blind spots.
 
-They are the level (mean), the Kolmogorov-Smirnov distance, and the population stability index over deciles. The index
-hardly sees a scale that changed by 3 %, the level sees no change of spread, and none sees 1 % of zeros, which `shares`
-counts. Differences in the last digits are ignored (`settled`).
+The measures are the level (mean), the Kolmogorov-Smirnov distance, and the population stability index over deciles. The
+index hardly detects a scale that changed by 3 %, the level detects no change of spread, and none detects 1 % of zeros,
+which `shares` counts. Differences in the last digits are ignored (`settled`).
 """
 
 import math
@@ -19,9 +19,9 @@ from .shares import Counted, index_difference
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 DECILES = 10
 PRECISION, NOTHING = 1e-6, 1e-12
-"""Numbers closer than this, relative to their size or (NOTHING) absolutely, are equal."""
+"""Largest relative difference (PRECISION) or absolute difference (NOTHING) at which numbers count as equal."""
 _STEPS = 50
-"""Halvings in the search for a quantile."""
+"""Bisection steps in the search for a quantile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Drawn:
     values: Floats
     """float64, finite and sorted."""
     objects: float
-    """Effective raw objects (`columns.n_objects`)."""
+    """Effective number of raw objects (`columns.n_objects`)."""
 
     @property
     def evidence(self) -> float:
@@ -39,16 +39,16 @@ class Drawn:
 
 
 def pooled(batches: Sequence[Drawn]) -> Drawn:
-    """Return all batches together."""
+    """Return all batches pooled into one draw."""
     values = np.sort(np.concatenate([one.values for one in batches])) if batches else np.zeros(0)
     return Drawn(values=values, objects=sum(one.objects for one in batches))
 
 
 def settled(draws: Sequence[Drawn]) -> list[Drawn]:
-    """Return the draws with values that differ only in their last digits made equal.
+    """Return the draws with values made equal that differ only in their last digits.
 
-    A run of near values becomes its first value, unless the whole run is wider than last digits are. Last digits depend
-    on the processor and library; in float32 they begin at the eighth.
+    A run of close values becomes its first value, unless the whole run is wider than rounding explains. The last digits
+    depend on processor and library; in float32 they begin at the eighth.
     """
     values = np.sort(np.concatenate([one.values for one in draws])) if draws else np.zeros(0)
     if not len(values):
@@ -69,11 +69,11 @@ def settled(draws: Sequence[Drawn]) -> list[Drawn]:
 def level(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     """Return the difference of the means in standard deviations of the baseline (Cohen's d).
 
-    Chance is a normal distribution's; if that does not explain the difference, the bound of `by_chance`.
+    Chance follows a normal distribution, or the bound of `by_chance` if that does not explain the difference.
     """
     n, m = now.evidence, before.evidence
     deviation = float(before.values.std()) if len(before.values) else 0.0
-    # Equal numbers have a deviation too: the last digits of their mean.
+    # Equal numbers have a deviation too: the rounding error of their mean.
     if not n or not m or deviation <= max(PRECISION * float(np.abs(before.values).max()), NOTHING):
         return UNKNOWN
     chance = math.sqrt(1 / n + 1 / m)
@@ -92,11 +92,11 @@ def _quantile(tail: float) -> float:
 
 
 def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
-    """Return the largest distance between the means of two draws of one distribution, at alpha / 2 on this side.
+    """Return the largest chance distance between the means of two draws of one distribution, at alpha / 2 on this side.
 
-    The distribution is both draws together. The mean of n objects drawn from it lies beyond d with a chance of at most
-    exp(-n I(d)), with I the rate function of Cramer and Chernoff. Without replacement the chance is even smaller
-    (Hoeffding 1963). Either side may be the draw, so the smaller of two bounds holds.
+    The distribution is both draws pooled. The mean of n objects drawn from it exceeds d with probability at most exp(-n
+    I(d)), where I is the Cramer-Chernoff rate function. Without replacement the probability is even smaller (Hoeffding
+    1963). Either side may be the draw, so the smaller of two bounds holds.
     """
     n, m = now.evidence, before.evidence
     values = np.concatenate([now.values, before.values])
@@ -113,7 +113,7 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
 
 
 def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
-    """Return the mean whose rate function is `rate`, for a distribution of mean 0; infinity if there is none."""
+    """Return the mean at which the rate function of a distribution with mean 0 is `rate`, or infinity."""
     highest = float(centred.max())
     size = float(np.abs(centred).max())
     if not size:
@@ -138,7 +138,7 @@ def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
 
 
 def distance(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
-    """Return the Kolmogorov-Smirnov distance; chance by the asymptotic bound sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
+    """Return the Kolmogorov-Smirnov distance; chance is asymptotic, sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
     n, m = now.evidence, before.evidence
     if not n or not m:
         return UNKNOWN
@@ -164,7 +164,7 @@ def stability(now: Drawn, before: Drawn, edges: Floats, alpha: float) -> EffectS
 def distribution(
     now: Drawn, batches: Sequence[Drawn], alpha: float, limits: tuple[float, float, float], **labels: Any
 ) -> list[DriftFinding]:
-    """Return a finding if one measure stands out. limits: of level, distance and index; labels: column, of."""
+    """Return a finding if any measure stands out. limits: for level, distance and index; labels: column, of."""
     level_limit, ks_limit, psi_limit = limits
     now, *batches = settled([now, *batches])
     whole = pooled(batches)
@@ -195,7 +195,7 @@ def distribution(
 
 
 def spread(values: Floats) -> str:
-    """Return '0.31 (0.12 to 0.55)': the median and the middle four fifths."""
+    """Return '0.31 (0.12 to 0.55)': the median and the range of the middle four fifths."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
     return f"{middle:.4g} ({low:.4g} to {high:.4g})"
 
@@ -203,7 +203,7 @@ def spread(values: Floats) -> str:
 def ratio(now: Floats, before: Floats, alpha: float) -> EffectSize:
     """Return the difference of the means of positive numbers, one per object: |ln(mean / mean)|.
 
-    Chance by the delta method and a normal distribution; if that does not explain it, as in `level`.
+    Chance follows the delta method with a normal distribution, or a bound as in `level`.
     """
     if len(now) < 2 or len(before) < 2 or not now.mean() or not before.mean():
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""Findings without statistics: leaks, samples that contradict their media, and changed featurizers."""
+"""Findings that need no statistics: leaks, samples that contradict their media, and changed featurizers."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ IDENTITIES = ("raw_sha256", "subject")
 
 
 def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[DriftFinding]:
-    """Find raw objects and subjects in several splits, within the batch or together with the version."""
+    """Find raw objects and subjects in several splits, within the batch or between batch and version."""
     import polars as pl
 
     findings = []
@@ -89,9 +89,9 @@ def _contaminated(protected: loader.Version, name: str, keys: "pl.Series", how: 
 
 
 def same_as(version: loader.Version, name: str, values: "pl.Series") -> "pl.DataFrame":
-    """Return part, row, split and the column `name` of the live samples with one of these values.
+    """Return part, row, split and the column `name` of the live samples whose value is one of these.
 
-    Reads these columns of each keys table once, one table in memory at a time.
+    Reads these columns of each keys table once, with one table in memory at a time.
     """
     import polars as pl
 
@@ -120,7 +120,7 @@ def _keys_tables(version: loader.Version, name: str) -> Iterator["pl.DataFrame"]
 
 
 def live(version: loader.Version, rows: "pl.DataFrame") -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each (part, row) whether the version still has it."""
+    """Return a mask over (part, row): whether the version still has the sample."""
     parts = version.parts
     positions = parts.positions(rows["part"].to_list())
     is_live = np.ones(len(rows), np.bool_)
@@ -132,20 +132,20 @@ def live(version: loader.Version, rows: "pl.DataFrame") -> np.ndarray[Any, np.dt
 
 
 _SQUARE = 1.05
-"""Ratio of the sides up to which an image counts as square."""
+"""Largest ratio of the sides at which an image counts as square."""
 _IDENTITY = ("version", "weights_sha256", "device", "dtype", "torch", "processor")
-"""Facts of a featurizer's record that identify its computation."""
+"""Facts in a featurizer's record that identify its computation."""
 
 
 def turned_findings(samples: "pl.DataFrame", media: "pl.DataFrame") -> list[DriftFinding]:
-    """Find images turned against their object: a rotation ignored, or applied twice."""
+    """Find images turned against their object: a rotation was ignored, or applied twice."""
     import polars as pl
 
     sizes, upright = ["width_px", "height_px"], ["upright_width_px", "upright_height_px"]
     if not {*sizes, "raw_key"} <= set(samples.columns) or not {*upright, "key"} <= set(media.columns):
         return []
     if not all(samples[name].dtype.is_numeric() for name in sizes):
-        return []  # another type: for `schema_findings`
+        return []  # `schema_findings` reports the changed type
     both = samples.select("key", "raw_key", *sizes).join(
         media.select(pl.col("key").alias("raw_key"), *upright), on="raw_key"
     )
@@ -176,13 +176,13 @@ def featurizer_findings(
     before: Mapping[str, Mapping[str, Any]],
     again: Mapping[str, Mapping[str, Any]],
 ) -> list[DriftFinding]:
-    """Find featurizers that computed the batch in another way than the newest published batch.
+    """Find featurizers that computed the batch differently than the newest published batch.
 
-    Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...). again: the published batch's
-    features, as last recomputed.
+    Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...). again: the facts of the published
+    batch's newest recomputation.
 
-    A raised code number announces a change, and recomputed features of the published batch settle it. A change of
-    parameters, weights, processor or library under the same number is silent.
+    A raised code number announces a change; recomputing the published batch settles it. A change of parameters,
+    weights, processor or library under the same number is silent.
     """
     findings = []
     for name in sorted(set(now) & set(before)):
@@ -211,7 +211,7 @@ def _code(facts: Mapping[str, Any]) -> str:
 
 
 def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[DriftFinding]:
-    """Find columns of another type. now, before: column -> Arrow type, "null" for a column without values."""
+    """Find columns whose type changed. now, before: column -> Arrow type, "null" for a column without values."""
     findings = []
     for name in sorted(set(now) & set(before)):
         current, published = now[name], before[name]
@@ -227,7 +227,7 @@ def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[D
 
 
 def non_finite_findings(samples: "pl.DataFrame", known: Sequence[str]) -> list[DriftFinding]:
-    """Find infinities in columns of numbers that had none."""
+    """Find infinities in numeric columns that had none."""
     findings = []
     for name in samples.columns:
         if samples[name].dtype.is_float() and name in known:

@@ -1,4 +1,4 @@
-"""Facts that the gate compares: of a waiting batch, and of the newest batches of the version that it would join."""
+"""Facts that the gate compares, from a waiting batch and from the newest batches of the version it would join."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_BATCHES, MAX_ROWS = 16, 50_000
-"""Most batches, and samples, of a baseline."""
+"""Most batches, and most samples, in a baseline."""
 _FEATURE = "feature_"
 UNKNOWN = Outcomes()
 
@@ -34,17 +34,17 @@ class BatchFacts:
     """Facts of a batch."""
 
     samples: "pl.DataFrame"
-    """Samples table."""
+    """Rows of the samples table."""
     media: "pl.DataFrame"
-    """Media table."""
+    """Rows of the media table."""
     outcomes: Outcomes = UNKNOWN
-    """Outcomes of its objects."""
+    """Outcomes of the batch's objects."""
     texts: Texts | None = None
-    """Texts of its objects."""
+    """Texts of the batch's objects."""
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Featurizer -> content of its record."""
+    """Featurizer -> body of the record that the batch uses."""
     features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Featurizer -> content of its current record."""
+    """Featurizer -> body of its current record, after any recomputation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +52,17 @@ class Baseline:
     """The version that a batch is compared with."""
 
     version: loader.Version
-    """The version."""
+    """The version itself."""
     batches: tuple[BatchFacts, ...]
-    """Newest first."""
+    """Batches, newest first."""
     types: Mapping[str, str]
     """Column -> Arrow type."""
     categories: Mapping[str, frozenset[str]]
-    """Column -> every value, for columns whose statistics have all values."""
+    """Column -> every value, for columns whose statistics list all values."""
 
 
 def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
-    """Return the newest batches of a version: at least one, at most 16 and 50,000 samples."""
+    """Return the newest batches of a version: at least one, at most 16, and about 50,000 samples."""
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))
     records = published_records(root, version, MAX_BATCHES)
@@ -84,7 +84,7 @@ def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
 def facts_of(
     store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
 ) -> BatchFacts:
-    """Return the facts of a batch from its samples' record. latest: read its featurizers' current records too."""
+    """Return a batch's facts from its samples record. latest: also read its featurizers' current records."""
     import polars as pl
 
     upstream = {
@@ -138,7 +138,7 @@ def _published(
 
 
 def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
-    """Return batch -> record of its samples, newest first, over the newest versions up to this one."""
+    """Return batch -> its samples record, newest first, from the newest versions up to this one."""
     records: dict[str, StageRecord] = {}
     for ancestor in lineage(root, version):
         if len(records) == most:
@@ -147,7 +147,7 @@ def published_records(root: loader.Root, version: loader.Version, most: int) -> 
             producer = read_manifest(root.store, ancestor.manifest, ancestor.sha256)["producer"]
         except ObjectNotFound:  # garbage-collected
             continue
-        if "batch" not in producer:  # a refresh, a quarantine, an exclusion by hand
+        if "batch" not in producer:  # a refresh, a quarantine or a manual exclusion
             continue
         record = find_record(root.store, str(producer.get("stage_record", "")))
         if record is not None:
@@ -156,7 +156,6 @@ def published_records(root: loader.Root, version: loader.Version, most: int) -> 
 
 
 def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
-    """Yield (batch, rows), newest first, at most 16; the limit of rows may cut the last."""
     if "partition" not in rows.columns:
         yield "", rows
         return

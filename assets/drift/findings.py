@@ -1,4 +1,4 @@
-"""Thresholds of a dataset's spec, measured differences, and the findings that stop a batch."""
+"""The thresholds in a dataset's spec, measured differences, and the findings that stop a batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ CHECK_TEXTS = {
     "splits": "Compares the splits of raw objects and subjects with the newest version: none is in two splits.",
     "protected": "Compares the samples with the protected versions, which must stay unseen.",
 }
-"""Check of the drift gate, see `compare` -> description."""
+"""Check of the drift gate (`compare`) -> description."""
 CHECK_NAMES = tuple(CHECK_TEXTS)
 
 
@@ -22,41 +22,41 @@ CHECK_NAMES = tuple(CHECK_TEXTS)
 class Thresholds:
     """Smallest differences that matter: shares of raw objects or samples, 0 to 1, unless stated otherwise.
 
-    Raises: ValueError for values out of range.
+    Raises: ValueError if a value is out of range.
     """
 
     alpha: float = 1e-3
-    """Probability that a normal batch is stopped by chance, over all of its comparisons."""
+    """Probability that chance stops a normal batch, over all of its comparisons."""
     min_batches: int = 3
-    """Published batches needed to tell what is usual. With fewer, statistical findings are warnings."""
+    """Published batches needed to show what is usual. With fewer, statistical findings are warnings."""
     share: float = 0.1
-    """Share of a category."""
+    """Change in a category's share."""
     missing: float = 0.005
-    """Share of nulls and NaNs in a column."""
+    """Change in a column's share of nulls and NaNs."""
     zeros: float = 0.005
-    """Share of exact zeros in a column."""
+    """Change in a column's share of exact zeros."""
     level: float = 0.2
-    """Mean of a column, in standard deviations."""
+    """Change in a column's mean, in standard deviations."""
     ks: float = 0.1
     """Kolmogorov-Smirnov distance of a column's distribution."""
     psi: float = 0.2
     """Population stability index of a column's distribution."""
     units_ratio: float = 0.95
-    """Samples per used object, as a ratio between 0 and 1."""
+    """Samples per used object, as a ratio to the baseline's, 0 to 1."""
     rejected: float = 0.02
-    """Share of landed objects that are rejected."""
+    """Change in the share of landed objects that are rejected."""
     unused: float = 0.05
-    """Share of landed objects that are not used."""
+    """Change in the share of landed objects that are not used."""
     batch_ratio: float | None = None
-    """Samples of a batch against the median batch, between 0 and 1; for feeds with deliveries of one size."""
+    """Samples of a batch as a ratio to the median batch, 0 to 1; for feeds whose deliveries have one size."""
     caption: float = 0.1
     """Drop in the share of captions that fit their object, or in the correlation of their lengths."""
     near_bits: int = 8
-    """Bits of 64, 0 to 16, within which perceptual hashes match a protected version."""
+    """Differing bits of 64, 0 to 16, within which a perceptual hash matches a protected version's."""
     ignore: frozenset[str] = frozenset()
-    """Columns that are not compared."""
+    """Columns to leave out of the comparison."""
     within: tuple[str, ...] = ("source",)
-    """Columns whose values are also compared separately."""
+    """Columns whose values are also compared one by one."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -83,41 +83,41 @@ class Thresholds:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON without floats, for a fingerprint."""
+        """Return JSON without floats, for fingerprints."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in plain.items()}
 
 
 UNUSUAL = 1e-3
-"""Chance that a batch of a varying feed lies outside of its usual range."""
+"""Probability that a batch of a varying feed is outside its usual range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFinding:
-    """A difference from the baseline that matters."""
+    """One relevant difference from the baseline."""
 
     what: str
-    """Kind of finding, such as "distribution"."""
+    """Kind of the finding, such as "distribution"."""
     column: str
     """Name of the column."""
     of: str = ""
     """Samples concerned, such as "audio"; "" for all."""
     before: str = ""
-    """Text of the baseline's value."""
+    """The baseline's value, as text."""
     now: str = ""
-    """Text of the batch's value."""
+    """The batch's value, as text."""
     effect: float = 0.0
     """Size of the difference."""
     limit: float = 0.0
-    """Allowed difference."""
+    """Allowed size."""
     certain: bool = False
-    """True if it needs no statistics."""
+    """True if the finding needs no statistics."""
     keys: tuple[str, ...] = ()
-    """A few samples or objects that show it."""
+    """A few samples or objects that show the difference."""
 
     @property
     def sentence(self) -> str:
-        """One sentence for a person."""
+        """The finding as a human-readable sentence."""
         where = f" of {self.of}" if self.of else ""
         return f"{self.what}: {self.column}{where}: {self.before or 'none'} before, {self.now or 'none'} now"
 
@@ -129,14 +129,14 @@ class DriftFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectSize:
-    """A measured difference, and its size by chance."""
+    """A measured difference, and the sizes that chance explains."""
 
     effect: float
     """Size of the difference."""
     chance: float
-    """Root mean square if both sides are draws of one distribution."""
+    """Root mean square of the difference if both sides are draws of one distribution."""
     noise: float
-    """Largest size by chance, at the significance of this comparison."""
+    """Largest size by chance, at the significance level of this comparison."""
 
 
 UNKNOWN = EffectSize(effect=0.0, chance=1.0, noise=1.0)
@@ -144,11 +144,11 @@ UNKNOWN = EffectSize(effect=0.0, chance=1.0, noise=1.0)
 
 
 def stands_out(difference: EffectSize, limit: float, others: Callable[[], Sequence[EffectSize]]) -> bool:
-    """Return whether a difference matters, is significant, and is unusual.
+    """Return whether a difference is relevant, significant and unusual.
 
-    others: each batch of the baseline against the rest; called only if the first two hold. Their difference beyond
-    chance is the feed's own spread s (moment estimate, DerSimonian and Laird 1986), used if Cochran's Q is significant
-    at 5 %. A batch is unusual beyond noise and t s sqrt(1 + 1/n) together, with t Student's quantile for n batches.
+    others: returns each baseline batch's difference from the rest; called only if the first two hold. Their spread
+    beyond chance is the feed's own, s (moment estimate, DerSimonian and Laird 1986), used if Cochran's Q is significant
+    at 5 %. A batch is unusual beyond noise and t s sqrt(1 + 1/n) combined, where t is Student's quantile for n batches.
     """
     if difference.effect <= max(limit, difference.noise):
         return False
@@ -158,7 +158,7 @@ def stands_out(difference: EffectSize, limit: float, others: Callable[[], Sequen
     if not spreads or sum((one.effect / (one.chance or 1e-12)) ** 2 for one in spreads) < chi2.isf(
         0.05, len(spreads)
     ):
-        return True  # the batches differ among themselves only by chance
+        return True  # the batches differ from each other only by chance
     beyond = sum(other.effect**2 - other.chance**2 for other in spreads) / len(spreads)
     wide = float(t.isf(UNUSUAL / 2, len(spreads))) * math.sqrt(max(0.0, beyond) * (1 + 1 / len(spreads)))
     return difference.effect > math.hypot(difference.noise, wide)
@@ -172,9 +172,9 @@ def as_check(
     usual_known: bool = True,
     approvable: bool = True,
 ) -> CheckResult:
-    """Return findings as one check.
+    """Return findings as one check result.
 
-    compared: text of both sides. usual_known: if False, only certain findings stop a batch.
+    compared: description of both sides. usual_known: if False, only certain findings stop a batch.
     """
     ordered = sorted(findings, key=lambda each: (not each.certain, -each.effect / (each.limit or 1e-9)))
     stopping = [one for one in ordered if one.certain or usual_known]

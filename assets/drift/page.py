@@ -1,6 +1,7 @@
 """The page of a verdict: findings, plots and examples, at `gates/<dataset>/<batch>-<hash>.html` in the root.
 
-Written once and named by its content. A takedown deletes the pages of its datasets, which hold keys and images.
+Written once and named after its content. A takedown deletes the pages of its datasets, because they show keys and
+images.
 """
 
 import hashlib
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from .compare import GateInputs
 
 MAX_PLOTS = 6
-"""Columns with a plot."""
+"""Most columns with a plot."""
 _IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<data>data:image/png;base64,[A-Za-z0-9+/=]+)\)")
 
 
 def plotted(compared: "GateInputs", results: Sequence[CheckResult]) -> str:
-    """Draw the first columns with findings, before and after, as a Markdown image; "" for none."""
+    """Draw the first columns with findings, before and after, as a Markdown image; "" if there are none."""
     if compared.baseline is None:
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}
@@ -81,7 +82,7 @@ def render(
     shown: Sequence[tuple[str, Example]] = (),
     before: Sequence[tuple[str, Example]] = (),
 ) -> str:
-    """Return the page. facts: name -> text, on top; plot: of `plotted`; shown, before: of `shown_of`, `before_of`."""
+    """Return the page. facts: heading -> text; plot: from `plotted`; shown, before: from `shown_of` and `before_of`."""
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
     return template.render(
         title=title,
@@ -114,20 +115,20 @@ def _findings(result: CheckResult) -> list[list[object]]:
 
 
 def save(store: Store, dataset: str, batch: str, html: str) -> str:
-    """Write the page, and return its path in the root."""
+    """Write the page; return its path in the root."""
     data = html.encode()
     path = f"gates/{dataset}/{batch}-{hashlib.sha256(data).hexdigest()[:16]}.html"
-    with suppress(AlreadyExists):  # the same page
+    with suppress(AlreadyExists):  # the same page is already there
         store.put_if_absent(path, data)
     return path
 
 
 MAX_EXAMPLES, MAX_OF_FINDING = 12, 3
-"""Samples of a page, and of a finding."""
+"""Most examples on a page, and for a finding."""
 MAX_NBYTES = 2**20
-"""Bytes of all images of a page."""
+"""Most bytes of all images on a page."""
 MAX_KINDS = 3
-"""Kinds of baseline samples."""
+"""Most kinds of baseline samples."""
 Shown = list[tuple[str, Example]]
 _log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ _log = logging.getLogger(__name__)
 def shown_of(
     root: loader.Root, samples: StageRecord, table: "pl.DataFrame", results: Sequence[CheckResult]
 ) -> Shown:
-    """Return (text of the finding, example), in the order of findings, each sample once; [] without drawing packages.
+    """Return (text of the finding, example), each sample once; [] without the packages for drawing.
 
     table: the batch's rows. Examples come from different objects if possible; taken-down samples are left out.
     """
@@ -158,8 +159,8 @@ def shown_of(
 def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
     """Return (kind and version, baseline sample) for each kind in `shown`, in its order.
 
-    Samples come from the newest batch with that kind, by the hash of their keys. Taken-down and unreadable ones are
-    left out.
+    Samples come from the newest batch with that kind, ordered by the hash of their keys. Taken-down and unreadable
+    samples are left out.
     """
     examples: Shown = []
     nbytes = 0

@@ -1,4 +1,4 @@
-"""Shares of categories, nulls, zeros and outcomes. Significance by Fisher's exact test, also near 0 and 1."""
+"""Compare shares of categories, nulls, zeros and outcomes, by Fisher's exact test, which holds near 0 and 1 too."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ from .findings import UNKNOWN, DriftFinding, EffectSize, stands_out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A count among samples. Only raw objects count as evidence, since samples of one object are alike."""
+    """A count among samples. Evidence is counted in raw objects, since samples of one object resemble each other."""
 
     k: float
-    """Samples counted."""
+    """Samples that count."""
     n: float
     """All samples."""
     objects: float
-    """Raw objects of the samples."""
+    """Raw objects behind the samples."""
 
     @property
     def share(self) -> float:
         return self.k / self.n if self.n else 0.0
 
     def evidence(self) -> tuple[int, int]:
-        """Return (hits, trials) in whole objects."""
+        """Return (hits, trials), in whole objects."""
         trials = round(min(self.n, self.objects))
         return min(trials, round(self.share * trials)), trials
 
@@ -48,7 +48,7 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> EffectSize:
         return UNKNOWN
     rises = now.share > before.share
     edge = _hits_by_chance(trials + earlier, hits + earlier_hits, trials, alpha, rises)
-    # The difference if `edge` of all hits were in this batch.
+    # The difference if this batch has `edge` of all hits.
     apart = edge / trials - (hits + earlier_hits - edge) / earlier
     both = (hits + earlier_hits) / (trials + earlier)
     return EffectSize(
@@ -67,7 +67,7 @@ def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A share of a batch against the baseline."""
+    """A share in the batch, compared with the baseline."""
 
     now: Counted
     """The batch's share."""
@@ -76,7 +76,7 @@ class Comparison:
     alpha: float
     """Significance of one comparison."""
     usual: Sequence[EffectSize] | None = None
-    """Difference of each batch from the rest; None: from their shares."""
+    """Difference of each batch from the rest; None derives it from their shares."""
 
     @property
     def before(self) -> Counted:
@@ -93,7 +93,7 @@ class Comparison:
         return [share_difference(one, whole - one, self.alpha) for one in self.batches if one.n < whole.n]
 
     def findings(self, limit: float, **labels: Any) -> list[DriftFinding]:
-        """Return the finding, if there is one. labels: its what, column, of, keys."""
+        """Return the finding, if there is one. labels: its what, column, of and keys."""
         if not abs(self.now.share - self.before.share) > limit:  # cheap exit for most columns
             return []
         difference = self.difference()
@@ -110,9 +110,9 @@ def mix(
     limits: tuple[float, float],
     **labels: Any,
 ) -> list[DriftFinding]:
-    """Find values of a column with another share, or else the mix as a whole by its stability index.
+    """Find values of a column whose share changed, or else a change of the whole mix by its stability index.
 
-    limits: of a share, and of the index. now, batches: value -> count, all with the same `n`.
+    limits: for a share, and for the index. now, batches: value -> count, all with the same `n`.
     """
     share, psi = limits
     findings: list[DriftFinding] = []
@@ -129,14 +129,14 @@ def mix(
 
 
 def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
-    """Return whether fewer than half of the batches have the value, so its own shares do not show what is usual."""
+    """Return whether fewer than half of the batches have the value, so that its shares do not show what is usual."""
     return 2 * sum(name in one for one in batches) < len(batches)
 
 
 def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[EffectSize]:
-    """Return for each batch the difference of its largest share of a value that is rare in the others.
+    """Return for each batch the largest difference in share, over the values that are rare in the others.
 
-    Feeds with new shoots or speakers in every batch have such values.
+    Such values occur in feeds with new shoots or speakers in every batch.
     """
     differences = []
     for place, batch in enumerate(batches):
@@ -151,7 +151,7 @@ def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[
 def comparison(
     name: str, now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]], alpha: float
 ) -> Comparison:
-    """Return the comparison of one value; a batch without it has a share of 0."""
+    """Return the comparison of one value; its share is 0 in a batch without it."""
     return Comparison(now=_of(now, name), batches=[_of(one, name) for one in batches if one], alpha=alpha)
 
 
@@ -194,7 +194,7 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
 
     Half an object is added to each count. With 1/n = 1/n_now + 1/n_before, n times the index is about chi-square with
-    (values - 1) degrees of freedom. It is twice the mean of the two directions' G statistics.
+    (values - 1) degrees of freedom. The reason: it is twice the mean of the two directions' G statistics.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Yields: rejected objects, unused objects, samples per object, samples per delivery."""
+"""Compare yields: rejected objects, unused objects, samples per object, samples per delivery."""
 
 import math
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ Tables = tuple["pl.DataFrame", "pl.DataFrame"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Landed objects of a batch by outcome."""
+    """A batch's landed objects, counted by outcome."""
 
     landed: int = 0
-    """0 for unknown."""
+    """Landed objects; 0 if unknown."""
     used: int = 0
     """Objects with samples."""
     rejected: int = 0
-    """Damaged objects, or not media."""
+    """Damaged objects and objects that are not media."""
 
 
 def outcome_findings(
     now: Outcomes, batches: Sequence[Outcomes], thresholds: Thresholds, alpha: float
 ) -> list[DriftFinding]:
-    """Find more rejected objects, and fewer used ones, than in the baseline."""
+    """Find more rejected objects, or fewer used ones, than in the baseline."""
     known = [one for one in batches if one.landed]
     if not known or not now.landed:
         return []
@@ -61,7 +61,7 @@ def outcome_findings(
 def units_findings(
     now: Tables, batches: Sequence[Tables], thresholds: Thresholds, alpha: float
 ) -> list[DriftFinding]:
-    """Compare samples per used object, of each kind; objects are the evidence.
+    """Compare samples per used object, for each kind; objects are the evidence.
 
     Objects with a duration are compared with objects of similar length. now, batches: (samples table, media table).
     """
@@ -101,7 +101,7 @@ def units_findings(
 
 
 class _Expected:
-    """Expected samples of an object: the mean over baseline objects in its tenth of durations."""
+    # The expectation is the mean over the baseline objects in the same decile of durations.
 
     def __init__(self, objects: Sequence["pl.DataFrame"]) -> None:
         n = np.concatenate([one["n"].to_numpy() for one in objects]).astype(np.float64)
@@ -130,9 +130,9 @@ class _Expected:
 def size_findings(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds
 ) -> list[DriftFinding]:
-    """Compare the samples of this delivery with the median one, in all, and per kind, split and source.
+    """Compare this delivery's samples with the median delivery's: in total, and per kind, split and source.
 
-    For feeds whose deliveries are of one size.
+    For feeds whose deliveries have one size.
     """
     if thresholds.batch_ratio is None or not batches:
         return []

@@ -1,1 +1,1 @@
-"""Feature assets, and features that are computed again."""
+"""Feature assets, and the recomputation of published features."""

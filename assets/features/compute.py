@@ -1,6 +1,6 @@
-"""Compute one featurizer over one part: workers read ranges of samples from the store, and compute their features.
+"""Compute one featurizer over one part: workers read ranges of samples from the store and compute their features.
 
-A range that kills its worker is tried again sample by sample, so only the sample at fault is refused. Workers import
+If a range kills its worker, its samples are retried one by one, so only the sample at fault is refused. Workers import
 this module, so it does not import dagster.
 """
 
@@ -31,30 +31,30 @@ from ..media.unit import Unusable
 from .names import FeatureNames
 
 RANGE = 32
-"""Samples of one unit of work: seconds, and little to repeat."""
+"""Samples per unit of work: takes seconds, so little is repeated after a crash."""
 
 GPU_RANGE = 256
-"""Samples of one unit of work of a model that may run on a GPU: enough for its batches."""
+"""Samples per unit of work of a model that may run on a GPU: enough to fill its batches."""
 
 _FAULTS: Mapping[str, type[PenstockError]] = {
     one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
 }
-"""Errors that a worker may name; any other name is a `StoreError`."""
+"""Errors that a worker may name; any other name becomes a `StoreError`."""
 
 _LOST = get_args(Code)
-"""Codes of the engine for work without result."""
+"""The engine's codes for work without a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRange:
-    """Rows [start, stop) of a part, for one featurizer."""
+    """Rows [start, stop) of a part, to run one featurizer on."""
 
     store: RangeReader
     """Store of the part."""
     part: loader.Part
     """The part."""
     kind: str
-    """Kind of its samples."""
+    """Kind of the part's samples."""
     featurizer: Featurizer
     """The featurizer."""
     start: int
@@ -62,42 +62,42 @@ class SampleRange:
     stop: int
     """Row after the last."""
     place: str = ""
-    """Device of a model, "cpu" or "cuda:0"; "": the worker's."""
+    """Device of a model, "cpu" or "cuda:0"; "" for the worker's own."""
     removed: frozenset[int] = frozenset()
-    """Rows that no version has any more; they get no features."""
+    """Rows that are in no version any more; they get no features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRow:
-    """Features of a sample, a refusal, or neither if its row is removed."""
+    """A sample's features or refusal; neither if its row is removed."""
 
     key: str
     """Key of the sample."""
     features: Features | None = None
-    """Features; None if refused or removed."""
+    """Features; None if the sample is refused or removed."""
     code: str = ""
-    """Code of the refusal; "" for none."""
+    """Code of the refusal; "" if there is none."""
     reason: str = ""
-    """Text of the refusal."""
+    """Human-readable reason of the refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeResult:
-    """Rows of a range, or the fault of a store or model."""
+    """Rows of a range, or the store's or model's fault."""
 
     rows: tuple[FeatureRow, ...] = ()
-    """In the order of the part."""
+    """Rows, in the order of the part."""
     fault: str = ""
-    """One of `_FAULTS`; "" for none."""
+    """A name in `_FAULTS`; "" if there is none."""
     reason: str = ""
     """Text of the fault."""
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
-    """Return input -> the part's field for it, for the inputs that the part has; empty if the part is not for it.
+    """Return input -> the part's field for it, for the inputs that the part has; empty if it has none.
 
-    Photos have one of two fields, by the dataset's policy, and either serves. In other formats it is the only field
-    with this ending (`image.jpg`).
+    A photo has one of two fields, by the dataset's policy, and either serves. In other formats, the input may be the
+    only field with this ending (`image.jpg`).
     """
     available = {field for shard in part.shards for field in shard.field_nbytes}
     fields = {}
@@ -112,7 +112,7 @@ def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str,
 
 
 def featurize(sample_range: SampleRange) -> RangeResult:
-    """Compute the features of a range, in a worker. Raises: Corrupt for changed samples."""
+    """Compute the features of a range, in a worker. Raises: Corrupt if samples were changed."""
     inputs = inputs_of(sample_range.featurizer, sample_range.kind, sample_range.part)
     keys: list[str] = []
 
@@ -177,7 +177,7 @@ def compute_part(
 ) -> Iterator[FeatureRow]:
     """Yield the rows of all samples of a part, in order. A sample that kills its worker is refused.
 
-    removed: rows without features. Raises: StoreError; ModelFailed, also if no sample of a range survives the model.
+    removed: rows without features. Raises: StoreError; ModelFailed, also if every sample of a range kills its worker.
     """
     gpus, length = gpus_of(featurizer), range_length(featurizer)
     work = [
@@ -229,23 +229,23 @@ def _outcomes(
 
 
 def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
-    """Return this machine's GPUs for a featurizer, with one worker each; none without a model."""
+    """Return this machine's GPUs for a featurizer, one per worker; () for a featurizer without a model."""
     return gpus_for(featurizer.device) if isinstance(featurizer, ModelFeaturizer) else ()
 
 
 def range_length(featurizer: Featurizer) -> int:
-    """Return the number of samples of one unit of work."""
+    """Return the number of samples per unit of work."""
     may_be_on_gpu = isinstance(featurizer, ModelFeaturizer) and featurizer.device != "cpu"
     return GPU_RANGE if may_be_on_gpu else RANGE
 
 
 def weights_of(*featurizers: Featurizer) -> list[str]:
-    """Return the URLs of weights that workers read."""
+    """Return the URLs of the weights that workers read."""
     return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
 
 
 def rows_or_raise(result: RangeResult) -> Sequence[FeatureRow]:
-    """Return the rows. Raises: StoreError; ModelFailed."""
+    """Return the rows of a result. Raises: StoreError; ModelFailed."""
     if result.fault:
         raise _FAULTS.get(result.fault, StoreError)(result.reason)
     return result.rows
@@ -264,13 +264,13 @@ class StoredFeatures:
     """Stored features of a batch."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
-    """JSON."""
+    """Written shards, as JSON."""
     table: list[dict[str, Any]] = field(default_factory=list)
-    """A row per sample."""
+    """One row per sample."""
     parts: list[list[Any]] = field(default_factory=list)
-    """[part id, kind, rows of `table`] of each part, in order."""
+    """[part id, kind, number of rows in `table`] for each part, in order."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Facts of a model and its machine; empty without a model."""
+    """Facts of the model and its machine; empty without a model."""
 
     @property
     def refused(self) -> int:
@@ -278,7 +278,7 @@ class StoredFeatures:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts for the stage's record."""
+        """Counts for the stage record."""
         nbytes = sum(shard["nbytes"] for shard in self.shards)
         return {"samples": len(self.table), "refused": self.refused, "nbytes": nbytes}
 
@@ -295,9 +295,9 @@ def store_part(
 ) -> None:
     """Write the part's new shard, and add each row's values to the table.
 
-    Writes no shard for a featurizer without fields, without samples, or if the part has this group.
+    Writes no shard for a featurizer without fields, a part without samples, or a part that has this group.
 
-    Raises: FieldMismatch if the featurizer's names differ from its declaration; Conflict; StoreError.
+    Raises: FieldMismatch if the featurizer's output differs from its declaration; Conflict; StoreError.
     """
     before = len(stored.table)
     recorded = _recorded(featurizer, kind, rows, stored.table)
@@ -318,7 +318,7 @@ def store_part(
 
 
 def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, str | int]:
-    """Return the facts of this machine, once a worker has loaded the model. Raises: ModelFailed."""
+    """Return facts of this machine, once a worker has loaded the model. Raises: ModelFailed."""
     variables = store_variables(featurizer.weights)
     (outcome,) = compute.map(
         machine_facts, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)

@@ -44,10 +44,10 @@ def feature_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
-    An unchanged batch is not computed again. A refused sample has empty fields, and the samples stage leaves it out.
+    An unchanged batch is not recomputed. A refused sample has empty fields, and the samples stage leaves it out.
 
-    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units have this group, field or column
-    already; StoreError.
+    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units already have this group, field or
+    column; StoreError.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
@@ -110,7 +110,7 @@ def features_of_batch(
     partition: str,
     run_id: str,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Compute the features of a batch: by `feature_stage`, or if it is published, by `refresh_stage`."""
+    """Compute a batch's features: by `refresh_stage` if the batch is published, else by `feature_stage`."""
     units = require_published(root.store, spec.name, "units", partition)
     if is_published(root.state, units):
         return refresh_stage(root, compute, spec, featurizer, units, run_id=run_id)
@@ -128,10 +128,10 @@ def features_of_batch(
 def feature_asset(
     spec: DatasetSpec, feature: Feature, batches: dg.PartitionsDefinition[str]
 ) -> dg.AssetsDefinition:
-    """Return the asset [dataset, feature_<name>]; nothing is read here.
+    """Return the asset [dataset, feature_<name>]; reads nothing.
 
-    Its code version follows the featurizer's, so a new one makes it stale in Dagster. So do new weights under the same
-    path, if their sha256 is stated; otherwise the next run notices.
+    Its code version follows the featurizer's, so a new featurizer version makes the asset stale in Dagster. So do new
+    weights at the same path, if their sha256 is stated; otherwise the next run notices.
     """
     featurizer = feature.build()
     version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version

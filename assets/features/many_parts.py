@@ -1,4 +1,4 @@
-"""A featurizer over the parts of a batch: on a cluster's nodes, or by this process's workers."""
+"""Run a featurizer over the parts of a batch, on a cluster's nodes or in this process's workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,40 +23,40 @@ from .part_work import PartFeatures, PartTask, PlainFeaturizer, plain_featurizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureInput:
-    """A part that a featurizer takes."""
+    """One part to run a featurizer on."""
 
     kind: str
-    """Kind of its samples."""
+    """Kind of the part's samples."""
     part: loader.Part
     """The part."""
     removed: frozenset[int] = frozenset()
-    """Rows that no version has any more; they get no features."""
+    """Rows that are in no version any more; they get no features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeaturesOf:
-    """A featurizer over a batch."""
+    """A featurizer and the batch to run it on."""
 
     store: Store
-    """The root's."""
+    """The root's store."""
     reader: RangeReader
-    """Reads the parts' shards: the store, or one that also finds shards in place."""
+    """Reader of the parts' shards: the store, or one that also reads shards in place."""
     featurizer: Featurizer
     """The featurizer."""
     names: FeatureNames
     """Names of its fields."""
     about: str
-    """For people: 'demo/feature_mel/b000007'."""
+    """Human-readable name: 'demo/feature_mel/b000007'."""
     fingerprint: str
-    """Covers everything that decides the features."""
+    """Hash of everything that decides the features."""
     timeout_s: float
-    """Time limit of a range of samples."""
+    """Time limit for a range of samples."""
     txn: str | None = None
-    """Transaction of the shards; None: the parts' own."""
+    """Transaction of the new shards; None for the parts' own."""
 
 
 class BatchFeatures:
-    """Features of a batch, computed and stored part by part."""
+    """Computes and stores the features of a batch, part by part."""
 
     def __init__(self, compute: Compute, of: FeaturesOf, progress: Progress | None = None) -> None:
         self._compute, self._of, self._progress = compute, of, progress
@@ -72,7 +72,7 @@ class BatchFeatures:
         )
 
     def store(self, inputs: Sequence[FeatureInput]) -> StoredFeatures:
-        """Compute and store the features of parts. A model computes all of them on one kind of machine.
+        """Compute and store the features of parts. A model runs all of them on one kind of machine.
 
         Raises: ModelFailed if the machines differ; as `compute_part`, `store_part` and `blocks_of`.
         """
@@ -102,7 +102,7 @@ class BatchFeatures:
         return stored
 
     def recorded(self, record: StageRecord) -> StageRecord:
-        """Append the batch's record, and delete the job's folder."""
+        """Append the batch's record, then delete the job's folder."""
         published = append_record(self._of.store, record)
         discard(self._compute, self._job)
         return published
@@ -125,7 +125,7 @@ class BatchFeatures:
         (first, facts), *others = ran_on.items()
         for part, other in others:
             if other != facts:
-                discard(self._compute, self._job)  # or the next run would find the same parts
+                discard(self._compute, self._job)  # otherwise the next run would find the same parts
                 raise ModelFailed(
                     f"featurizer {model.name!r}: part {first} was computed on {_words(facts)}, part {part} on "
                     f"{_words(other)}{' (here)' if other is here else ''}: they may differ in their last bits. Name "
@@ -163,7 +163,7 @@ class BatchFeatures:
                 computed.append(outcome.value)
         for item, features in zip(inputs, computed, strict=True):
             if features is not None and features.fault:
-                discard(self._compute, self._job)  # or the next run would find the same fault
+                discard(self._compute, self._job)  # otherwise the next run would find the same fault
                 raise ModelFailed(
                     f"featurizer {of.featurizer.name!r} fails on a node, at part {item.part.id}: {features.fault}"
                 )

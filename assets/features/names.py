@@ -2,8 +2,8 @@
 
     stages/<dataset>/generations/<featurizer>/<r>.json        code_version: the featurizer's; body.generation: 1, 2 ...
 
-The first published version of a featurizer has the declared names: group `mel`, field `mel.npy`. Every other version
-has names by its generation: group `mel_r2`, field `mel.r2.npy`. An unpublished version passes its names on.
+The first published version of a featurizer uses the declared names: group `mel`, field `mel.npy`. Every other version
+adds its generation: group `mel_r2`, field `mel.r2.npy`. The next version reuses the names of an unpublished one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,11 +28,11 @@ class FeatureNames:
     fields: Mapping[str, str]
     """Declared name -> stored name."""
     generation: int = 1
-    """1 for the declared names."""
+    """Generation; 1 uses the declared names."""
 
 
 def names_in(featurizer: Featurizer, generation: int) -> FeatureNames:
-    """Return the names of a generation."""
+    """Return the featurizer's names in this generation."""
     declared = sorted({field for fields in featurizer.outputs.values() for field in fields})
     if generation == 1:
         return FeatureNames(group=featurizer.name, fields={field: field for field in declared})
@@ -45,7 +45,7 @@ def names_in(featurizer: Featurizer, generation: int) -> FeatureNames:
 
 
 def with_generation(field: str, word: str) -> str:
-    """Return 'mel.npy' as 'mel.r2.npy': the last word still selects the decoder."""
+    """Return 'mel.npy' as 'mel.r2.npy'. The last word still selects the decoder."""
     stem, dot, last = field.rpartition(".")
     return f"{stem}.{word}.{last}" if dot else f"{word}.{field}"
 
@@ -64,10 +64,10 @@ def stored_facts(featurizer: Featurizer, names: FeatureNames) -> dict[str, dict[
 def names_of(
     root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str
 ) -> FeatureNames:
-    """Return the names of a featurizer's fields for a batch; a version new to the dataset gets its own.
+    """Return the names of a featurizer's fields for a batch. A version new to the dataset gets its own names.
 
-    Costs two or three requests per generation, and for a new version a GET per batch. Names are reused only if no other
-    batch's record and no group of the newest version has them.
+    Costs two or three requests per generation, and a GET per batch for a new version. Names are reused only if no other
+    batch's record and no group in the newest version uses them.
     """
     if not any(featurizer.outputs.values()):
         return names_in(featurizer, 1)
@@ -104,7 +104,7 @@ def _claim(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, 
         if record.verdict == "published" and name != partition
     ]
     others = sorted(set(used) - {featurizer.version}, key=used.count)
-    if not owners and others:  # records older than generations: the version of most batches was first
+    if not owners and others:  # records older than generations: the version with most batches came first
         owners[1] = others[-1]
         _append(root.store, dataset, featurizer.name, owners[1], 1)
     newest = max(owners, default=0)

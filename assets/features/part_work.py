@@ -1,7 +1,7 @@
-"""The works that compute a part's features on a node: it reads the samples from the store, and writes the shard.
+"""Works that compute a part's features on a node, which reads the samples from the store and writes the shard.
 
-A featurizer travels as its class and parameters. A worker loads a model's weights once. A part with a sample that kills
-its worker is left to the submitting machine, which refuses only that sample.
+A featurizer is sent as class and parameters. A worker loads a model's weights once. If a sample kills its worker, the
+node leaves the part to the submitting machine, which refuses only that sample.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,20 +30,20 @@ from .compute import (
 from .names import FeatureNames
 
 _SAMPLE_S = 0.05
-"""Seconds per sample, estimated."""
+"""Estimated seconds per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainFeaturizer:
-    """A featurizer as class and parameters."""
+    """A featurizer as its class and parameters."""
 
     place: str
-    """'module:class'."""
+    """Class, as 'module:class'."""
     parameters: dict[str, Any]
     """Field -> JSON value."""
 
     def build(self, packages: Sequence[str]) -> Featurizer:
-        """Return the featurizer. Raises: InvalidRuntime if it, or its network, is not in one of these packages."""
+        """Return the featurizer. Raises: InvalidRuntime if it or its network is outside these packages."""
         network = str(self.parameters.get("network", ""))
         for what, place in (("featurizer", self.place), ("network", network)):
             if ":" in place and place.partition(":")[0].partition(".")[0] not in packages:
@@ -54,14 +54,14 @@ class PlainFeaturizer:
         return self.load()
 
     def load(self) -> Featurizer:
-        """Return the featurizer, whatever its package."""
+        """Return the featurizer, whatever package it is from."""
         module, _, name = self.place.partition(":")
         featurizer: Featurizer = from_mapping(self.parameters, getattr(import_module(module), name))
         return featurizer
 
 
 def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
-    """Return a featurizer as class and parameters; None if these do not make an equal one."""
+    """Return a featurizer as class and parameters; None if rebuilding it from them gives an unequal one."""
     kind = type(featurizer)
     try:
         text = to_json(
@@ -69,31 +69,31 @@ def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
         )
         plain = from_json(text, PlainFeaturizer, "a featurizer")
         again = plain.load()
-    except (TypeError, ValueError, AttributeError, Corrupt):  # not plain, or a class in a function
+    except (TypeError, ValueError, AttributeError, Corrupt):  # parameters not plain, or a local class
         return None
     return plain if again == featurizer else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTask:
-    """A part, for one featurizer."""
+    """A part to run one featurizer on."""
 
     root: str
     """URL of the root's store."""
     part: dict[str, Any]
-    """JSON."""
+    """The part, as JSON."""
     kind: str
-    """Kind of its samples."""
+    """Kind of the part's samples."""
     featurizer: PlainFeaturizer
     """The featurizer."""
     names: FeatureNames
     """Names of its fields."""
     removed: list[int]
-    """Rows that no version has any more."""
+    """Rows that are in no version any more."""
     txn: str | None
-    """Transaction of the shard; None: the part's own."""
+    """Transaction of the shard; None for the part's own."""
     stretch_s: float
-    """Time limit of a range of samples."""
+    """Time limit for a range of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +101,17 @@ class PartFeatures:
     """Features of a part."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
-    """The shard as JSON; empty without fields."""
+    """The shard as JSON; empty for a featurizer without fields."""
     table: list[list[tuple[str, Any]]] = field(default_factory=list)
-    """(column, value) of each sample, in the featurizer's order."""
+    """(column, value) pairs of each sample, in the featurizer's order."""
     ran_on: dict[str, str | int] = field(default_factory=dict)
-    """Facts of the machine that decide a model's bits, of `machine_facts`; else empty."""
+    """Machine facts that decide a model's bits, from `machine_facts`; else empty."""
     fault: str = ""
     """Why the model does not run on the node; "" if it does."""
 
 
 def part_features(task: PartTask, node: Node) -> PartFeatures:
-    """Compute the features of a part, and write its shard. Raises: StoreError; as `store_part`."""
+    """Compute the features of a part and write its shard. Raises: StoreError; as `store_part`."""
     store, part = node.open(task.root), loader.Part.from_json(task.part)
     featurizer, stored = task.featurizer.build(node.packages), StoredFeatures()
     removed, length = frozenset(task.removed), range_length(featurizer)
@@ -171,13 +171,13 @@ MODEL_FEATURES = replace(
     resources=Resources(gpus=1),
     libraries=(*FEATURES.libraries, "torch", "safetensors", "transformers", "diffusers", "timm"),
 )
-"""For a model that may run on a GPU: one worker per GPU."""
+"""Work for a model that may run on a GPU: one worker per GPU."""
 CPU_MODEL_FEATURES = replace(MODEL_FEATURES, name="cpu-model-features", resources=Resources())
-"""For a model on CPUs: one worker per core."""
+"""Work for a model on CPUs: one worker per core."""
 
 
 def work_of(featurizer: Featurizer) -> Work[PartTask, PartFeatures]:
-    """Return the work of a featurizer."""
+    """Return the work that runs a featurizer."""
     if not isinstance(featurizer, ModelFeaturizer):
         return FEATURES
     return CPU_MODEL_FEATURES if featurizer.device == "cpu" else MODEL_FEATURES

@@ -1,7 +1,7 @@
-"""Features of published batches, recomputed for a new or changed featurizer.
+"""Refresh: recompute features of published batches for a new or changed featurizer.
 
 The parts stay unchanged. New features wait in one open transaction of the dataset, and the next release publishes them
-as one version (`refresh_release`). A batch is done once its stage record exists, so a killed refresh can go on.
+as one version (`refresh_release`). A batch is done once its stage record exists, so a killed refresh resumes.
 """
 
 from collections.abc import Mapping
@@ -32,21 +32,21 @@ from .names import described, names_of
 UNITS = "units"
 CODE_VERSION = "1"
 REFRESHED = "refreshed"
-"""In a version's producer: stage -> partition -> number of the record with its features."""
+"""Key in a version's producer: stage -> partition -> number of the record with its features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """A published batch whose features are not from the dataset's current featurizer."""
+    """A published batch whose features are not the current featurizer's."""
 
     stage: str
-    """Stage of the featurizer."""
+    """Stage of the current featurizer."""
     partition: str
-    """The batch."""
+    """Key of the batch."""
     was: str
-    """Featurizer version of its features; "" for none."""
+    """Featurizer version that computed its features; "" if it has none."""
     version: str
-    """The dataset's featurizer version."""
+    """Current featurizer version."""
 
 
 def is_published(state: State, units: StageRecord) -> bool:
@@ -66,7 +66,7 @@ def _parts_in(published: frozenset[str], units: StageRecord) -> list[tuple[str, 
 
 
 class StaleCache:
-    """Cache of `stale`: stage records, lists of published refreshes, and records that came with their batch."""
+    """Cache for `stale`: stage records, refreshes in published versions, and records published with their batch."""
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.records = KnownRecords(spec.name, [UNITS, *(feature.stage for feature in spec.features)])
@@ -75,10 +75,10 @@ class StaleCache:
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None) -> list[Stale]:
-    """Return the stale features of published batches, oldest batch first, without batches that the gate refused.
+    """Return the stale features of published batches, oldest batch first. Leaves out batches that the gate refused.
 
-    before: cache of an earlier call. Costs the opening of the newest version, one listing of the dataset's stages, a
-    GET per new record and a manifest per published refresh. Reads weights without a stated sha256.
+    before: cache from an earlier call. Costs opening the newest version, one listing of the dataset's stages, a GET per
+    new record and a manifest per published refresh. Reads weights whose sha256 is not stated.
 
     Raises: Corrupt; InvalidWeights; StoreError.
     """
@@ -110,7 +110,7 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
 
 
 def settled(featurizer: Featurizer) -> Featurizer:
-    """Return the featurizer with its version certain. Raises: InvalidWeights; StoreError."""
+    """Return the featurizer, with a model's weights pinned. Raises: InvalidWeights; StoreError."""
     return pinned(featurizer) if isinstance(featurizer, ModelFeaturizer) else featurizer
 
 
@@ -119,9 +119,9 @@ def _is_done(included: "Included", record: StageRecord) -> bool:
 
 
 class Included:
-    """Predicate: a version has, or can still get, the features of a published batch's record.
+    """Predicate on a record: a version has its features, or can still get them.
 
-    Answers from the root's state at construction.
+    It answers from the root's state at construction.
     """
 
     def __init__(self, root: loader.Root, looked: StaleCache | None = None) -> None:
@@ -166,7 +166,7 @@ class Included:
 
 
 def transaction(root: loader.Root, dataset: str) -> str:
-    """Return the open transaction of refreshed features, begun if needed. One per publish."""
+    """Return the open transaction for refreshed features; begins one if needed. Each publish ends it."""
     return open_transaction(root, dataset, "refresh")
 
 
@@ -182,7 +182,7 @@ def refresh_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute one featurizer for the live samples of a published batch; return the record and its rows.
 
-    Publishes nothing yet. Published or waiting features are not computed again. The verdict is "failed" if
+    Publishes nothing yet. Published or waiting features are not recomputed. The verdict is "failed" if
     `max_reject_rate` is exceeded.
 
     Raises: InvalidWeights; ModelFailed; Conflict if something else has this field or column; VersionNotFound;
@@ -260,11 +260,8 @@ def _removed_rows(version: loader.Version, part: str) -> frozenset[int]:
 def _own_columns(
     root: loader.Root, newest: StageRecord | None, featurizer: Featurizer, dataset: str
 ) -> set[str]:
-    """Return the columns that versions have from this featurizer.
-
-    If the last batch was computed by this version, all that it declares, since they passed the check against its units.
-    Otherwise the columns in its record of this batch, or of the last one. Costs a listing of the stage and a table.
-    """
+    # If this version computed the last batch, its declared columns passed the check against the units. Otherwise the
+    # columns are in its record of this batch, or of the last one.
     stage = stage_name(featurizer.name)
     names = partitions(root.store, dataset, stage)
     last = current_record(root.store, dataset, stage, names[-1]) if names else None

@@ -2,8 +2,8 @@
 
     stages/<dataset>/refresh/<transaction>/<r>.json       the verdict
 
-Fields come as groups, columns as new values. Samples that the featurizer refuses, or that a filter of the dataset now
-rejects, are excluded. All of it is one log entry; earlier versions stay.
+Fields are added as groups, columns as new values. Samples that the featurizer refuses, or that the dataset's filters
+now reject, are excluded. The refresh is one log entry; earlier versions stay unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,29 +46,29 @@ class RefreshedBatch:
     """Waiting features of one batch."""
 
     record: StageRecord
-    """Their record."""
+    """Record of the features."""
     tables: tuple[pa.Table, ...]
-    """Per part: live samples with key, code, reason and the featurizer's columns for that kind."""
+    """One table per part: live samples with key, code, reason and the featurizer's columns for that kind."""
     whole: bool
-    """True if the version has no other samples in these parts."""
+    """True if every live sample of these parts has new features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """Result of a publish of refreshed features."""
+    """Result of publishing refreshed features."""
 
     version: loader.Version | None
-    """The new version; None if nothing waited."""
+    """The new version; None if there was nothing to publish."""
     published: tuple[str, ...] = ()
-    """"stage partition" of each record."""
+    """"stage partition" of each published record."""
     left_out: int = 0
-    """Excluded samples."""
+    """Number of excluded samples."""
     results: tuple[CheckResult, ...] = ()
     """Results of the gate's checks."""
 
 
 def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
-    """Return records of features of published batches that wait for a version, by stage, then batch."""
+    """Return the records of features that wait for a version, by stage, then batch."""
     open_txns = {name for name, txn in root.log.refresh().txns.items() if txn.status == "open"}
     result = []
     for feature in spec.features:
@@ -87,8 +87,8 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
     """Publish all waiting features as one version, or none; the gate's verdict is written first.
 
-    A batch with a sample that was excluded at its computation and is back is left out. A refused refresh is dropped:
-    its records have the reason, and only a person or another featurizer version repeats it.
+    A batch is left out if a sample without new features is back after an exclusion. A refused refresh is dropped: its
+    records have the reason, and only a person or another featurizer version repeats it.
 
     Raises: StageNotPublished with the reason; Conflict if another writer changed the same cells: run it again.
     """
@@ -105,7 +105,7 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
     selected = [one.record for one in batches]
     exclude, table = _assembled(spec, version, batches)
     results, broken = audit(spec.gate, table)
-    if broken:  # no verdict: it is tried again
+    if broken:  # no verdict, so that the next run tries again
         raise StageNotPublished(
             f"nothing was refreshed: {_words(results)}; repair the check and run this again"
         )
@@ -134,7 +134,7 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
 def audit(gate: Gate, table: "pl.DataFrame") -> tuple[tuple[CheckResult, ...], bool]:
     """Return the gate's results over the refreshed samples, and whether a check could not run.
 
-    They are not compared with another version: a refresh is meant to differ.
+    There is no comparison with another version, because a refresh is meant to differ.
     """
     reports: list[CheckReport] = []
 
@@ -164,10 +164,7 @@ def _batches(
 def _assembled(
     spec: DatasetSpec, version: loader.Version, batches: Sequence[RefreshedBatch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
-    """Return key -> why a sample is excluded, and the refreshed samples table of the others.
-
-    Holds the version's samples table in memory.
-    """
+    # The version's samples table is in memory.
     import polars as pl
 
     frame = scan_samples(version).collect()

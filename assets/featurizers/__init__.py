@@ -1,4 +1,4 @@
-"""Featurizers: computations on one sample."""
+"""Featurizers: each computes fields and columns from one sample."""
 
 from importlib import import_module
 from typing import Any
@@ -19,10 +19,10 @@ FEATURIZERS = {
 
 
 def make(name: str, /, **parameters: Any) -> Featurizer:
-    """Return the featurizer of this name, or of the class at "module:Class", with these parameters.
+    """Create the featurizer with this registered name or "module:Class" path.
 
-    Raises: ValueError (unknown name or value), TypeError (unknown parameter), ImportError or AttributeError (no
-    such class).
+    Raises: ValueError (unknown name or value), TypeError (unknown parameter), ImportError or AttributeError (no such
+    class).
     """
     from .models import MODELS  # a spec without features loads no models
 

@@ -1,4 +1,4 @@
-"""Decoded inputs of a featurizer. Any fault in them is Unusable, stage "featurize"."""
+"""Decode a featurizer's inputs. Any fault in them raises Unusable with the stage "featurize"."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
 
 def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
-    """Return `Featurizer.inputs` with one field per kind, without None."""
+    """Return `Featurizer.inputs` for one field per kind; kinds whose field is None are left out."""
     return {kind: (field,) for kind, field in fields.items() if field is not None}
 
 
@@ -37,7 +37,7 @@ def field_of(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
 
 
 def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
-    """Return the bytes of a field. Raises: Unusable if missing or empty."""
+    """Return the bytes of a field. Raises: Unusable if they are missing or empty."""
     data = sample.get(field)
     if data is None:
         raise rejected(STAGE, "missing_field", f"the sample has no field {field!r}")
@@ -56,7 +56,7 @@ def decoded(sample: Mapping[str, bytes], field: str) -> Any:
 
 
 def photo(sample: Mapping[str, bytes], field: str) -> Array:
-    """Return a photo as uint8 [H, W, 3] sRGB, upright, on white where transparent. Raises: Unusable."""
+    """Return a photo as uint8 [H, W, 3] in sRGB, upright, with transparency on white. Raises: Unusable."""
     pixels: Array = decoded(sample, field)
     if pixels.shape[2] == 3:
         return pixels
@@ -65,7 +65,7 @@ def photo(sample: Mapping[str, bytes], field: str) -> Array:
 
 
 def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]) -> Array:
-    """Return uint8 [T, H, W, 3] RGB: the frames numbered by `pick(n_frames)`, ascending. Raises: Unusable."""
+    """Return a clip's frames numbered `pick(n_frames)`, ascending: uint8 [T, H, W, 3] RGB. Raises: Unusable."""
     from loader.modalities.video.decode import read_clip
 
     data = bytes_of(sample, field)
@@ -82,9 +82,9 @@ def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequen
 
 
 def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int], max_frames: int) -> Array:
-    """Return uint8 [T, h, w, 3] RGB: every frame, shrunk to `size` (height, width) in px.
+    """Return every frame, shrunk to `size` (height, width) in px: uint8 [T, h, w, 3] RGB.
 
-    Raises: Unusable, also above `max_frames`.
+    Raises: Unusable, also if there are more than `max_frames`.
     """
     small: list[Array] = []
     n_total = 1
@@ -102,33 +102,33 @@ def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int],
 
 
 def shrunk(pixels: Array, size: tuple[int, int]) -> Array:
-    """Return uint8 [h, w, 3] from uint8 [H, W, 3]: area means, ignoring the aspect ratio."""
+    """Shrink uint8 [H, W, 3] to `size` (height, width) by area means, ignoring the aspect ratio."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BOX))
 
 
 def three_of(n_frames: int) -> list[int]:
-    """Return the first, middle and last frame, each once: a `pick` for `frames`."""
+    """Return the numbers of the first, middle and last frame, without repeats: a `pick` for `frames`."""
     return sorted({0, n_frames // 2, n_frames - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
-    """First audio stream of a field, decoded."""
+    """A field's first audio stream, decoded."""
 
     samples: Array
     """float32 [channels, samples], full scale 1."""
     rate_hz: int
-    """Sample rate."""
+    """Sample rate in Hz."""
     layout: str
-    """FFmpeg's layout name."""
+    """FFmpeg's name of the channel layout."""
     channels: tuple[str, ...]
-    """FFmpeg's channel names."""
+    """FFmpeg's names of the channels."""
 
 
 def sound(sample: Mapping[str, bytes], field: str) -> Sound:
-    """Return the first audio stream at its stored rate. Raises: Unusable."""
+    """Return a field's first audio stream at its stored rate. Raises: Unusable."""
     import io
 
     import av
@@ -156,7 +156,7 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
 
 
 def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
-    """Return float32 [n] at `rate_hz`: the first audio stream, mixed to mono. Raises: Unusable."""
+    """Return the first audio stream, mixed to mono: float32 [n] at `rate_hz`. Raises: Unusable."""
     audio = sound(sample, field)
     try:
         mixed = mix_for(audio.channels, audio.layout, "mono")(audio.samples)
@@ -168,24 +168,24 @@ def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
     return mono
 
 
-# Largest aspect ratio; longer images lose their ends: a strip 1 px high would be enlarged to gigabytes.
+# Largest aspect ratio. Longer images lose their ends: a strip 1 px high would be enlarged to gigabytes.
 _WIDEST = 8
 
 
 def images_of(
     kind: str, sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]
 ) -> Sequence[Array]:
-    """Return uint8 [H, W, 3] each: the photo, or the clip's frames that `pick(n_frames)` returns. Raises: Unusable."""
+    """Return the photo, or a clip's frames numbered `pick(n_frames)`, each uint8 [H, W, 3]. Raises: Unusable."""
     return [photo(sample, field)] if kind == "image" else list(frames(sample, field, pick))
 
 
 def spread(n_frames: int, count: int) -> list[int]:
-    """Return up to `count` frame numbers, evenly spaced from first to last, each once."""
+    """Return up to `count` frame numbers, evenly spaced from first to last, without repeats."""
     return sorted({int(place) for place in np.linspace(0, n_frames - 1, min(count, n_frames)).round()})
 
 
 def cropped(pixels: Array, size_px: int) -> Array:
-    """Return uint8 [size_px, size_px, 3]: the centre of [H, W, 3], its shorter side scaled as CLIP does."""
+    """Scale an image's shorter side as CLIP does and return its centre: uint8 [size_px, size_px, 3]."""
     from PIL import Image
 
     pixels = _centre(pixels, *(min(side, _WIDEST * min(pixels.shape[:2])) for side in pixels.shape[:2]))
@@ -198,7 +198,7 @@ def cropped(pixels: Array, size_px: int) -> Array:
 
 
 def whole_blocks(pixels: Array, block_px: int) -> Array:
-    """Return the centre of an image, its sides cropped to multiples of `block_px`."""
+    """Return the image's centre, cropped to multiples of `block_px`."""
     height, width = (side // block_px * block_px for side in pixels.shape[:2])
     return _centre(pixels, height, width)
 
@@ -206,7 +206,7 @@ def whole_blocks(pixels: Array, block_px: int) -> Array:
 def normalised(
     pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
 ) -> "torch.Tensor":
-    """Return dtype [N, 3, H, W] from uint8 [N, H, W, 3]: (x / 255 - mean) / std, computed in float32."""
+    """Return (pixels / 255 - mean) / std as [N, 3, H, W]: computed in float32, cast to `dtype`."""
     scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     return scaled.to(dtype)
 

@@ -25,13 +25,14 @@ KINDS = frozenset(get_args(Kind))
 class Features:
     """Features of one sample.
 
-    Raises: InvalidField (a field name), TypeError (a column's type), ValueError (NaN or infinity).
+    Raises: InvalidField for a field name, TypeError for a column's type, ValueError for NaN or infinity.
     """
 
     fields: Mapping[str, Any]
-    """Field name -> value for `loader.modalities.encode`; equal names within a kind."""
+    """Field name -> value for `loader.modalities.encode`; every sample of a kind has the same names."""
     columns: Mapping[str, Column]
-    """Score column, with its unit -> finite value, None if unknown; equal names within a kind."""
+    """Score column, named with its unit -> finite value, or None if unknown. Every sample of a kind has the same names.
+    """
 
     def __post_init__(self) -> None:
         for field in self.fields:
@@ -45,18 +46,18 @@ class Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Featurizer(ABC):
-    """A featurizer: its name, the field that it reads of each kind, its outputs, and `__call__`.
+    """Base class of featurizers: subclasses define a name, inputs, outputs and `__call__`.
 
-    Instances pickle and hold no state. A dataclass field named image, video, audio or text names the field to read;
-    None skips that kind. All other dataclass fields are parameters, and part of the version.
+    Instances are picklable and stateless. The dataclass fields image, video, audio and text name the field to read for
+    that kind; None skips the kind. All other dataclass fields are parameters and part of the version.
     """
 
     code: ClassVar[int] = 1
-    """Version of the code. Raise it with every change of the features."""
+    """Version of the code. Increase it with every change that alters the features."""
     output_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of every sample; override `outputs` if kinds differ."""
+    """Fields written for every sample; override `outputs` if kinds differ."""
     output_columns: ClassVar[tuple[str, ...]] = ()
-    """Score columns of every sample; override `columns` if kinds differ."""
+    """Score columns written for every sample; override `columns` if kinds differ."""
 
     @property
     @abstractmethod
@@ -65,36 +66,36 @@ class Featurizer(ABC):
 
     @property
     def version(self) -> str:
-        """Version that changes whenever the features may: see `version_of`."""
+        """Version, which changes whenever the features may change (see `version_of`)."""
         return version_of(self.code, asdict(self))
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """Kind -> fields to read."""
+        """Kind -> names of the fields to read."""
         return inputs_of(
             **{item.name: getattr(self, item.name) for item in fields(self) if item.name in KINDS}
         )
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds that it accepts."""
+        """Kinds that the featurizer accepts."""
         return frozenset(self.inputs)
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        """Kind -> fields of every sample; () for columns only."""
+        """Kind -> fields written for every sample; () if there are only columns."""
         return dict.fromkeys(self.inputs, self.output_fields)
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """Kind -> score columns of every sample; () for fields only."""
+        """Kind -> score columns written for every sample; () if there are only fields."""
         return dict.fromkeys(self.inputs, self.output_columns)
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Output field -> facts (text, integers, lists) that dataset versions store.
 
-        They hold for every sample of this `version`; new facts need a new `code` (docs/format.md).
+        Facts are true for every sample of this `version`; changed facts need a new `code` (docs/format.md).
         """
         return {}
 
@@ -102,13 +103,13 @@ class Featurizer(ABC):
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """Return the features of one sample; `sample` holds the encoded bytes of the kind's inputs.
 
-        Raises: assets.media.unit.Unusable (rejected, stage "featurize") for bytes that it cannot use, and no other
-        error for any bytes; ValueError for a kind that it does not accept.
+        Raises: assets.media.unit.Unusable (rejected, stage "featurize") if the bytes cannot be used; ValueError for an
+        unaccepted kind. Whatever the bytes, nothing else is raised.
         """
 
 
 def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
-    """Return '<code>-<8 hex>': the code's number, and a hash of the parameters and the weights' sha256.
+    """Return '<code>-<8 hex>': the code version, and a hash of the parameters and weights' sha256.
 
     parameters: JSON values.
     """
@@ -117,15 +118,15 @@ def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
 
 
 RESERVED_COLUMNS = frozenset({"key", "code", "reason", "refused", "is_known", "kind", "left_out"})
-"""Columns of the features and samples tables."""
+"""Names that the features and samples tables use themselves."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_distinct_names(dataset: str, featurizers: Iterable[Featurizer]) -> None:
-    """Check that no two featurizers of a dataset share a name, field or column, whatever their kinds.
+    """Check that no two featurizers of a dataset share a name, field or column, even for different kinds.
 
-    Raises: InvalidName.
+    Raises: InvalidName if two do.
     """
     owners: dict[tuple[str, str], str] = {("column", name): "penstock itself" for name in RESERVED_COLUMNS}
     for featurizer in featurizers:
@@ -153,9 +154,9 @@ def check_new_names(
     fields: Collection[str],
     columns: Collection[str],
 ) -> None:
-    """Check that a featurizer's group, fields and columns differ from its units' own.
+    """Check that a featurizer's group, fields and columns do not clash with the units' own.
 
-    Raises: Conflict.
+    Raises: Conflict if they do.
     """
     clashes = [
         *(f"group {name!r}" for name in (featurizer.name,) if name in groups and featurizer.outputs[kind]),

@@ -1,4 +1,4 @@
-"""Loudness and true peak by FFmpeg's ebur128 filter; silence and clipping by sample values."""
+"""Measure loudness and true peak with FFmpeg's ebur128 filter, and silence and clipping from sample values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from .decoding import STAGE, Array, Sound, field_of, sound
 from .featurizer import Column, Features, Featurizer
 
 WINDOW_S = 0.02
-"""Seconds of a window that is silent or not."""
+"""Length in seconds of the windows in which silence is measured."""
 
 FULL_SCALE = 32767 / 32768
-"""Largest 16-bit sample. 8-bit audio (largest 127/128) counts as clipped only downwards."""
+"""Largest 16-bit sample. In 8-bit audio (largest 127/128) only negative peaks count as clipped."""
 
 CLIPPED_RUN = 3
-"""Consecutive samples at full scale; a single one is the peak of normalised audio."""
+"""Consecutive full-scale samples that count as clipping; normalised audio has single ones."""
 
 _AT_ONCE = 65_536  # samples
 
@@ -39,11 +39,11 @@ class Loudness(Featurizer):
     """
 
     audio: str | None = "flac"
-    """Field of audio; None skips it."""
+    """Field to read from audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio, such as `sound.flac`; None skips clips."""
     silence_dbfs: float = -60.0
-    """Mean square over all channels below which a window is silent. A full-scale sine is at -3.01 dBFS."""
+    """A window is silent if its mean square over all channels is lower. A full-scale sine is at -3.01 dBFS."""
     name: ClassVar[str] = "loudness"
     """Name of the featurizer."""
     code: ClassVar[int] = 2
@@ -90,7 +90,7 @@ def _levels(audio: Sound, silence_dbfs: float) -> tuple[Column, ...]:
 
 
 def clipped_ratio(samples: Array) -> float:
-    """Return the share of samples [channels, samples] in runs of at least CLIPPED_RUN at full scale."""
+    """Return the share of `samples`, [channels, samples], in runs of at least CLIPPED_RUN at full scale."""
     full = np.abs(samples) >= FULL_SCALE
     run = full[:, 2:] & full[:, 1:-1] & full[:, :-2]
     clipped = np.zeros_like(full)

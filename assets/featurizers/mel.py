@@ -1,4 +1,4 @@
-"""Mel spectrograms: logarithms of short-time Fourier transforms, summed in triangular bands."""
+"""Compute mel spectrograms: short-time Fourier transforms summed in triangular bands, on a log scale."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .decoding import STAGE, Array, field_of, one_channel
 from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
-"""Longest audio in seconds: memory holds the whole spectrogram."""
+"""Longest accepted audio in seconds: memory holds the whole spectrogram."""
 
 _AT_ONCE = 1000  # frames
 
@@ -22,44 +22,44 @@ Log = Literal["none", "ln", "log10", "db", "whisper"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mel(Featurizer):
-    """Mel spectrogram of audio; the defaults give the input of OpenAI's Whisper.
+    """Mel spectrogram of audio; the defaults produce the input of OpenAI's Whisper.
 
-    Audio is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and padded by half a window at each
-    end. Frame t holds n_fft samples around sample t * hop under a periodic Hann window. Magnitudes to the power of
-    `power` are summed in n_mels triangles from fmin_hz to fmax_hz, evenly spaced on `scale`. `log` applies to
-    values raised to at least `floor`. A clip without audio gets no frames.
+    Audio is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and padded by half a window at each end.
+    Frame t holds n_fft samples around sample t * hop under a periodic Hann window. Magnitudes to the power of `power`
+    are summed in n_mels triangles from fmin_hz to fmax_hz, evenly spaced on `scale`. `log` applies to values raised to
+    at least `floor`. A clip without audio gets no frames.
 
     Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop. Computed in float64, O(samples), about 600
     times real time.
     """
 
     audio: str | None = "flac"
-    """Field of audio; None skips it."""
+    """Field to read from audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio; None skips clips."""
     sample_rate_hz: int = 16_000
     """Sample rate before the transform."""
     n_fft: int = 400
-    """Samples of a window."""
+    """Samples per window."""
     hop: int = 160
-    """Samples between two frames."""
+    """Samples from one frame to the next."""
     n_mels: int = 80
     """Number of triangles."""
     fmin_hz: float = 0.0
     """Lower edge of the triangles."""
     fmax_hz: float | None = None
-    """Upper edge of the triangles; None is half the rate."""
+    """Upper edge of the triangles; None for half the sample rate."""
     scale: Scale = "slaney"
     """"slaney" (Auditory Toolbox) or "htk" (2595 log10(1 + f/700))."""
     norm: Literal["slaney", "none"] = "slaney"
-    """"slaney" gives each triangle an area of 1; "none" does not."""
+    """"slaney" scales each triangle to an area of 1; "none" does not."""
     power: int = 2
-    """Power of the magnitudes, 1 or 2."""
+    """Power to which magnitudes are raised, 1 or 2."""
     log: Log = "whisper"
-    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is (log10
-    + 4) / 4, at most 2 below the largest, without the last frame."""
+    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is (log10 + 4)
+    / 4, clamped to at most 2 below the largest value, and drops the last frame."""
     floor: float = 1e-10
-    """Smallest argument of `log`; smaller values are raised to it."""
+    """Smallest argument of `log`; smaller values are raised to this floor."""
     pad: Literal["reflect", "constant"] = "reflect"
     """"reflect" mirrors the audio at its ends; "constant" pads with zeros."""
     name: ClassVar[str] = "mel"
@@ -108,14 +108,13 @@ class Mel(Featurizer):
         return Features(fields={"mel.npy": self.of(samples)}, columns={})
 
     def of(self, samples: Array) -> Array:
-        """Return float32 [n_mels, frames] of float [n] at sample_rate_hz."""
+        """Return the spectrogram of `samples`, float [n] at sample_rate_hz: float32 [n_mels, frames]."""
         if not samples.size:
             return np.zeros((self.n_mels, 0), np.float32)
         bands = [self._bands(frames) for frames in self._frames(samples)]
         return _logarithm(np.concatenate(bands, axis=1), self).astype(np.float32)
 
     def _frames(self, samples: Array) -> Iterator[Array]:
-        """Yield float64 [<= 1000, n_fft] each."""
         half = self.n_fft // 2
         padded = np.pad(samples.astype(np.float64), half, mode=self.pad)
         windows = np.lib.stride_tricks.sliding_window_view(padded, self.n_fft)[:: self.hop]
@@ -124,7 +123,6 @@ class Mel(Featurizer):
             yield windows[start : min(start + _AT_ONCE, n_frames)]
 
     def _bands(self, frames: Array) -> Array:
-        """Return float64 [n_mels, frames]."""
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.n_fft) / self.n_fft)
         spectrum = np.fft.rfft(frames * hann, axis=1)
         power = spectrum.real**2 + spectrum.imag**2
@@ -133,7 +131,7 @@ class Mel(Featurizer):
         filters = mel_filters(
             self.sample_rate_hz, self.n_fft, self.n_mels, self.fmin_hz, fmax_hz, self.scale, self.norm
         )
-        # No BLAS: its sums depend on the number of threads.
+        # BLAS is avoided because its sums depend on the number of threads.
         return np.stack(
             [
                 np.einsum("tf,f->t", magnitudes[:, low:high], weights[low:high])
@@ -161,7 +159,7 @@ def _logarithm(bands: Array, mel: Mel) -> Array:
 def mel_filters(
     sample_rate_hz: int, n_fft: int, n_mels: int, fmin_hz: float, fmax_hz: float, scale: str, norm: str
 ) -> Array:
-    """Return float64 [n_mels, 1 + n_fft // 2]: the weight of each frequency in each band."""
+    """Return each frequency's weight in each band: float64 [n_mels, 1 + n_fft // 2]."""
     to_mel, to_hz = _SCALES[scale]
     hz = np.arange(1 + n_fft // 2) * sample_rate_hz / n_fft
     edges = to_hz(np.linspace(to_mel(np.array(fmin_hz)), to_mel(np.array(fmax_hz)), n_mels + 2))

@@ -1,7 +1,7 @@
-"""64-bit perceptual hashes by the ImageHash library: near-duplicates differ in few bits.
+"""Compute 64-bit perceptual hashes with ImageHash; near-duplicates differ in few bits.
 
-One bit for each of the 8 x 8 lowest frequencies of 32 x 32 px gray above their median. Measured: a recompressed
-copy differs in at most 8 bits, another image in 12 or more.
+An image is shrunk to 32 x 32 px gray. Each bit is set if one of the 8 x 8 lowest frequencies exceeds their median.
+Measured: a recompressed copy differs in at most 8 bits, another image in 12 or more.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from .decoding import Array, field_of, frames, photo, three_of
 from .featurizer import Features, Featurizer
 
 FLAT_STD = 2.0
-"""Standard deviation of gray, 8-bit steps at 32 x 32 px, below which the hash is noise."""
+"""A hash is noise if the gray image's standard deviation is lower, in 8-bit steps at 32 x 32 px."""
 
 MIN_DECIDED = 32
-"""Bits that must exceed noise. Photos have 43 to 64; flat drawings and smooth gradients 8 to 25."""
+"""Bits that must be decided by more than noise. Photos have 43 to 64; flat drawings and smooth gradients 8 to 25."""
 
 _NOISE = 1.0  # distance from the median, in 8-bit steps of gray, within which the coding decides the bit
 
@@ -47,9 +47,9 @@ class PerceptualHash(Featurizer):
     """
 
     image: str | None = "jpg"
-    """Field of photos; None skips them."""
+    """Field to read from photos; None skips them."""
     video: str | None = "mp4"
-    """Field of clips; None skips them."""
+    """Field to read from clips; None skips them."""
     name: ClassVar[str] = "phash"
     """Name of the featurizer."""
     code: ClassVar[int] = 2
@@ -86,7 +86,7 @@ def _text(values: list[int]) -> str:
 
 
 def phash(pixels: Array) -> tuple[int, bool]:
-    """Return (64 bits, whether they are noise) of uint8 RGB [H, W, 3]. Raises: MissingDependency."""
+    """Return (64-bit hash, whether it is noise) of uint8 RGB [H, W, 3]. Raises: MissingDependency."""
     from PIL import Image
 
     try:
@@ -104,7 +104,7 @@ def phash(pixels: Array) -> tuple[int, bool]:
 
 
 def _is_flat(means: Array, hashed: Array) -> bool:
-    """Return whether a hash is noise. means: area means; hashed: the hash's input, uint8 [32, 32]."""
+    """Return whether a hash is noise. means: image shrunk by area means; hashed: ImageHash's input."""
     low = _COSINES @ hashed.astype(np.float64) @ _COSINES.T
     decided = np.abs(low - np.median(low)) > _NOISE
     return bool(means.std() < FLAT_STD or np.count_nonzero(decided) < MIN_DECIDED)

@@ -1,4 +1,4 @@
-"""Luma, contrast, chroma and sharpness of a photo or clip; motion, black and frozen frames of a clip."""
+"""Measure brightness, contrast, colour and sharpness of photos and clips, and motion of clips."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ SERIES = (36, 64)
 """Height and width in px to which every image is shrunk; only sharpness uses more."""
 
 SHARPNESS_PX = 256
-"""Shorter side at which sharpness is measured: the variance depends on the scale."""
+"""Shorter side in px at which sharpness is measured, since the variance depends on the scale."""
 
 MAX_FRAMES = 20_000
-"""Six minutes at 60 frames per second."""
+"""Longest accepted clip in frames: over five minutes at 60 frames per second."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1, as in JPEG and canonical clips."""
+"""Weights of R'G'B' in luma, from ITU-R BT.601-7, 2.5.1."""
 
 # FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
 _BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98
@@ -54,9 +54,9 @@ class Picture(Featurizer):
     """
 
     image: str | None = "jpg"
-    """Field of photos; None skips them."""
+    """Field to read from photos; None skips them."""
     video: str | None = "mp4"
-    """Field of clips; None skips them."""
+    """Field to read from clips; None skips them."""
     name: ClassVar[str] = "picture"
 
     @property
@@ -74,13 +74,13 @@ class Picture(Featurizer):
 
 
 def luma_of(pixels: Array) -> Array:
-    """Return float32 [...], 0 to 1, from uint8 RGB [..., 3]."""
+    """Return luma, float32 [...] from 0 to 1, of uint8 RGB [..., 3]."""
     luma: Array = pixels @ (LUMA / np.float32(255))
     return luma
 
 
 def laplacian_variance(luma: Array) -> float | None:
-    """Return the variance of the Laplacian of luma [H, W], 0 to 1, in 8-bit steps squared; None below 3 x 3 px."""
+    """Return the Laplacian's variance in squared 8-bit steps; None below 3 x 3 px. luma: [H, W], 0 to 1."""
     if min(luma.shape) < 3:
         return None
     y = luma * np.float32(255)

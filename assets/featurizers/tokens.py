@@ -1,7 +1,7 @@
-"""Token ids of text by Tekken, whose vocabulary ships with mistral-common: nothing is downloaded.
+"""Tokenize text with Tekken, whose vocabulary ships with mistral-common, so nothing is downloaded.
 
-A byte-level BPE of 131,072 tokens over more than 100 languages (Apache-2.0); decoding restores every text exactly.
-Loading takes about 1.5 s and 170 MiB per process.
+Tekken is a byte-level BPE of 131,072 tokens for more than 100 languages (Apache-2.0); decoding restores every text
+exactly. Loading takes about 1.5 s and 170 MiB per process.
 """
 
 import hashlib
@@ -27,25 +27,25 @@ VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f8
 class Tokens(Featurizer):
     """Tokens of documents, captions and transcripts.
 
-    A document must not be missing or empty. A missing or empty caption gives no tokens; n_tokens is None if it is
+    A missing or empty document is rejected. A missing or empty caption gives no tokens; n_tokens is None if it is
     missing. Text that the tokenizer cannot split (hundreds of thousands of blanks in a row) is rejected.
 
-    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are special tokens, and none is
-    added: a text that spells one out, like `</s>`, is text.
+    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are special tokens, and none is added:
+    a text that spells one out, like `</s>`, is text.
 
     Columns: n_tokens.
     """
 
     text: str | None = "txt"
-    """txt field of texts, a document; None skips them."""
+    """txt field with a text sample's document; None skips texts."""
     image: str | None = None
-    """txt field of photos, a caption; None skips them."""
+    """txt field with a photo's caption; None skips photos."""
     video: str | None = None
-    """txt field of clips, a caption; None skips them."""
+    """txt field with a clip's caption; None skips clips."""
     audio: str | None = None
-    """txt field of audio, a transcript; None skips it."""
+    """txt field with an audio sample's transcript; None skips audio."""
     max_bytes: int = 8 << 20
-    """Bytes of the longest accepted text."""
+    """Length of the longest accepted text in bytes."""
     name: ClassVar[str] = "tokens"
     """Name of the featurizer."""
     code: ClassVar[int] = 2
@@ -84,7 +84,7 @@ class Tokens(Featurizer):
         text: str = decoded(sample, field)
         try:
             ids = _tokenizer().encode(text, bos=False, eos=False)
-        except ValueError as error:  # its regular expression exceeds a limit
+        except ValueError as error:  # the tokenizer's regular expression exceeds a limit
             raise rejected(STAGE, "untokenizable", error) from error
         return _features(ids)
 

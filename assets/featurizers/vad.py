@@ -1,4 +1,4 @@
-"""Speech segments by Silero's voice activity detector on onnxruntime, without torch."""
+"""Find speech segments with Silero's voice activity detector on onnxruntime, without torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +17,9 @@ from .featurizer import Features, Featurizer, version_of
 
 RATE_HZ = 16_000
 WEIGHTS = "data/silero_vad_16k_sequence.onnx"
-"""16 kHz model of the package silero-vad (MIT), which takes a sequence of frames per call."""
+"""16 kHz model in the package silero-vad (MIT), which takes a sequence of frames per call."""
 
-_FRAME, _CONTEXT = 512, 64  # samples: new ones of a frame, and repeated ones of the frame before
+_FRAME, _CONTEXT = 512, 64  # samples: new in a frame, and repeated from the frame before
 _STATE = (1, 1, 128)
 _AT_ONCE = 512  # frames
 
@@ -30,26 +30,26 @@ _QUIETER = 0.15  # speech ends this far below the threshold, as in Silero's get_
 class VoiceActivity(Featurizer):
     """Speech segments of audio.
 
-    Audio is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the speech
-    probability of 32 ms reaches `threshold`. It ends where the probability stays more than 0.15 lower for
-    min_silence_s. A clip without audio has no segments, and None in its columns.
+    Audio is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the speech probability
+    of 32 ms reaches `threshold`. It ends where the probability falls more than 0.15 lower, unless it reaches
+    `threshold` again within min_silence_s. A clip without audio has no segments, and None in its columns.
 
-    Field vad.npy: int64 [segments, 2], first sample and one past the last, at 16 kHz. Columns: speech_ratio, share
-    of the audio within segments; n_speech_segments. O(samples), about 200 times real time.
+    Field vad.npy: int64 [segments, 2], first sample and one past the last, at 16 kHz. Columns: speech_ratio, share of
+    the audio within segments; n_speech_segments. O(samples), about 200 times real time.
     """
 
     audio: str | None = "flac"
-    """Field of audio; None skips it."""
+    """Field to read from audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio; None skips clips."""
     threshold: float = 0.5
     """Speech probability, 0 to 1, at which a segment begins."""
     min_speech_s: float = 0.25
-    """Segments up to this many seconds are left out."""
+    """Segments of at most this many seconds are left out."""
     min_silence_s: float = 0.1
-    """Seconds below the threshold that end a segment."""
+    """Seconds of silence that end a segment."""
     pad_s: float = 0.03
-    """Seconds added at both ends of a segment; neighbours share a shorter pause."""
+    """Seconds added at both ends of a segment; if a pause is too short for both neighbours, they share it."""
     name: ClassVar[str] = "vad"
     """Name of the featurizer."""
     output_fields: ClassVar[tuple[str, ...]] = ("vad.npy",)
@@ -88,7 +88,7 @@ class VoiceActivity(Featurizer):
         )
 
     def segments(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
-        """Return [start, end) in samples of the speech segments; `speech`: a probability per 32 ms."""
+        """Return each speech segment's [start, end) in samples. speech: one probability per 32 ms."""
         spans = self._spoken(speech, n_samples)
         pad = int(RATE_HZ * self.pad_s)
         padded = []
@@ -103,7 +103,7 @@ class VoiceActivity(Featurizer):
         quiet = max(self.threshold - _QUIETER, 0.01)
         spans: list[tuple[int, int]] = []
         start: int | None = None
-        end: int | None = None  # of a pause that may end the segment
+        end: int | None = None  # where a pause starts that may end the segment
         for number, probability in enumerate(speech):
             at = number * _FRAME
             if probability >= self.threshold:
@@ -120,9 +120,9 @@ class VoiceActivity(Featurizer):
 
 
 def probabilities(samples: Array) -> Array:
-    """Return float32 [frames]: speech probability of each 512 samples of float32 [n] at 16 kHz.
+    """Return the speech probability of every 512 samples of float32 [n] at 16 kHz: float32 [frames].
 
-    Silence fills the last frame.
+    The last frame is padded with silence.
     """
     n_frames = -(-len(samples) // _FRAME)
     padded = np.zeros(_CONTEXT + n_frames * _FRAME, np.float32)
@@ -140,7 +140,7 @@ def probabilities(samples: Array) -> Array:
 
 
 def weights() -> Path:
-    """Return the model's file. Raises: MissingDependency."""
+    """Return the path to the model file. Raises: MissingDependency."""
     package = find_spec("silero_vad")  # imports nothing
     if package is None or not package.submodule_search_locations or find_spec("onnxruntime") is None:
         raise MissingDependency(
@@ -159,7 +159,7 @@ def _model(path: str) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # One thread: the same sums in the same order.
+    # One thread keeps the order of sums fixed.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -1,1 +1,1 @@
-"""Reports of trainings, exclusions and the quarantine."""
+"""Training reports, exclusions and the quarantine."""

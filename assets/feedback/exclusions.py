@@ -1,4 +1,4 @@
-"""Find the units of a batch that people excluded, in its dataset or the one it rebuilds."""
+"""Find the units of a batch that people excluded, in its dataset or in the dataset that it rebuilds."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,10 @@ from penstock.upkeep.exclusion import records, standing
 def excluded_units(
     store: Store, dataset: str, rebuild_of: str, rows: Iterable[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return unit_id -> why, of rows with `key`, `unit_id` and `raw_sha256` that an exclusion covers.
+    """Return unit_id -> reason, for rows that an exclusion covers.
 
-    An excluded raw object covers all its units, under any policy. rebuild_of: the other dataset, or "".
+    rows: have `key`, `unit_id` and `raw_sha256`. An excluded raw object covers all its units, under any policy.
+    rebuild_of: the original dataset, or "".
 
     Raises: Corrupt; StoreError.
     """
@@ -29,7 +30,7 @@ def excluded_units(
 
 
 def excluded_by_reason(store: Store, dataset: str) -> Counter[tuple[str, str]]:
-    """Return (person, reason) -> excluded keys. Raises: Corrupt; StoreError."""
+    """Return (person, reason) -> number of excluded keys. Raises: Corrupt; StoreError."""
     return Counter(
         (exclusion.by, exclusion.reason)
         for by_key in standing(records(store, dataset)).values()
@@ -38,10 +39,7 @@ def excluded_by_reason(store: Store, dataset: str) -> Counter[tuple[str, str]]:
 
 
 def _reasons(store: Store, dataset: str) -> dict[tuple[str, str], str]:
-    """Return (column, value) -> why.
-
-    A raw object is excluded until one of its samples is withdrawn from the same exclusion.
-    """
+    # Withdrawing one sample from an exclusion frees its whole raw object.
     stands = standing(records(store, dataset))
     why: dict[tuple[str, str], str] = {}
     for exclusion in {

@@ -1,7 +1,7 @@
-"""Read samples again that a training reported as corrupt.
+"""Re-read samples that a training run reported as corrupt.
 
-Bad memory, a custom decoder or a broken proxy can make a healthy sample look corrupt. So a worker process reads its
-bytes from the store, compares their checksums, and decodes them whole.
+Bad memory, a custom decoder or a broken proxy can make a healthy sample look corrupt. So a worker process reads the
+sample from the store, compares its checksums, and decodes it completely.
 """
 
 import os
@@ -33,7 +33,7 @@ VIDEOS: Mapping[str, str] = {
     "webm": "video/webm",
     "mkv": "video/x-matroska",
 }
-"""Last word of a field -> type. The audit decodes every frame of these."""
+"""Last word of a field -> video type. The audit decodes every frame of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +41,29 @@ class ReadingTask:
     """A sample to read."""
 
     store: RangeReader
-    """Store of its fields, pickled without secrets."""
+    """Store that has the fields, pickled without secrets."""
     address: SampleAddress
-    """Address of its fields."""
+    """Address of the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Verdict on a sample."""
+    """Verdict on one sample."""
 
     verdict: Verdict
-    """Outcome."""
+    """The verdict."""
     code: str = ""
-    """"checksum", "decode", or "crashed" and "timeout" if the decoder did so twice; "" unless corrupt."""
+    """"checksum", "decode", or, if the decoder failed twice, "crashed" or "timeout"; "" unless corrupt."""
     reason: str = ""
-    """Why it is corrupt, or ""."""
+    """Why the sample is corrupt, or ""."""
     part: str = ""
-    """Id of its part; "" if gone."""
+    """Id of the sample's part; "" if gone."""
     row: int = -1
     """Row in the part; -1 if gone."""
 
 
 def read_again(reading: ReadingTask) -> Judgement:
-    """Read every field, twice if its checksum is wrong, and decode it whole.
+    """Read every field, twice if its checksum is wrong, and decode it completely.
 
     Raises: StoreError; errors that do not depend on the bytes, such as MemoryError.
     """
@@ -85,7 +85,7 @@ def read_again(reading: ReadingTask) -> Judgement:
     except Corrupt as error:
         return judgement("corrupt", "checksum", error)
     except Unusable as error:
-        if error.outcome == "rejected":  # other outcomes are not damage: unwanted, or without a decoder here
+        if error.outcome == "rejected":  # other outcomes are not damage: unwanted, or no decoder here
             return judgement("corrupt", "decode", f"{error.code}: {error.reason}")
     return judgement("sound")
 
@@ -106,12 +106,12 @@ def judge(
     timeout_s: float,
     progress: Progress | None = None,
 ) -> dict[str, Judgement]:
-    """Return key -> verdict on the sample in this version. claims: key -> fields that the training read.
+    """Return key -> verdict on the sample in this version. claims: key -> fields that the training run read.
 
-    A sample that is no longer live is gone. One that kills its worker or times out is read once more. Reads the
-    version's key column, and the samples.
+    A sample that is no longer live gets "gone". A sample that kills its worker or times out is read once more. Reads
+    the version's key column, and the samples.
 
-    Raises: StoreError for a sample that could not be read.
+    Raises: StoreError if a sample could not be read.
     """
     addresses = _addresses(version, claims)
     readings = {
@@ -139,7 +139,6 @@ def judge(
 
 
 def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
-    """Return the verdict on a sample that killed its worker. Raises: StoreError for other faults."""
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
         summary = error.summary if error else "no result"

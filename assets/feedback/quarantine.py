@@ -1,6 +1,6 @@
-"""The asset `quarantine`: judges corrupt samples of trainings again, and publishes a version without them.
+"""The asset `quarantine`: re-reads samples that training runs reported, and publishes a version without corrupt ones.
 
-A training writes corrupt samples into a ledger under the root (`loader.read_ledger`). Each ledger is judged once. The
+A training run appends corrupt samples to a ledger in the root (`loader.read_ledger`). Each ledger is judged once. The
 newest record names the table of all verdicts, which is written before the version:
 
     stages/<dataset>/quarantine/ledgers/<r>.json    tables/<dataset>/quarantine/ledgers/<hex>.parquet
@@ -38,7 +38,7 @@ CHECK = "within_limits"
 MAX_LEDGERS = 1000
 """Most ledgers per run."""
 ALLOWANCE = 8
-"""Samples that may be left out whatever their share, for small datasets."""
+"""Samples that one run may exclude on top of the allowed share, for small datasets."""
 _TRIES = 5
 _LEDGER_BYTES = 64 * 2**20
 _KEY_BYTES = 1024  # longer than any member's name
@@ -51,19 +51,19 @@ class Quarantined:
     """Result of a quarantine run."""
 
     record: StageRecord | None
-    """Record of all verdicts, or None."""
+    """Record of all verdicts; None without ledgers."""
     rows: tuple[Row, ...] = ()
-    """Rows of the ledgers judged now."""
+    """Rows of the ledgers that this run judged."""
     excluded: tuple[str, ...] = ()
     """Keys of excluded samples."""
     version: loader.Version | None = None
-    """Version without them; None if none or too many are corrupt."""
+    """Version without the corrupt samples; None if no sample, or too many, are corrupt."""
     judged: loader.Version | None = None
     """Version whose samples were judged; None before the first."""
 
 
 def unjudged_ledgers(store: Store, dataset: str) -> Iterator[str]:
-    """Return the keys of ledgers without verdicts for the dataset, sorted. Lists `ledgers/`.
+    """Yield the keys of ledgers that the dataset has not judged, sorted. Lists `ledgers/`.
 
     Raises: Corrupt; StoreError.
     """
@@ -79,9 +79,9 @@ def verdicts(store: Store, dataset: str) -> list[Row]:
 
 
 def quarantined_units(store: Store, dataset: str) -> dict[str, str]:
-    """Return unit_id -> why, of units whose bytes do not decode, even if cut again.
+    """Return unit_id -> reason, for units whose bytes do not decode even if they are cut again.
 
-    A sample with a wrong checksum is not among them: cut again it is healthy.
+    A sample with a wrong checksum is not included, since a recut makes it healthy.
     """
     return {
         row["unit_id"]: f"quarantined: {row['code']}: {row['reason']}"
@@ -98,7 +98,7 @@ def quarantine_stage(
     run_id: str,
     progress: Progress | None = None,
 ) -> Quarantined:
-    """Judge new ledgers, write the verdicts, and publish the version without corrupt samples.
+    """Judge new ledgers, write the verdicts, and publish a version without the corrupt samples.
 
     If more samples are corrupt than `max_quarantine_rate` allows, the record's verdict is `failed` and nothing is
     published. Raises: StoreError if a sample could not be read; Corrupt.
@@ -142,7 +142,7 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """Return a row per line of a ledger. `verdict` is "" for lines to judge."""
+    """Return a row per line of a ledger; `verdict` is "" for lines to judge."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -202,7 +202,7 @@ def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
 def _written(
     root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
 ) -> StageRecord | None:
-    """Return the record of all verdicts; None without any ledger. Retries until no other writer came between."""
+    # Retries while other writers interfere.
     store = root.store
     while True:
         before = current_record(store, spec.name, QUARANTINE, PARTITION)
@@ -257,7 +257,7 @@ def _columns(row: Row) -> Row:
 
 
 def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
-    """Return the keys of corrupt samples that are live at the place where they were judged."""
+    # Only corrupt samples that are still live where they were judged.
     corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
     live = live_rows(version, frozenset(corrupt.values())) if corrupt else {}
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
@@ -314,7 +314,7 @@ def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
             reason = quarantined.record.reason if quarantined.record else ""
             yield dg.AssetCheckResult(check_name=CHECK, passed=not reason, metadata=shown)
             if reason:
-                # The check only shows it: the record is already written.
+                # The check only displays the verdict: the record is already written.
                 raise dg.Failure(reason, metadata=shown, allow_retries=False)
         yield dg.MaterializeResult(metadata=shown)
 
@@ -322,7 +322,7 @@ def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
 
 
 def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
-    """Return the verdicts and their ledgers as metadata. url: of the root."""
+    """Return the verdicts and their ledgers as metadata. url: the root's URL."""
     if quarantined.record is None:
         return {"ledgers": dg.MetadataValue.int(0)}
     judged = [row for row in quarantined.rows if row["verdict"] != "elsewhere"]
@@ -360,7 +360,6 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
 
 
 def _sample_link(version: loader.Version | None, row: Mapping[str, Any]) -> str:
-    """Return a sample's key, linked to its page in the judged version."""
     if version is None or row.get("row", -1) < 0:
         return str(row["key"])
     position = version.parts.position(row["part"])

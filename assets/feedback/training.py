@@ -1,4 +1,4 @@
-"""The external asset `training_run`: shows reports of `loader.report` as materializations."""
+"""The external asset `training_run`: shows reports from `loader.report` as materializations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from ..stages import VERSION
 
 ASSET = "training_run"
 REPORT_TAG = "penstock/report"
-"""Tag with the identity of the report."""
+"""Tag that identifies the report."""
 
 _PAGE = 200  # materializations per query
 
@@ -25,12 +25,12 @@ def training_key(dataset: str) -> dg.AssetKey:
 
 
 def training_runs(dataset: str) -> dg.DynamicPartitionsDefinition:
-    """Return the trainings of a dataset, by name."""
+    """Return the dataset's training runs as partitions, by name."""
     return dg.DynamicPartitionsDefinition(name=f"{dataset}_{ASSET}")
 
 
 def training_asset(dataset: str) -> dg.AssetSpec:
-    """Return the external asset [dataset, training_run]: a partition per training, a materialization per report."""
+    """Return the external asset [dataset, training_run]: a partition per run, a materialization per report."""
     return dg.AssetSpec(
         training_key(dataset),
         deps=[dg.AssetKey([dataset, VERSION])],
@@ -41,7 +41,7 @@ def training_asset(dataset: str) -> dg.AssetSpec:
 
 
 def problem_of(root: loader.Root, report: Report) -> str:
-    """Return why a report is rejected, or "": its version or plan is missing in the root. Raises: StoreError."""
+    """Return why a report is rejected (its version or plan is missing in the root), or "". Raises: StoreError."""
     known = root.state.ids
     for version in report.versions:
         if version["id"] not in known or "{}@{}".format(*known[version["id"]]) != version["name"]:
@@ -52,7 +52,7 @@ def problem_of(root: loader.Root, report: Report) -> str:
 
 
 def is_known(instance: dg.DagsterInstance, report: Report) -> bool:
-    """Return whether a materialization shows this report. Costs a query per 200 reports of the training."""
+    """Return whether a materialization shows this report. Costs a query per 200 reports of the training run."""
     records = dg.AssetRecordsFilter(asset_key=training_key(report.dataset), asset_partitions=[report.run])
     return any(tags.get(REPORT_TAG) == report.identity for tags in _tags(instance, records))
 
@@ -70,7 +70,7 @@ def _tags(instance: dg.DagsterInstance, records: dg.AssetRecordsFilter) -> Itera
 
 
 def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization:
-    """Return the materialization of a report."""
+    """Return a report as a materialization."""
     names = ", ".join(dict.fromkeys(version["name"] for version in report.versions))
     rows = [
         (version["source"], link(version["name"], _page_of(version["name"])), version["id"])
@@ -106,6 +106,5 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
 
 
 def _page_of(version: str) -> str:
-    """Return the viewer's address of a version such as `photos@3`; "" without a viewer."""
     dataset, _, number = version.rpartition("@")
     return version_page(dataset, int(number))

@@ -1,1 +1,1 @@
-"""The assets of one ingest batch up to parts: raw_objects, media, units."""
+"""The assets of one ingest batch up to its parts: raw_objects, media, units."""

@@ -1,4 +1,4 @@
-"""The work AUDIT: a node probes and decodes a raw object, or reads its samples; and staging of the clips it makes."""
+"""The work AUDIT: a node probes and decodes a raw object, or reads its samples. Also the staging of clips."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,36 +18,36 @@ from ..media.unit import Unusable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFormat:
-    """A format whose raw objects hold samples."""
+    """A format whose raw objects contain samples."""
 
     name: str
     """Name of the format."""
     choices: dict[str, Any]
-    """Reader options, as `Options.to_json`."""
+    """Reader options, in the form of `Options.to_json`."""
     batch: str
-    """Differs between two audits: each lists a source once."""
+    """Id of one audit, so that each audit lists a source only once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTask:
-    """A raw object to audit."""
+    """One raw object to audit."""
 
     landing: str
-    """URL of its store."""
+    """URL of the object's store."""
     root: str
-    """URL of the store for clips made on the way."""
+    """URL of the store for staged clips."""
     raw: dict[str, Any]
     """Row of `raw_objects`."""
     policy: CutPolicy
-    """For clips made on the way."""
+    """Cut policy, for clips that the audit encodes while decoding."""
     staging: str
-    """Key of those clips in the root; "": make none."""
+    """Key of the staged clips in the root; "" to make none."""
     cost_s: float
-    """Estimate."""
+    """Estimated seconds."""
     limit_s: float
-    """Time limit."""
+    """Time limit in seconds."""
     format: SampleFormat | None = None
-    """None for media."""
+    """Format of the samples; None for media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
     if (of := task.format) is not None:
-        from .formats.read_place import audit_samples  # media do without these modules
+        from .formats.read_place import audit_samples  # media do not need these modules
 
         try:
             row = audit_samples(node.open(task.landing), raw, of.name, of.choices, of.batch)
@@ -115,20 +115,20 @@ AUDIT = Work(
 
 
 _VERSION = "1"
-"""Clips of another version are not used."""
+"""Version of the staged clips. Clips that another version staged are not used."""
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
-    """Return the given segments of a raw object."""
+    """Return the segments that were given for a raw object."""
     return tuple(Segment(**segment) for segment in raw.get("segments") or ())
 
 
 StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
-"""(SHA-256 of an object, its given segments) -> staging of its clips."""
+"""(SHA-256 of an object, the segments given for it) -> staging of its clips."""
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """Return the staging of a batch. Its names depend on everything that decides the clips' bytes."""
+    """Return the function that gives an object's staging. Its names depend on all that decides the clips' bytes."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:

@@ -1,4 +1,4 @@
-"""Cut the raw objects of a batch by workers, and collect their units as parts of a transaction."""
+"""Cut a batch's raw objects in workers, and collect the units as parts of a transaction."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ class CutInto:
     txn: str
     """Transaction of the parts."""
     labels: Sequence[str]
-    """Class names, by number."""
+    """Class names, by class number."""
     provenance: Mapping[str, str]
-    """Provenance of all samples."""
+    """Provenance shared by all samples."""
     waiting: StagingOf | None = None
-    """Staging of clips that the audit made."""
+    """Staging of clips that the audit has encoded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class CutBatch:
     """Result of cutting a batch."""
 
     parts: list[tuple[str, Part]] = field(default_factory=list)
-    """(kind, part), in the order of blocks."""
+    """(kind, part), in block order."""
     rows: list[Row] = field(default_factory=list)
     """Rows of `units`."""
     refusals: list[Row] = field(default_factory=list)
     """Rows of `refusals`."""
     job: Job[CutTask, CutResult]
-    """Its folder may go once the batch is on record."""
+    """The cluster job. Its folder may be deleted once the batch is recorded."""
     short_shots: int = 0
     """Shots, and ends of shots, too short for a clip."""
 
@@ -61,7 +61,7 @@ class CutBatch:
 def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
     """Return (media rows of objects to cut, refusal rows of duplicates).
 
-    published: sha256 -> where the dataset has these bytes.
+    published: SHA-256 -> where the dataset already has these bytes.
     """
     fresh, refusals = list[Row](), list[Row]()
     for row in audits:
@@ -74,7 +74,7 @@ def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[li
 
 
 def labels_of(audits: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
-    """Return the class names: `known` first, so that numbers keep their meaning; then new ones, sorted."""
+    """Return the class names: `known` first, so that numbers keep their meaning, then new names, sorted."""
     names = {raws[row["key"]]["label"] for row in audits if CUTTERS[row["kind"]].has_label}
     return [*known, *sorted(names - set(known))]
 
@@ -91,7 +91,7 @@ def cut_objects(
 ) -> CutBatch:
     """Cut objects, given by their media rows, and write their units as parts.
 
-    tell: called for objects whose time limit exceeds the dataset's.
+    tell: called for each object whose time limit exceeds the dataset's.
     """
     limits = limits_decoded(audits, spec, tell)
     tasks = [
@@ -156,7 +156,8 @@ def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
     """Return why these refusals stop a batch, or "".
 
-    An object that differs from its source after the cut is left out. Many of them point to a bug of ours or a library.
+    An object that differs from its source after the cut is left out. Many such objects point to a bug in penstock or a
+    library.
     """
     untrue = [row for row in refusals if row["stage"] == CUT_AUDIT]
     if len(untrue) <= max_untrue_rate * n_objects:
@@ -169,7 +170,7 @@ def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: floa
 
 
 def policy_fingerprint(policy: CutPolicy) -> str:
-    """Return the policy's SHA-256, in hex."""
+    """Return the policy's SHA-256 in hex."""
     return fingerprint([_plain(policy, kind) for kind in ALL_KINDS])
 
 

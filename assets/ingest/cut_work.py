@@ -1,6 +1,6 @@
 """The work CUT: a node cuts a raw object into files, and a block writes its units as parts.
 
-Workers decode untrusted files. So a part accepts only files in the unit's own folder, see `_is_own`.
+Workers decode untrusted files. So a part accepts only files from the unit's own folder (`_is_own`).
 """
 
 import os
@@ -24,7 +24,7 @@ from ..media.unit import Kind, Unit, rejected
 from .audit_work import segments_of
 
 CAPTION = "caption.txt"
-"""Field of the text that came with an object or segment, in a group of its own."""
+"""Field for the text that came with an object or segment, in a group of its own."""
 
 Row = dict[str, Any]
 
@@ -34,19 +34,19 @@ class CutUnit:
     """A unit whose bytes are in scratch files."""
 
     unit_id: str
-    """Id."""
+    """SHA-256 that identifies the unit."""
     kind: Kind
     """Kind of media."""
     unit: Unit
-    """The unit."""
+    """The cut unit."""
     raw: Mapping[str, Any]
-    """Row of `raw_objects`."""
+    """Its row of `raw_objects`."""
     audit: Mapping[str, Any]
-    """Row of `media`."""
+    """Its row of `media`."""
     label: int | None
     """Class number; None for kinds without classes."""
     source: Mapping[str, str]
-    """Provenance of all samples of the object."""
+    """Provenance shared by all samples of the object."""
 
     @property
     def key(self) -> str:
@@ -56,7 +56,7 @@ class CutUnit:
 def write_parts(
     store: Store, txn: str, units: Sequence[CutUnit], name: str
 ) -> list[tuple[Part, list[CutUnit]]]:
-    """Write one part per kind and set of fields; return each with its units. name: of the block."""
+    """Write one part per kind and set of fields; return each part with its units. name: the block's name."""
     from loader.dataset.writing.part_writer import write_part  # only workers need it
 
     layouts: dict[tuple[Kind, tuple[str, ...]], list[CutUnit]] = {}
@@ -73,7 +73,7 @@ def write_parts(
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
-    """Return the sorted fields of `sample_fields`, without reading files."""
+    """Return the sorted field names of a sample, without reading files."""
     cutter = CUTTERS[unit.kind]
     names = {*unit.unit.fields, cutter.facts} - {"json"}
     if cutter.has_label:
@@ -84,7 +84,7 @@ def field_names(unit: CutUnit) -> tuple[str, ...]:
 
 
 def sample_fields(unit: CutUnit) -> dict[str, Any]:
-    """Return field -> value of a sample, with its files read."""
+    """Return field -> value for a sample, with its files read."""
     cutter, raw = CUTTERS[unit.kind], unit.raw
     fields: dict[str, Any] = {
         name: value.read_bytes() if isinstance(value, Path) else value
@@ -107,7 +107,7 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
     source_rate = unit.audit.get("sample_rate_hz")
     if source_rate is not None:
         facts["source_sample_rate_hz"] = source_rate
-    if unit.kind in ("image", "video"):  # they decide which of two copies stays
+    if unit.kind in ("image", "video"):  # these facts decide which of two copies is kept
         facts["source_width_px"] = unit.audit["upright_width_px"]
         facts["source_height_px"] = unit.audit["upright_height_px"]
         facts["source_nbytes"] = raw["nbytes"]
@@ -122,7 +122,7 @@ def _source(unit: CutUnit) -> dict[str, str]:
 
 
 def unit_row(unit: CutUnit, part: Part) -> Row:
-    """Return the unit's row of `units`."""
+    """Return the unit's row for `units`."""
     return {
         "key": unit.key,
         "unit_id": unit.unit_id,
@@ -142,45 +142,45 @@ def n_short_shots(units: Sequence[CutUnit]) -> int:
 
 
 _PIXELS_PER_S, _VALUES_PER_S = 20e6, 10e6
-"""Pixels and audio samples that a core decodes and encodes per second, roughly."""
+"""Rough numbers of pixels and of audio samples that a core decodes and encodes per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTask:
-    """A raw object to cut."""
+    """One raw object to cut."""
 
     landing: str
-    """URL of its store."""
+    """URL of the object's store."""
     root: str
     """URL of the store for the parts."""
     txn: str
     """Transaction of the parts."""
     raw: dict[str, Any]
-    """Row of `raw_objects`."""
+    """The object's row of `raw_objects`."""
     audit: dict[str, Any]
-    """Row of `media`."""
+    """The object's row of `media`."""
     policy: CutPolicy
     """Cut policy."""
     words: dict[str, str]
-    """The policy of its kind as text, part of the units' ids."""
+    """The policy for the object's kind as text, part of the units' ids."""
     staging: str
-    """Key of staged clips in the root; "" for none."""
+    """Key of the staged clips in the root; "" if there are none."""
     label: int | None
     """Class number; None for kinds without classes."""
     source: dict[str, str]
-    """Provenance of all of its samples, with the submitter's run."""
+    """Provenance shared by all its samples, with the submitter's run."""
     limit_s: float
-    """Time limit."""
+    """Time limit in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFiles:
-    """A unit whose bytes are files of the object's folder."""
+    """A unit whose bytes are in files of the object's folder."""
 
     files: dict[str, str]
-    """Field -> file name."""
+    """Field -> name of its file."""
     values: dict[str, Any]
-    """Field -> JSON value."""
+    """Field -> JSON value, for fields without a file."""
     start: str
     """As `Unit.start`."""
     end: str
@@ -198,7 +198,7 @@ class CutResult:
     """Result of cutting an object: its units, or a refusal."""
 
     kind: Kind | None = None
-    """None if refused."""
+    """Kind of the units; None if refused."""
     pieces: list[UnitFiles] = field(default_factory=list)
     """The units."""
     refusal: dict[str, Any] | None = None
@@ -210,17 +210,17 @@ class CutParts:
     """Parts of a block."""
 
     parts: list[tuple[Kind, dict[str, Any]]]
-    """(kind, JSON) of each part."""
+    """(kind, part as JSON)."""
     rows: list[dict[str, Any]]
     """Rows of `units`."""
     refusals: list[dict[str, Any]]
-    """Rows of `refusals`, of objects whose worker named files that are not its own."""
+    """Rows of `refusals` for objects whose worker named files that are not its own."""
     short_shots: int
     """Shots, and ends of shots, too short for a clip."""
 
 
 def cut(task: CutTask, node: Node) -> CutResult:
-    """Cut an object into files of `node.scratch`. Raises: Fault."""
+    """Cut an object into files in `node.scratch`. Raises: Fault."""
     staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
     request = CutRequest(
         store=node.open(task.landing),
@@ -298,7 +298,7 @@ def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[UnitFiles])
 
 
 def _is_own(folder: Path, name: str) -> bool:
-    """Return whether the file is a regular file of this folder: a compromised worker could name any other."""
+    # A compromised worker could name any other file, so accept only regular files of this folder.
     try:
         status = os.lstat(folder / name)
     except (OSError, ValueError):
@@ -321,7 +321,7 @@ def _cost_s(task: CutTask) -> float:
 
 
 def _nbytes(task: CutTask) -> int:
-    """Estimate the bytes of the units: the object's, or for a video the share that its clips take."""
+    # A video's clips may cover only a share of it.
     nbytes, video = int(task.raw["nbytes"]), task.policy.video
     length_s = task.audit.get("duration_s") or 0.0
     if task.audit["kind"] != "video" or video.max_clips is None or not length_s:

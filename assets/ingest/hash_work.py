@@ -1,4 +1,4 @@
-"""The work HASH: a node reads a raw object once, for its SHA-256 and its type by content."""
+"""The work HASH: a node reads a raw object once, to get its SHA-256 and its type by content."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,42 +13,42 @@ from ..media.sniff import HEAD_BYTES, sniff
 _CHUNK_BYTES = 8 * 2**20
 _REASON_CHARS = 500
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
-"""Errors of the store: a later attempt may succeed, so they reject no object."""
+"""Errors of the store. A later attempt may succeed, so they reject no object."""
 _BYTES_PER_S, _SLOWEST_BYTES_PER_S = 100e6, 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashTask:
-    """An object version to read."""
+    """One object version to read."""
 
     landing: str
-    """URL of its store."""
+    """URL of the object's store."""
     key: str
     """Key of the object."""
     uri: str
-    """For messages."""
+    """The object's URI, for messages."""
     etag: str
-    """The discovered version's."""
+    """Change token of the discovered version."""
     nbytes: int
-    """Bytes of that version."""
+    """Size of the discovered version in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashed:
-    """Content of an object, or why it was unreadable."""
+    """An object's content, or why it was unreadable."""
 
     sha256: str = ""
-    """Hex; "" if unreadable."""
+    """SHA-256 in hex; "" if unreadable."""
     mime: str = ""
     """Type by content; "" if unreadable."""
     error_code: str = ""
-    """Error class; "" for none."""
+    """Error class; "" if there is none."""
     error_reason: str = ""
     """Text of the error."""
 
 
 def hashed(landing: Store, task: HashTask) -> Hashed:
-    """Read exactly that object version. Raises: Throttled, Transient or ForkedStore of the store."""
+    """Read exactly that object version. Raises: Throttled, Transient or ForkedStore."""
     digest, head = hashlib.sha256(), b""
     try:
         for chunk in _chunks(landing, task):

@@ -1,4 +1,4 @@
-"""Limits of a batch: refusals that stop it, and the time of each object. A copy is refused like its original."""
+"""Limits of a batch: refusals that stop it, and each object's time. A duplicate is refused like its original."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ _LIMITS = (
     ("not_media", "max_not_media_rate", "not media"),
     ("not_supported", "max_unsupported_rate", "of unsupported formats"),
 )
-"""(outcome, field of the spec, description of such objects)"""
+"""(outcome, field of the spec, description of such objects)."""
 
 
 def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]) -> Row:
-    """Return the refusal of an object with the same bytes as the object `of`: inherited, or as its duplicate.
+    """Return the refusal of an object with the same bytes as `of`: the inherited refusal, or one as a duplicate.
 
-    refusals: key -> refusal, of the audited objects.
+    refusals: key -> refusal, for the audited objects.
     """
     if (verdict := refusals.get(of)) is None:
         return refusal_row(
@@ -38,9 +38,9 @@ def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]
 
 
 def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[Row]:
-    """Return the refusals that copies inherit from a later stage.
+    """Return the refusals that duplicates inherit from a later stage.
 
-    before: the earlier stage's refusals, with the copies; refusals: the later stage's.
+    before: the earlier stage's refusals, including duplicates. refusals: the later stage's refusals.
     """
     verdicts = {row["sha256"]: row for row in refusals if row["code"] != DUPLICATE}
     copies = [row for row in before if row["code"] == DUPLICATE and row["sha256"] in verdicts]
@@ -56,7 +56,7 @@ def _inherited(key: str, verdict: Row) -> Row:
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
-    """Count objects by outcome: rejected (damaged), not supported, not media, and dropped (intact, not wanted)."""
+    """Count objects by outcome: rejected (damaged), not supported, not media, and dropped (intact but unwanted)."""
     return {outcome: sum(1 for row in refusals if row["outcome"] == outcome) for outcome in OUTCOMES}
 
 
@@ -76,7 +76,7 @@ def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> st
 
 
 def rates(spec: DatasetSpec) -> list[str]:
-    """Return the limits, for fingerprints."""
+    """Return the limits as strings, for fingerprints."""
     return [str(getattr(spec, name)) for _, name, _ in _LIMITS]
 
 
@@ -84,7 +84,7 @@ Tell = Callable[[str], object]
 log = logging.getLogger(__name__)
 
 _PROBE_S = 60.0
-"""Seconds to read a container's length: a few byte ranges, nothing is decoded."""
+"""Time limit for reading a container's length: a few byte ranges, nothing is decoded."""
 
 _WORTH_LOGGING = 1.5
 """Multiple of `work_timeout_s` above which a limit is logged."""
@@ -94,15 +94,15 @@ _TIMED = ("audio/", "video/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Time limit of an object."""
+    """Time limit of one object."""
 
     seconds: float
-    """Time limit."""
+    """Time limit in seconds."""
     work: DecodeWork | None = None
-    """Estimated work; None for unknown."""
+    """Estimated work; None if unknown."""
 
     def reason(self, failure: Failure) -> str:
-        """Return why an object has no result."""
+        """Return why an object with this failure has no result."""
         if failure.code != "timeout" or self.work is None:
             return failure.summary
         return (
@@ -114,7 +114,7 @@ class Limit:
 def limits_probed(
     landing: Store, compute: Compute, rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell
 ) -> list[Limit]:
-    """Return limits of objects that are not decoded yet, from their containers. rows: key and mime."""
+    """Return the limits of objects that are not decoded yet, from their containers. rows: have key and mime."""
     timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
     places = [(landing, rows[number]["key"]) for number in timed]
     works: dict[int, DecodeWork] = {}
@@ -132,7 +132,7 @@ def limits_probed(
 
 
 def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[Limit]:
-    """Return limits of objects from their media rows."""
+    """Return the limits of objects, from their media rows."""
     return [
         _limit(row["key"], work_of(row) if row["kind"] in ("audio", "video") else None, spec, tell)
         for row in rows

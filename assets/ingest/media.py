@@ -1,4 +1,4 @@
-"""The asset `media`: every object of a batch probed and decoded to its end in isolation; damaged ones are refused."""
+"""The asset `media`: every object of a batch, probed and decoded to its end in isolation; damaged ones are refused."""
 
 import math
 import secrets
@@ -42,7 +42,7 @@ from .limits import Limit, Tell, limits_probed, log, rates, refusal_counts, refu
 CODE_VERSION = "3"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
-"""The object was repaired (it lands again) or deleted since. Not damage: so a stopped batch can go on."""
+"""The object was repaired (it lands again) or deleted since. This is not damage, so a stopped batch can continue."""
 _BYTES_PER_S = 10e6
 """Bytes of an image or a text that a core audits per second, roughly."""
 
@@ -60,7 +60,7 @@ def media_stage(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
-    """Audit a batch and publish the verdict; return the record, the admitted and the refused rows.
+    """Audit a batch and publish the verdict; return the record, the admitted rows and the refused rows.
 
     The verdict is `failed` if more objects are damaged, or not media, than the dataset allows. An unchanged batch is
     not audited again. Raises: StageNotPublished without raw objects; StoreError if scratch space is full.
@@ -102,16 +102,16 @@ def media_stage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOf:
-    """The batch of an audit."""
+    """The batch that an audit belongs to."""
 
     root: Store
     """The root's store."""
     partition: str
-    """The batch."""
+    """Key of the batch."""
     fingerprint: str
-    """Covers everything that decides the result."""
+    """Hash of everything that decides the result."""
     staging: StagingOf | None = None
-    """For clips made on the way."""
+    """Staging of clips that the audit encodes while decoding."""
 
 
 def audit_objects(
@@ -125,8 +125,8 @@ def audit_objects(
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
 
-    Only the first of objects with the same bytes is audited: the others are refused like it, or are its duplicates.
-    tell: called for objects whose time limit exceeds the dataset's.
+    If objects have the same bytes, only the first is audited. The others share its refusal, or are refused as
+    duplicates. tell: called for each object whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}
     readable, copies = list[Row](), list[Row]()
@@ -134,15 +134,15 @@ def audit_objects(
     for row in landed:
         try:
             _check_readable(row, spec)
-        except Unusable as unusable:  # by its own name: copies get another reason
+        except Unusable as unusable:  # raised here under the object's own name: duplicates get another reason
             refusals[row["key"]] = refusal_row(row["key"], row["sha256"], unusable)
             continue
         is_first = first_with.setdefault(row["sha256"], row["key"]) == row["key"]
         (readable if is_first else copies).append(row)
     if spec.format:
-        from ..joined_objects import JoinedObjects  # media do without it
+        from ..joined_objects import JoinedObjects  # media do not need it
 
-        if isinstance(landing, JoinedObjects):  # a worker joins them again
+        if isinstance(landing, JoinedObjects):  # workers join the files themselves
             landing = landing.place
         limits = [Limit(seconds=spec.max_work_timeout_s)] * len(readable)
     else:

@@ -1,4 +1,4 @@
-"""The asset `raw_objects`: the objects of a batch's manifest, by content. They stay where they are."""
+"""The asset `raw_objects`: SHA-256, type and origin of a batch's objects, which stay in their source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ from .hash_work import HASH, Hashed, HashTask, hashed
 
 CODE_VERSION = "4"
 
-_AT_ONCE = 8  # objects read at the same time; each holds one chunk
+_AT_ONCE = 8  # objects read at the same time, each with one chunk in memory
 _ORIGINS_BYTES = 128 * 2**20
 _FACT_BYTES = 2**20
 _REASON_CHARS = 500
@@ -46,9 +46,9 @@ def no_progress(done: int, total: int, name: str) -> None: ...
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
-    """Return the entry of each object in `_origins.json`, unchecked; empty without the file.
+    """Return the entry of each object in `_origins.json`, unchecked; empty if there is no such file.
 
-    Raises: Corrupt if it is not a JSON object, or larger than 128 MiB: the licence of every object is unknown then.
+    Raises: Corrupt if it is not a JSON object or exceeds 128 MiB, since every object's licence is unknown then.
     """
     place = f"{landing.url}/{ORIGINS}"
     try:
@@ -90,10 +90,11 @@ def raw_rows(
     progress: Progress = no_progress,
     hashes: Hashes | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Read every object once, and yield its row, in order: SHA-256, type by content, licence and origin.
+    """Read every object once and yield its row, in order: SHA-256, type by content, licence and origin.
 
-    A row has an error if the object was replaced, vanished or is forbidden. It also has one if its entry in
-    `_origins.json` or in the table of segments is invalid. hashes: reads the objects; None: threads of this process.
+    A row has an error if its object was replaced, has vanished or is forbidden. The same applies if the object's entry
+    in `_origins.json` or in the table of segments is invalid. hashes: reads the objects; None uses threads of this
+    process.
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
@@ -127,7 +128,7 @@ def _on_cluster(
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             if outcome.value is None:
-                discard(compute, job)  # so that it is read again
+                discard(compute, job)  # so that the next run reads it again
                 reason = outcome.error.summary if outcome.error else ""
                 raise StoreError(f"{tasks[number].uri} could not be read to its end: {reason}")
             contents.append(outcome.value)
@@ -165,7 +166,6 @@ def _row(item: RawObject, origin: object, segments: GivenSegments) -> dict[str, 
 
 
 def _content(content: Hashed, unread: str) -> dict[str, str]:
-    """Return an object's content columns. unread: why the table of segments is unreadable."""
     if unread and content.mime.startswith(_OF_SEGMENTS):
         return {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
     return asdict(content)
@@ -183,7 +183,8 @@ def land(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest, unless nothing changed.
 
-    compute: a cluster whose nodes read the objects. Other engines, and objects of several files, use threads here.
+    compute: engine whose cluster nodes read the objects. Other engines, and objects with several files, use threads
+    here.
 
     Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if `landing` is another source; as
     `raw_rows`.

@@ -1,6 +1,6 @@
 """The asset `units`: admitted objects, cut into samples and written as parts of an open transaction.
 
-The transaction stays open: feature stages add groups to these parts, and `version` commits it.
+The transaction stays open: feature stages add groups to these parts, and the asset `version` commits it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,8 +62,8 @@ def units_stage(
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Cut a batch and publish its parts; return the record, the rows of its units, and the refusals.
 
-    Raw objects of the newest version are dropped as duplicates. An unchanged batch is not cut again, unless its
-    transaction was aborted. Raises: StageNotPublished; StoreError.
+    Raw objects that are in the newest version are dropped as duplicates. An unchanged batch is not cut again, unless
+    its transaction was aborted. Raises: StageNotPublished; StoreError.
     """
     store = root.store
     media = require_published(store, spec.name, MEDIA, partition)
@@ -177,7 +177,7 @@ def _of_format(
     common = spec, txn, audits, raws, published_objects(root, spec.name), provenance
     labels = published_labels(root, spec.name)
     if spec.format in read_formats():
-        from .formats.read_samples import write_read  # other formats do without it
+        from .formats.read_samples import write_read  # other formats do not need it
 
         return write_read(root, landing, compute, *common, labels)
     from .formats.foreign_samples import write_walked
@@ -195,15 +195,15 @@ def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str
 
 
 def published_labels(root: "loader.Root", dataset: str) -> list[str]:
-    """Return the newest version's class names, by number; none before the first version."""
+    """Return the newest version's class names, by number; [] before the first version."""
     return class_names(root.store, root.state.versions(dataset)) or []
 
 
 def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part"]) -> str:
     """Return why waiting parts no longer fit the dataset, or "".
 
-    Since they were cut, class numbers, fields of a group or types of columns have changed. Or the same raw bytes, or
-    other samples of the same raw objects, were published. record: of their units, or of their samples.
+    Since the cut, class numbers, fields of a group or column types may have changed. Or another batch published the
+    same raw bytes, or other samples of the same raw objects. record: record of the units or of the samples.
     """
     dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)
@@ -243,7 +243,7 @@ def _other_columns(root: "loader.Root", record: StageRecord) -> str:
 
 
 def published_objects(root: "loader.Root", dataset: str) -> dict[str, str]:
-    """Return sha256 -> description of every raw object that the newest version has samples of."""
+    """Return sha256 -> description, for every raw object with samples in the newest version."""
     newest = root.state.newest(dataset)
     if newest is None:
         return {}
@@ -257,7 +257,6 @@ def _splits(spec: DatasetSpec) -> list[str]:
 
 
 def _still_good(root: "loader.Root", record: StageRecord) -> bool:
-    """Return whether the parts of an earlier attempt are published, or still can be."""
     if record.verdict != "published":
         return False
     if not record.body["parts"]:

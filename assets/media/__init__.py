@@ -1,1 +1,1 @@
-"""Media: types, audits, and the cutting of samples."""
+"""Media files: types, audits, and cutting into units."""

@@ -1,4 +1,4 @@
-"""Audit of one raw object: decode it to its last byte, and measure its row of the media table."""
+"""Audit a raw object: decode it to its last byte and measure its media table row."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -41,9 +41,9 @@ def audit(
 ) -> dict[str, Any]:
     """Return every column of `MEDIA` but key and sha256.
 
-    mime: by content. early: makes the clips of a video during its decode.
+    mime: type by content. early: cuts a video's clips while it is decoded.
 
-    Raises: Unusable: rejected for a damaged file, dropped for a healthy one outside the policy.
+    Raises: Unusable, rejected for a damaged file, dropped for a healthy one that the policy excludes.
     """
     kind = kind_of(path, mime, kinds)
     facts = AUDITS[kind](path, policy, early)
@@ -51,7 +51,7 @@ def audit(
 
 
 def audit_image(path: str) -> Row:
-    """Return the columns of the media table. Raises: Unusable."""
+    """Return a photo's columns of the media table. Raises: Unusable."""
     with photo(path) as opened:
         image = opened.image
         turn = opened.orientation

@@ -1,4 +1,4 @@
-"""Media containers: open one, find its streams, check its tail; and faults of this machine."""
+"""Open media containers, find their streams and check their ends; detect faults of this machine."""
 
 import errno
 import re
@@ -32,10 +32,10 @@ DEMUXERS = (
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
     "image2",  # chosen by file name, which is ours
 )
-"""Demuxers of accepted types. FFmpeg would try others on any file, even playlists that open other files."""
+"""Demuxers of accepted types. FFmpeg would otherwise try all, even playlists that open other files."""
 
 ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
-"""Options by which FFmpeg opens this file and no other."""
+"""FFmpeg options that keep it from opening any other file."""
 
 _COUNTED = ("mov", "mp4")  # formats whose header states each stream's packet count; elsewhere it is a guess
 
@@ -45,31 +45,31 @@ _TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac", "w64", "aiff", "caf",
 _UNPLACED = re.compile(r"\d+ channels")
 
 TAIL_S = 1.0
-"""Most seconds by which a header may round a length."""
+"""Most seconds by which a header's duration may be rounded."""
 
-# A header may round by so many seconds, by this share of the length, or by 1.5 times the longest frame step.
+# A header may round by so many seconds, by this share of its duration, or by 1.5 times the longest frame step.
 _LEAST_TAIL_S, _TAIL_SHARE = 0.1, 0.02
 
 MAX_GAP_S = 86_400
-"""Most seconds between frames, shown or hidden; a larger gap means a damaged clock."""
+"""Most seconds between frames, shown or hidden; a larger gap means damaged timestamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketIndex:
-    """Result of one full demux of a video stream."""
+    """Facts of a video stream from reading all its packets."""
 
     n_packets: int
-    """Number of packets, hidden ones included."""
+    """Number of packets, including hidden ones."""
     start_pts: int
-    """Start of the first shown frame in ticks."""
+    """Start of the first shown frame, in ticks."""
     end_pts: int
-    """End of the last shown frame in ticks, exclusive."""
+    """End of the last shown frame, in ticks, exclusive."""
     time_base: tuple[int, int]
     """Seconds per tick: (numerator, denominator)."""
     max_gop_frames: int
     """Most packets from one keyframe to the next."""
     n_discard: int = 0
-    """Number of packets whose frame is hidden."""
+    """Number of packets whose frames are hidden."""
     n_keyframes: int = 0
     """Number of keyframes."""
     has_b_frames: bool = False
@@ -84,7 +84,7 @@ class PacketIndex:
 
 @contextmanager
 def opened(path: str) -> Iterator["InputContainer"]:
-    """Yield the container at `path`. Raises: Unusable for FFmpeg's errors, inside the block too."""
+    """Yield the container at `path`. Raises: Unusable for FFmpeg errors, also inside the block."""
     import av
 
     try:
@@ -96,18 +96,18 @@ def opened(path: str) -> Iterator["InputContainer"]:
         with av.open(path, options=dict(ALONE)) as container:
             yield container
     except av.error.FFmpegError as error:
-        text = error.strerror  # str(error) has our scratch path
+        text = error.strerror  # str(error) includes the scratch path
         raise ffmpeg_refusal(error, path, "probe", "unreadable", text) from error
-    except (OverflowError, UnicodeDecodeError) as error:  # header fields out of any range
+    except (OverflowError, UnicodeDecodeError) as error:  # header fields out of range
         raise rejected("probe", "bad_header", error) from error
 
 
 def ffmpeg_refusal(
     error: "FFmpegError", path: str, stage: str, code: str, text: object, at_frame: int | None = None
 ) -> Unusable:
-    """Return the refusal that an error of FFmpeg means: damaged, or not supported.
+    """Return an FFmpeg error as a refusal: damaged, or not supported.
 
-    at_frame: frames or samples decoded before it. Raises: StoreError, or the error, for a fault of this machine.
+    at_frame: frames or samples decoded before the error. Raises: StoreError or the error itself, see `check_machine`.
     """
     from av import error as errors
 
@@ -119,7 +119,7 @@ def ffmpeg_refusal(
 
 
 def check_scratch(error: Exception, scratch: Path | str) -> None:
-    """Check that scratch space did not cause this error. Raises: StoreError if it did."""
+    """Check that scratch space did not cause the error. Raises: StoreError if it did."""
     if getattr(error, "errno", None) in _OURS:
         raise scratch_error(error, scratch) from error
 
@@ -134,7 +134,7 @@ def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
 
 
 def check_machine(error: Exception, path: str) -> None:
-    """Check that this machine did not cause the error. Raises: StoreError for scratch space, else the error."""
+    """Check that this machine did not cause the error. Raises: StoreError for scratch space, else the error itself."""
     check_scratch(error, Path(path).parent)
     if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
         raise error
@@ -162,7 +162,7 @@ def _check_not_asf(container: "InputContainer", stream: "VideoStream") -> None:
 
 
 def first_video(container: "InputContainer") -> "VideoStream | None":
-    """Return the first video stream except cover art. Raises: Unusable if it has no decoder."""
+    """Return the first video stream that is not cover art. Raises: Unusable if there is no decoder for it."""
     from av.stream import Disposition
 
     covers = Disposition.attached_pic
@@ -176,14 +176,14 @@ def first_video(container: "InputContainer") -> "VideoStream | None":
 
 
 def first_audio(container: "InputContainer") -> "AudioStream | None":
-    """Return the first audio stream with a decoder."""
+    """Return the first audio stream that can be decoded, or None."""
     # The stubs promise a codec context; a stream of an unknown codec has none.
     known = [stream for stream in container.streams.audio if cast("Any", stream.codec_context) is not None]
     return known[0] if known else None
 
 
 def required_audio(container: "InputContainer") -> "AudioStream":
-    """Return the first audio stream of a file without video. Raises: Unusable."""
+    """Return the first decodable audio stream. Raises: Unusable if there is none."""
     stream = first_audio(container)
     if stream is None and container.streams.audio:
         raise not_supported(
@@ -195,15 +195,15 @@ def required_audio(container: "InputContainer") -> "AudioStream":
 
 
 def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream") -> Iterator["Packet[Any]"]:
-    """Yield every packet of these streams (default: all), and a final empty one for each."""
-    # A transport stream may begin a stream in mid-file: PyAV 18's demux then raises IndexError once, and goes on.
+    """Yield every packet of these streams (default: all), and an empty one at each stream's end."""
+    # A transport stream may add a stream in mid-file: PyAV 18's demux then raises IndexError once and can continue.
     ended: set[int] = set()
     expected = {stream.index for stream in streams} or {stream.index for stream in container.streams}
     while not expected <= ended:
         try:
             for packet in container.demux(*streams):
                 if packet.dts is None and not packet.size:
-                    number = packet.stream.index  # an empty one's own `stream_index` is always 0
+                    number = packet.stream.index  # an empty packet's own `stream_index` is always 0
                     if number in ended:
                         continue
                     ended.add(number)
@@ -214,20 +214,20 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
 
 
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
-    """Read every packet once. Raises: Unusable if there is none, or the tail is missing."""
+    """Read every packet once. Raises: Unusable if there is none, or if the file is truncated."""
     counter = _PacketCounter()
     ends: dict[int, tuple[int, Fraction]] = {}  # stream index -> last tick, seconds per tick
     for packet in packets_of(container):
         if packet.pts is None and packet.dts is None:
-            continue  # the flush packet of each stream
+            continue  # the empty packet that ends each stream
         pts = packet.dts if packet.pts is None else packet.pts
-        assert pts is not None  # for the type checker: one of the two is there
+        assert pts is not None  # for the type checker: one of the two is set
         end = pts + (packet.duration or 0)
         latest, tick_s = ends.get(packet.stream_index) or (end, packet.time_base or Fraction(1))
         ends[packet.stream_index] = max(latest, end), tick_s
         if packet.stream_index != stream.index:
             continue
-        if packet.is_corrupt:  # a truncated fragment shows only here
+        if packet.is_corrupt:  # only this reveals a truncated fragment
             raise rejected("probe", "truncated", f"packet {counter.n} of the video ends before its last byte")
         counter.add(pts, end, packet.is_keyframe, packet.is_discard)
     if counter.first is None or stream.time_base is None:
@@ -255,7 +255,7 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
 
 
 class _PacketCounter:
-    """Counts and times of one stream's packets, in decode order; hidden packets do not count for start and end."""
+    """Statistics of one stream's packets, in decode order. Start and end ignore hidden packets."""
 
     def __init__(self) -> None:
         self.n = self.n_discard = self.n_keyframes = self.end = self.max_gop = self._since_key = 0
@@ -292,9 +292,10 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
 
 
 def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
-    """Return the seconds by which the file ends before its announced end; 0 if none is announced.
+    """Return how many seconds before its announced end the file ends; 0 if none is announced.
 
-    found_s: end of the file. step_s: longest frame step. Raises: Unusable above rounding.
+    found_s: end of the file. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain
+    it.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
@@ -313,7 +314,7 @@ def check_duration(container: "InputContainer", found_s: float, step_s: float = 
 
 
 def container_facts(container: "InputContainer") -> dict[str, Any]:
-    """Return the columns of every container."""
+    """Return the media table columns that every container has."""
     return {
         "container": container.format.name,
         "n_streams": len(container.streams),
@@ -322,7 +323,7 @@ def container_facts(container: "InputContainer") -> dict[str, Any]:
 
 
 def audio_facts(stream: "AudioStream") -> dict[str, Any]:
-    """Return the columns of an audio stream's header."""
+    """Return the media table columns from an audio stream's header."""
     return {
         "audio_codec": stream.codec_context.name,
         "sample_rate_hz": stream.rate,

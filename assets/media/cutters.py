@@ -1,7 +1,7 @@
-"""Kinds of media: which kind a file has, formats that are not supported, and the cutter of each kind.
+"""Kinds of media: a file's kind, unsupported formats, and each kind's cutter.
 
-Three words: damaged (a decoder refuses the bytes), not supported (no decoder here, or a missing tail would not show),
-not media (an error page instead of a photo).
+Objects are damaged (a decoder rejects them), not supported (no decoder, or truncation goes unnoticed) or not media (an
+error page).
 """
 
 from collections.abc import Collection, Mapping
@@ -22,24 +22,24 @@ from .unit import Kind, Unit, dropped, not_media, not_supported, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipStaging:
-    """Place where an object's clips wait between its audit and its cut."""
+    """Location of an object's clips between its audit and its cut."""
 
     store: Store
     """Store of the clips."""
     key: str
-    """Key prefix, from everything that decides the clips' bytes."""
+    """Key prefix, derived from everything that determines the clips' bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Facts of an object from its audit and its landing place."""
+    """Facts of an object that are known before it is cut."""
 
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """Row of the media table; empty for none."""
+    """Media table row; empty if there is none."""
     segments: tuple[Segment, ...] = ()
-    """Segments from the landing place's table."""
+    """Given segments from the `_segments` table."""
     staging: ClipStaging | None = None
-    """Staging of early clips; None for none."""
+    """Staging of early clips; None if there are none."""
 
 
 NOTHING = Known()
@@ -47,14 +47,14 @@ NOTHING = Known()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
-    """Cutting function of one kind, and the form of its samples."""
+    """Cutting function of one kind, and the format of its samples."""
 
     function: str
-    """"module:function" of (file, scratch folder, policy) -> units, imported on first use."""
+    """"module:function", imported on first use: (file, scratch folder, policy) -> units."""
     facts: str
-    """Field of a unit's `json`, another for each kind: a field has one group per dataset."""
+    """Name under which samples store a unit's `json`; it differs by kind, since a field has one group per dataset."""
     has_label: bool
-    """True if samples carry `cls`."""
+    """True if samples have the field `cls`."""
     takes_known: bool
     """True if the function also takes `Known`."""
 
@@ -98,7 +98,7 @@ TEXT_TYPES = ("text/plain", "application/json")
 
 
 def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
-    """Return the kind, one of `kinds`, of a file of this type. Raises: Unusable."""
+    """Return a file's kind. Raises: Unusable if it is not one of `kinds`."""
     if mime == EMPTY:
         raise rejected("probe", "empty", "the file has no bytes")
     if mime == UNKNOWN:
@@ -165,7 +165,7 @@ NOT_SUPPORTED: Mapping[str, tuple[str, str]] = {
     "application/vnd.rn-realmedia": ("RealMedia", _ENCODE),
     "application/x-shockwave-flash": ("Flash", _ENCODE),
 }
-"""Type by content -> (name, what to do)."""
+"""Type by content -> (format name, what to do instead)."""
 
 # Suffixes of images, audio and video (not ts, which is also TypeScript).
 _MEDIA_SUFFIXES = frozenset((
@@ -193,9 +193,9 @@ def check_supported(mime: str) -> None:
 
 
 def check_is_media(key: str, mime: str) -> None:
-    """Check that an object's bytes (`mime`: by content) match its name.
+    """Check that an object's type by content, `mime`, matches its name.
 
-    Raises: Unusable for a web page, for a text or archive named as media, for unknown bytes under another name.
+    Raises: Unusable for a web page, text or archive named as media, and unknown bytes with a name of another type.
     """
     suffix = PurePosixPath(key).suffix[1:].lower()
     name_text = (

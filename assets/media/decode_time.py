@@ -1,7 +1,7 @@
-"""Time limits per object: a base, plus time for the audio and video to decode.
+"""Time limits per object: a base plus decoding time for its audio and video.
 
-Before the audit the container, or else the size, declares the amount. Headers may lie: a limit never exceeds a
-ceiling.
+Before the audit, the amount comes from the container's header or else the size. Headers may be wrong, so a ceiling
+applies.
 """
 
 import io
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 PIXELS_PER_S = 5_000_000
-"""Pixels per second: an eighth of what an idle core audits, of H.264 and AV1 alike."""
+"""Pixels per second allowed for: an eighth of what an idle core audits, for H.264 and AV1 alike."""
 
 VALUES_PER_S = 1_000_000
-"""Samples of all channels per second; an idle core audits about 12 million."""
+"""Samples of all channels per second allowed for; an idle core audits about 12 million."""
 
-# Codec -> how many times slower than others it may be at worst.
+# Codec -> how many times slower than others it is at worst.
 _SLOW = {
     "libdav1d": 2, "av1": 2, "hevc": 2, "vvc": 4, "libvpx-vp9": 2, "vp9": 2, "prores": 2, "ffv1": 2, "jpeg2000": 8,
 }  # fmt: skip
 
-# Bytes per second that few files stay below: 16 kbit/s of audio, 400 kbit/s of video.
+# Bytes per second that few files undercut: 16 kbit/s of audio, 400 kbit/s of video.
 _LEAST_SOUND, _LEAST_PICTURE = 2_000, 50_000
 
-# Formats whose length FFmpeg estimates, or reads at their end, possibly of another part.
+# FFmpeg estimates the length of these formats, or reads it from the end, possibly for another part.
 _ESTIMATED = ("ogg", "mpegts", "mpeg", "aac", "mp3", "flv")
 
 _FRAME_RATE = 30
@@ -45,17 +45,17 @@ _AT_ONCE_BYTES = 256 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeWork:
-    """Audio and video to decode."""
+    """Amount of audio and video to decode."""
 
     duration_s: float
-    """Seconds of the longer of audio and video."""
+    """Length of the audio or video in seconds, whichever is longer."""
     pixels: float
-    """Pixels of all frames, weighted by codec."""
+    """Pixels in all frames, weighted by codec."""
     values: float
-    """Samples of all channels."""
+    """Samples in all channels."""
 
     def limit_s(self, base_s: float, ceiling_s: float) -> float:
-        """Return the allowed seconds, from base_s to ceiling_s (never below base_s)."""
+        """Return the allowed seconds, from base_s up to ceiling_s."""
         wanted_s = base_s + self.pixels / PIXELS_PER_S + self.values / VALUES_PER_S
         return min(wanted_s, max(base_s, ceiling_s))
 
@@ -65,7 +65,7 @@ class DecodeWork:
 
 
 def work_of(row: Mapping[str, Any]) -> DecodeWork:
-    """Return the decoded amount of an object from its row of the media table."""
+    """Return an object's decoding work from its media table row."""
     frames = (
         float(row.get("n_frames_decoded") or 0) * (row.get("width_px") or 0) * (row.get("height_px") or 0)
     )
@@ -77,16 +77,16 @@ def work_of(row: Mapping[str, Any]) -> DecodeWork:
 
 
 def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """Return duration_s, pixels and values of a `DecodeWork`, as a container's header declares them, by a few ranges.
+    """Return `DecodeWork`'s duration_s, pixels and values as a container's header declares them. Costs a few ranges.
 
-    None for other files, and for one that cannot be read. place: store and key.
+    Returns None if the object is not a container or cannot be read. place: (store, key).
     """
     import av
 
     store, key = place
     try:
         nbytes = store.head(key).nbytes
-        # No protocols: a playlist leads nowhere. Large reads, whatever FFmpeg requests.
+        # Protocols are off so that a playlist opens nothing. The buffer makes reads large, whatever FFmpeg requests.
         file = io.BufferedReader(_Ranges(store, key, nbytes), buffer_size=_AT_ONCE_BYTES)
         check_tables_of(file, all_fragments=False)
         with av.open(file, mode="r", options={"protocol_whitelist": ""}) as container:
@@ -120,8 +120,6 @@ def _values(stream: "AudioStream", declared_s: float) -> float:
 
 
 class _Ranges(io.RawIOBase):
-    """Object of a store as a file."""
-
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
         self._store, self._key, self._nbytes, self._at = store, key, nbytes, 0
 

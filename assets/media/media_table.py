@@ -1,7 +1,7 @@
-"""The `media` table: one row of measurements per healthy object, as probed and as decoded to its end.
+"""The `media` table: one row of measurements per healthy object, from its header and a full decode.
 
-Integers are signed. Times are ticks of `time_base_num / time_base_den` s; columns ending in `_s` derive from them.
-A column is null if it does not apply, or the file does not state it.
+Integers are signed. Times are ticks of `time_base_num / time_base_den` s; columns ending in `_s` derive from them. A
+column is null if it does not apply or the file does not state it.
 """
 
 from collections.abc import Mapping
@@ -135,7 +135,7 @@ _COLUMNS = _OBJECT + _VIDEO + _AUDIO + _IMAGE + _TEXT
 
 MEDIA = pa.schema([(name, kind) for name, kind, _ in _COLUMNS])
 MEDIA_TEXTS: Mapping[str, str] = {name: text for name, _, text in _COLUMNS}
-"""Column -> description for Dagster's pages. The stored schema has none."""
+"""Column -> description for Dagster's pages; the stored schema has no descriptions."""
 
 
 def media_row(facts: Mapping[str, Any]) -> Row:

@@ -1,7 +1,7 @@
-"""One raw object in isolation: fetch it to scratch, verify it, and audit or cut it.
+"""Process one raw object in isolation: fetch it to scratch, verify it, and audit or cut it.
 
-Requests and results pickle, so workers run both functions and import the decoders. A fault of the object returns a
-refusal row; a fault of this machine (a full disk) is raised.
+Requests and results are picklable, so workers run both functions. An unusable object yields a refusal row; a failing
+disk or store yields `fault`.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class AuditRequest:
     key: str
     """Key of the object."""
     sha256: str
-    """SHA-256 in hex, as it landed."""
+    """SHA-256 in hex at landing."""
     mime: str
     """MIME type by content."""
     scratch: str
@@ -46,9 +46,9 @@ class AuditRequest:
     policy: CutPolicy = field(default_factory=CutPolicy)
     """Cut policy."""
     segments: tuple[Segment, ...] = ()
-    """Given segments."""
+    """Given segments of the object."""
     staging: ClipStaging | None = None
-    """Staging for clips made early; None for none."""
+    """Staging for early clips; None to cut none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,11 @@ class AuditResult:
     key: str
     """Key of the object."""
     row: Row | None = None
-    """Row of the `media` table."""
+    """Row of the media table."""
     refusal: dict[str, Any] | None = None
     """Row of the `refusals` table."""
     fault: str = ""
-    """Fault of this machine or the store; "" for none."""
+    """Fault of this machine or the store; "" if none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class CutRequest:
     key: str
     """Key of the object."""
     sha256: str
-    """SHA-256 in hex, as it landed."""
+    """SHA-256 in hex at landing."""
     mime: str
     """MIME type by content."""
     scratch: str
@@ -86,9 +86,9 @@ class CutRequest:
     audit: Mapping[str, Any] = field(default_factory=dict)
     """Row of the media table."""
     segments: tuple[Segment, ...] = ()
-    """Given segments."""
+    """Given segments of the object."""
     staging: ClipStaging | None = None
-    """Staging of early clips; None for none."""
+    """Staging of early clips; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +100,15 @@ class CutResult:
     kind: Kind | None = None
     """Kind of media; None if unknown."""
     units: tuple[Unit, ...] = field(default=())
-    """Units, whose files the caller deletes; empty for a refusal or fault."""
+    """Units, whose files the caller deletes; empty after a refusal or fault."""
     refusal: dict[str, Any] | None = None
     """Row of the `refusals` table."""
     fault: str = ""
-    """Fault of this machine or the store; "" for none."""
+    """Fault of this machine or the store; "" if none."""
 
 
 def audit_object(request: AuditRequest) -> AuditResult:
-    """Audit one object; empties its scratch folder."""
+    """Audit one object and delete its scratch copy."""
     from .audit import audit
     from .clips.early_clips import EarlyClips, put_clips
 
@@ -135,7 +135,7 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
 
 def cut_object(request: CutRequest) -> CutResult:
-    """Cut one object and compare its units with it. A refusal or fault leaves no file."""
+    """Cut one object and audit its units. A refusal or fault leaves no file."""
     from .cut_audit.units import audit_units
 
     scratch = Path(request.scratch)
@@ -172,7 +172,7 @@ def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
 
 def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Result]) -> Result:
     scratch = Path(request.scratch)
-    raw = scratch / "raw.bin"  # never the object's name: it may be '..' or too long
+    raw = scratch / "raw.bin"  # not the object's name, which may be '..' or too long
     try:
         try:
             scratch.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
             raise
         except OSError as error:
             check_scratch(error, scratch)
-            raise  # a decoder's own is a refusal by now
+            raise  # a decoder's own errors are refusals by now
     finally:
         with contextlib.suppress(OSError):  # it may not exist
             raw.unlink()

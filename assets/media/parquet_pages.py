@@ -1,4 +1,4 @@
-"""Uncompressed sizes of a Parquet file's pages, from the pages' own headers.
+"""Read the uncompressed sizes of a Parquet file's pages from their headers.
 
 Arrow allocates whatever size a page's header states: a file of a few kB can ask for gigabytes. Headers are Thrift
 compact structs, https://github.com/apache/parquet-format.
@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 DELTA_BYTE_ARRAY = 7
-"""Encoding whose values repeat the previous value's beginning: the size when read is unknown."""
+"""Encoding in which values share the previous value's prefix, so the decoded size is unknown."""
 
-_MAX_FIELDS = 64  # of a header in all; there are about 20
+_MAX_FIELDS = 64  # per header; there are about 20
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
-_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # fields of a header; inside, the encoding is field 2, 2 and 4
+_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # header fields; the encoding is their field 2, 2 and 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class ParquetPage:
     """One page of a Parquet file."""
 
     nbytes: int
-    """Bytes of the page when read."""
+    """Bytes of the page after decompression."""
     encoding: int
     """Encoding of the values; -1 for a dictionary."""
 
 
 def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[ParquetPage]:
-    """Yield every page of these columns, without reading any. Raises: ValueError."""
+    """Yield every page of these columns without decompressing any. Raises: ValueError for an invalid header."""
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for number in range(row_group.num_columns):
@@ -56,7 +56,7 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
 
 
 class _ThriftStruct:
-    """Thrift struct from a position on. at: position after the bytes read so far."""
+    """Reader of a Thrift struct. at: position after the bytes read so far."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
         self._data, self.at, self._end, self._fields_left = data, at, end, _MAX_FIELDS

@@ -1,11 +1,10 @@
 """Cut policies, one per kind of media, and resolution buckets.
 
-A policy is part of its kind's unit ids: another video policy gives new clips and leaves photos unchanged.
+A policy is part of its kind's unit ids: a changed video policy yields new clips and leaves photos unchanged.
 
-Buckets follow the rule behind Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths lie on a grid of
-64 px (32 px for a base of 256). Each takes the largest height on the grid with an area within base x base, and the
-same turned. At 1024 this gives 33 of the table's 40 sizes. A bucket is a name, `w896h1152` or `w640h384f32`, which
-plans and predicates can select.
+Buckets follow the rule of Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths are multiples of 64 px
+(32 px for a base of 256). Each width gets the largest height on this grid whose area is within base x base; sizes also
+occur turned. Plans and predicates select buckets by name, such as `w896h1152` or `w640h384f32`.
 """
 
 import math
@@ -33,7 +32,7 @@ _HEX_COLOUR = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
 
 
 def ground_of(rule: str) -> tuple[int, int, int] | None:
-    """Return the RGB behind transparent pixels under a rule; None for 'drop' and 'keep'. Raises: ValueError."""
+    """Return the RGB background that an alpha rule names; None for 'drop' and 'keep'. Raises: ValueError."""
     if rule in ("drop", "keep"):
         return None
     match = _HEX_COLOUR.fullmatch(rule)
@@ -44,20 +43,20 @@ def ground_of(rule: str) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Shapes for training on images and clips. Raises: ValueError."""
+    """Shapes for training on images and clips. Raises: ValueError for an invalid field."""
 
     bases_px: tuple[int, ...] = (256, 512, 1024)
-    """Sides of the squares whose areas buckets have: 64 to 8192, ascending multiples of 64 (32 below 512)."""
+    """Sides in px of the squares that set buckets' areas: 64 to 8192, ascending multiples of 64 (32 below 512)."""
     max_aspect: int = 4
-    """Largest ratio of the longer side to the shorter, 1 to 16."""
+    """Largest ratio of longer to shorter side, 1 to 16."""
     aspects: tuple[Size, ...] | None = None
-    """(width, height) pairs such as (3, 2), each giving the nearest size of the grid; None for every size."""
+    """Aspect ratios such as (3, 2), each mapped to the nearest size on the grid; None for every size."""
     frames: tuple[int, ...] = (16, 32, 64)
     """Lengths of clips in frames, ascending."""
     max_upscale: float = 1.0
     """Largest factor, 1 to 8, by which an image may be enlarged to fill its bucket."""
     max_crop: float = 0.5
-    """Largest share of an image's area that may be cut off, from 0 to below 1."""
+    """Largest share of an image's area that may be cropped, from 0 to below 1."""
 
     def __post_init__(self) -> None:
         low, high = _BASES_PX
@@ -84,10 +83,10 @@ class Buckets:
 
 @lru_cache(maxsize=4096)
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
-    """Return the bucket of an image, or of a clip of `n_frames`; None if it fills none or loses too much.
+    """Return the bucket of an image, or of a clip of `n_frames`; None if no bucket fits.
 
-    The largest base that it fills, the nearest aspect by ratio, and the longest length. The image is scaled to
-    cover the bucket and cropped. Exact, by fractions.
+    Chooses the largest base that the image fills, the nearest aspect ratio and the longest length. The image is scaled
+    to cover the bucket and cropped. Computed exactly, with fractions.
     """
     length = None
     if n_frames is not None:
@@ -102,13 +101,13 @@ def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | N
 
 
 def bucket_name(size: Size, n_frames: int | None = None) -> str:
-    """Return `w<width>h<height>`, with `f<frames>` for clips."""
+    """Return a bucket's name, `w<width>h<height>`, with `f<frames>` for clips."""
     return f"w{size[0]}h{size[1]}" + (f"f{n_frames}" if n_frames is not None else "")
 
 
 @cache
 def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
-    """Return the (width, height) of a base's buckets, from tallest to widest."""
+    """Return the (width, height) of each bucket of a base, from tallest to widest."""
     shapes = set(_of_grid(base_px, buckets.max_aspect) if buckets.aspects is None else ())
     for width, height in buckets.aspects or ():
         shapes.add(_on_grid(base_px, width, height))
@@ -116,7 +115,7 @@ def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
 
 
 def grid_px(base_px: int) -> int:
-    """Return the grid in px that sides are multiples of."""
+    """Return the number of px of which sides are multiples."""
     return _SMALL_GRID_PX if base_px < _SMALL_BELOW_PX else _GRID_PX
 
 
@@ -130,7 +129,6 @@ def _of_grid(base_px: int, max_aspect: int) -> Iterator[Size]:
 
 
 def _on_grid(base_px: int, width: int, height: int) -> Size:
-    """Return the size with the base's area and this aspect, sides rounded to the grid."""
     step = grid_px(base_px)
 
     def side(over: int, under: int) -> int:
@@ -141,7 +139,7 @@ def _on_grid(base_px: int, width: int, height: int) -> Size:
 
 
 def _nearest(candidates: tuple[Size, ...], width_px: int, height_px: int) -> Size | None:
-    """Return the size nearest by ratio of aspects; then the larger, then the wider."""
+    """Return the size with the nearest aspect ratio; ties go to the larger, then the wider."""
 
     def distance(size: Size) -> tuple[Fraction, int, int]:
         ratio = Fraction(width_px * size[1], height_px * size[0])
@@ -174,26 +172,26 @@ _RATES_HZ = (8_000, 48_000)
 class ImagePolicy:
     """Rules for photos.
 
-    A dataset's photos have one field: `jpg` if all are JPEGs, `img` (JPEG, PNG or WebP) with mode="reference" or
-    alpha="keep". Raises: ValueError.
+    All photos of a dataset use one field: `img` (JPEG, PNG or WebP) with mode="reference" or alpha="keep", else `jpg`.
+    Raises: ValueError for an invalid field.
     """
 
     mode: Literal["canonical", "reference"] = "canonical"
-    """"canonical": decoded, upright, sRGB, 8 bits, small, without metadata. "reference": the source's bytes, or a
-    full-size PNG for a photo that the loader would read wrong or not at all."""
+    """"canonical": re-encoded upright in 8-bit sRGB, small, without metadata. "reference": the source's bytes, or a
+    full-size PNG if the loader would misread them."""
     short_side_px: int = 256
     """Shorter side of a canonical photo in px, 16 to 4096; never enlarged."""
     jpeg_quality: int = 92
     """JPEG quality of a canonical photo, 1 to 100."""
     strip_gps: bool = True
-    """True removes all metadata of a reference photo that has coordinates; no pixel changes."""
+    """True removes all metadata from reference photos that have coordinates; pixels do not change."""
     alpha: str = "white"
-    """Background of transparent photos: "white", "black" or "#rrggbb". "drop" leaves them out; "keep" stores them
-    as PNG with alpha."""
+    """Background of transparent photos: "white", "black" or "#rrggbb". "drop" drops such photos; "keep" stores them as
+    PNG with alpha."""
     animated: Literal["drop", "first"] = "drop"
-    """"drop" leaves out objects of several frames or pages; "first" uses the first."""
+    """"drop" drops objects with several frames or pages; "first" uses the first."""
     buckets: Buckets = field(default_factory=Buckets)
-    """Shapes for training on photos (the column `bucket`)."""
+    """Training shapes of photos (the column `bucket`)."""
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("canonical", "reference"))
@@ -211,32 +209,32 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoPolicy:
-    """Rules for clips of videos. Raises: ValueError."""
+    """Rules for clips of videos. Raises: ValueError for an invalid field."""
 
     units: Literal["windows", "shots", "segments"] = "windows"
-    """"windows": clips of `clip_s` end to end. "shots": the same within each shot, none across a scene cut.
-    "segments": the rows of the landing place's `_segments` table, at their own lengths."""
+    """"windows": consecutive clips of `clip_s`. "shots": the same within each shot, never across a scene cut.
+    "segments": the rows of the `_segments` table, at their own lengths."""
     clip_s: float = 2.5
-    """Length of a window, and the longest clip of a shot, in seconds: 0.2 to 60."""
+    """Length of a window and of the longest shot clip, in seconds, 0.2 to 60."""
     min_clip_s: float = 0.5
-    """Shortest clip of a shot in seconds, 0.1 to `clip_s`; shorter ones are left out."""
+    """Shortest shot clip in seconds, 0.1 to `clip_s`; shorter ones are left out."""
     max_clips: int | None = 8
     """Most windows or shot clips per video, spread evenly; None for all."""
     mode: Literal["canonical", "reference"] = "canonical"
-    """"canonical": encoded anew, small. "reference": whole GOPs of the source, packet for packet. A clip that
-    cannot be stored so is canonical, with the reason in a column."""
+    """"canonical": re-encoded, small. "reference": whole GOPs of the source, packet for packet; if that is impossible,
+    the clip is canonical and a column states why."""
     max_overhead_ratio: float = 1.25
-    """Largest ratio, 1 to 4, of a reference clip's frames to the requested frames."""
+    """Largest ratio of a reference clip's frames to the requested frames, 1 to 4."""
     short_side_px: int = 256
     """Shorter side of a canonical clip in px, 16 to 4096; never enlarged."""
     hdr: Literal["drop", "tonemap"] = "drop"
-    """"drop" leaves out HDR video; "tonemap" converts it to SDR."""
+    """"drop" drops HDR video; "tonemap" converts it to SDR."""
     deep: Literal["drop", "reduce"] = "drop"
-    """"drop" leaves out SDR video of more than 8 bits; "reduce" converts it to 8 bits."""
+    """"drop" drops SDR video with more than 8 bits; "reduce" converts it to 8 bits."""
     sound_rate_hz: int = 16_000
-    """Sample rate of a clip's audio, 8,000 to 48,000."""
+    """Sample rate of a clip's audio in Hz, 8,000 to 48,000."""
     buckets: Buckets = field(default_factory=Buckets)
-    """Shapes for training on clips (the column `bucket`)."""
+    """Training shapes of clips (the column `bucket`)."""
 
     def __post_init__(self) -> None:
         check_choice("units", self.units, ("windows", "shots", "segments"))
@@ -254,11 +252,11 @@ class VideoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """Rules for segments of audio. Raises: ValueError."""
+    """Rules for segments of audio. Raises: ValueError for an invalid field."""
 
     segments: Literal["fixed", "energy", "given"] = "fixed"
-    """"fixed": end to end, `segment_s` each, nothing left out. "energy": stretches louder than their background.
-    "given": the rows of the landing place's `_segments` table, at their own lengths."""
+    """"fixed": consecutive segments of `segment_s` that cover all audio. "energy": stretches louder than their
+    background. "given": the rows of the `_segments` table, at their own lengths."""
     segment_s: float = 5.0
     """Longest "fixed" or "energy" segment in seconds, 0.5 to 60."""
     pause_s: float = 0.5
@@ -266,13 +264,13 @@ class AudioPolicy:
     padding_s: float = 0.2
     """Seconds kept around an "energy" segment, 0 to half of `segment_s`."""
     min_sound_s: float = 0.1
-    """Shortest "energy" stretch in seconds, 0 to `segment_s`."""
+    """Shortest "energy" segment in seconds before padding, 0 to `segment_s`."""
     sample_rate_hz: int = 16_000
-    """Sample rate of the stored audio, 8,000 to 48,000."""
+    """Sample rate of the stored audio in Hz, 8,000 to 48,000."""
     channels: Channels = "mono"
-    """"mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix clips), "keep" or "first"."""
+    """"mono" or "stereo" (mixed by ITU-R BS.775, attenuated so that no mix clips), "keep" or "first"."""
     bits: Literal[16, 24] = 16
-    """Bits of the FLAC, 16 or 24."""
+    """Bits per FLAC sample, 16 or 24."""
 
     def __post_init__(self) -> None:
         check_choice("segments", self.segments, ("fixed", "energy", "given"))
@@ -288,7 +286,7 @@ class AudioPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPolicy:
-    """One policy per kind. Texts are stored unchanged."""
+    """Cut policies of all kinds. Texts are stored unchanged."""
 
     image: ImagePolicy = field(default_factory=ImagePolicy)
     """Rules for photos."""
@@ -298,7 +296,7 @@ class CutPolicy:
     """Rules for segments of audio."""
 
     def of(self, kind: Kind) -> dict[str, Any]:
-        """Return the settings behind this kind's units, as plain values."""
+        """Return the settings that determine this kind's units, as plain values."""
         return {} if kind == "text" else asdict(getattr(self, kind))
 
 

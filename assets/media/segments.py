@@ -1,8 +1,8 @@
-"""Given segments: a table beside the media with the stretches of video or audio that become units.
+"""Given segments: a table next to the media lists the stretches of video or audio that become units.
 
-`_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per unit: `key` (the object),
-`start_s` and `end_s` in seconds after the first frame or sample, and optionally `label` and `caption`. Segments may
-overlap. An invalid row rejects its object when it lands. Memory is bounded, whatever the file contains.
+The table is `_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing folder, with a row per unit: the
+object's `key`, `start_s` and `end_s`, optionally `label` and `caption`. Segments may overlap. An invalid row rejects
+its object at landing. Memory is bounded, whatever the file contains.
 """
 
 import io
@@ -29,20 +29,20 @@ NEEDED = ("key", "start_s", "end_s")
 TEXTS = ("label", "caption")
 MAX_ROWS = 10_000_000
 MAX_DECODED_BYTES = 512 * 2**20
-"""Most bytes of a Parquet file's pages when read, and of the rows of a batch's objects."""
+"""Most bytes of a Parquet file's decompressed pages, and of the rows that belong to a batch's objects."""
 MAX_TEXT_BYTES = 64 * 2**10
 """Most bytes of one value."""
 
 _BATCH_ROWS = 65_536
-_BLOCK_BYTES = 16 * 2**20  # of CSV; a row is shorter
+_BLOCK_BYTES = 16 * 2**20  # per CSV block; a row is shorter
 Row = Mapping[str, Any] | ValueError
-"""Column -> value; an error for a row that cannot be read."""
+"""Column -> value, or an error if the row cannot be read."""
 
 
 def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
-    """Yield (number from 1, key, row) of the rows whose key is in `keys`; csv values are text.
+    """Yield (row number from 1, key, row) for rows whose key is in `keys`; CSV values are text.
 
-    Raises: ValueError and Arrow's errors for a table that is unreadable or exceeds a limit.
+    Raises: ValueError or Arrow's errors if the table is unreadable or exceeds a limit.
     """
     if name.endswith(".jsonl"):
         yield from _json_rows(data, frozenset(keys))
@@ -138,7 +138,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
-    """Return the rows with these keys; keys of digits only may be numbers."""
+    """Return the positions of rows with these keys; all-digit keys may be stored as numbers."""
     if pa.types.is_dictionary(column.type):
         matches = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=keys_wanted).take(
             column.indices
@@ -150,7 +150,6 @@ def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
 
 
 def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
-    """Return (key, row, bytes of its texts)."""
     row: dict[str, Any] = {}
     nbytes = 0
     key = str(_cell(batch.column("key"), at).as_py())
@@ -185,24 +184,24 @@ MIN_S, MAX_S = 0.02, 600.0
 MAX_SEGMENTS = 100_000
 """Most segments per object."""
 MAX_TABLE_BYTES = 256 * 2**20
-"""Bytes of the largest table as stored."""
+"""Most bytes of a stored table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Given segment of an object."""
+    """One given segment of an object."""
 
     start_s: float
     """Start in seconds after the first frame or sample."""
     end_s: float
     """End in seconds after the first frame or sample, exclusive."""
     label: str = ""
-    """Label of the unit; "" for none."""
+    """Label of the unit; "" if it has none."""
     caption: str = ""
     """Caption of the unit; "" keeps the object's own."""
 
     def span_s(self) -> tuple[Fraction, Fraction]:
-        """Return start and end exactly as the written decimals."""
+        """Exact start and end, from the decimals as written."""
         return Fraction(str(self.start_s)), Fraction(str(self.end_s))
 
     def plain(self) -> dict[str, Any]:
@@ -212,12 +211,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenSegments:
-    """Given segments by object, and the objects with invalid rows."""
+    """Given segments per object, and the objects with invalid rows."""
 
     by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
-    """Key of an object -> its segments, by start."""
+    """Object key -> segments, ordered by start."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Key of an object -> the fault of its first invalid row."""
+    """Object key -> what is wrong with its first invalid row."""
 
 
 SEGMENTS = pa.list_(
@@ -230,15 +229,15 @@ SEGMENTS = pa.list_(
         ]
     )
 )
-"""Type of the column `segments` of raw_objects."""
+"""Type of the column `segments` in raw_objects."""
 
 
 def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
-    """Return the segments of these objects, by start; objects without any have no entry.
+    """Return the given segments of these objects; objects without segments have no entry.
 
-    Costs a HEAD per table name and one read. An invalid row is its object's problem, with its number and value.
+    Costs a HEAD per table name and one read. An invalid row goes to `problems`, with its number and value.
 
-    Raises: Corrupt for an unreadable or too large table.
+    Raises: Corrupt if the table is unreadable or too large.
     """
     name, data = _table_of(landing)
     if data is None:

@@ -1,21 +1,21 @@
-"""The type of a file by its first bytes, never by its name."""
+"""Detect a file's type from its first bytes, never from its name."""
 
 import re
 
 HEAD_BYTES = 4096
-"""First bytes of a file that `sniff` reads."""
+"""Number of bytes that `sniff` reads."""
 
 EMPTY = "application/x-empty"
 UNKNOWN = "application/octet-stream"
 SUBTITLES = ("text/vtt", "application/x-subrip", "text/x-ssa")
-"""Types of subtitles: WebVTT, SubRip, SubStation Alpha."""
+"""Subtitle types: WebVTT, SubRip, SubStation Alpha."""
 
 ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
-"""First bytes of an ASF."""
+"""First bytes of an ASF file."""
 MXF_PARTITION = bytes.fromhex("060e2b34020501010d01020101")
-"""First bytes of a partition's key (SMPTE 377M); then 02 header, 03 body, 04 footer."""
+"""First bytes of a partition's key (SMPTE 377M), followed by 02 (header), 03 (body) or 04 (footer)."""
 MP4_FIRST_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
-"""First boxes of MP4 files."""
+"""Types of boxes that MP4 files start with."""
 
 _PREFIXES = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -38,7 +38,7 @@ _PREFIXES = (
     (b"YUV4MPEG2", "video/x-yuv4mpeg"),
     (b"nut/multimedia container\0", "video/x-nut"),
 )
-# First bytes that a text may also have.
+# First bytes that may also start a text.
 _BINARY_PREFIXES = (
     (b"caff", "audio/x-caf"),
     (b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00", "audio/x-w64"),
@@ -83,16 +83,16 @@ _IMAGE_BRANDS = {
     b"avis": "image/avif",
     b"crx ": "image/x-raw",
 }
-# First brands of HEIF that leave the codec to the compatible brands (ISO/IEC 23008-12, 10).
+# HEIF major brands that leave the codec to the compatible brands (ISO/IEC 23008-12, 10).
 _ANY_CODEC = (b"mif1", b"msf1")
 _AUDIO_BRANDS = (b"M4A ", b"M4B ")
 _TS_PACKET_BYTES = 188
 
 
 def sniff(head: bytes) -> str:
-    """Return the MIME type of a file by its first 4096 bytes.
+    """Return the MIME type of a file from its first 4096 bytes.
 
-    A container (mp4, ogg, matroska) gets its usual content's type; open it to see its streams.
+    A container (mp4, ogg, matroska) gets the type of its usual content.
     """
     if not head:
         return EMPTY
@@ -135,7 +135,7 @@ def _binary(head: bytes) -> str | None:
 
 
 def _is_tga(head: bytes) -> bool:
-    """Return whether the header of a TGA, which has no magic bytes, makes sense."""
+    """Return whether the bytes are a plausible TGA header, which has no magic bytes."""
     if len(head) < 18 or head[1] > 1 or head[2] not in (1, 2, 3, 9, 10, 11):
         return False
     has_palette = head[1] == 1 and head[2] in (1, 9) and head[7] in (15, 16, 24, 32)
@@ -170,7 +170,7 @@ _AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384
 
 
 def ac3_bytes(header: bytes) -> int:
-    """Return the length of an AC-3 or E-AC-3 frame (ETSI TS 102 366, 4.3 and E.1.2); 0 for none."""
+    """Return an AC-3 or E-AC-3 frame's length in bytes (ETSI TS 102 366, 4.3 and E.1.2); 0 if it is none."""
     if len(header) < 6 or header[:2] != AC3_SYNC:
         return 0
     if 10 < header[5] >> 3 <= 16:
@@ -194,7 +194,6 @@ def _mpeg(head: bytes) -> str | None:
 
 
 def _padded(head: bytes) -> str:
-    """Return the type of MPEG audio after other bytes: three frames in a row."""
     at = head.find(b"\xff")
     while 0 <= at < len(head) - 4:
         first = second = 0
@@ -214,7 +213,7 @@ _RATES_HZ = (44100, 48000, 32000)
 
 
 def _layer3_bytes(header: bytes) -> int:
-    """Return the length of a layer III frame (ISO/IEC 11172-3, 2.4.3.1); 0 for none."""
+    """Return a layer III frame's length in bytes (ISO/IEC 11172-3, 2.4.3.1); 0 if it is none."""
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return 0
     version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3
@@ -232,7 +231,7 @@ def _is_text(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4 and len(head) >= HEAD_BYTES  # cut inside the last character
+        return error.start > len(head) - 4 and len(head) >= HEAD_BYTES  # truncated inside the last character
     return True
 
 

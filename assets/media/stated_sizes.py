@@ -1,7 +1,7 @@
-"""Sizes that containers state, compared with the file: FFmpeg reads a file without its tail as a shorter one.
+"""Compare the sizes that containers state with the file, because FFmpeg reads a truncated file as a shorter one.
 
-Only the heads of boxes, chunks, tags and pages are read. A size unknown to its writer, as in live streams, states
-nothing.
+Only the headers of boxes, chunks, tags and pages are read. Sizes that the writer left open, as in live streams, are
+ignored.
 """
 
 import mmap
@@ -18,13 +18,13 @@ from .sniff import AC3_SYNC, ASF_HEADER, HEAD_BYTES, MP4_FIRST_BOXES, MXF_PARTIT
 from .unit import Unusable, rejected
 
 MXF_RUN_IN_BYTES = 65_536
-"""Most bytes before an MXF's header."""
+"""Most bytes before the header of an MXF file."""
 
 _ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 _ASF_BROADCAST = 1
 _RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
-_PADDING = 1  # byte of an odd last chunk, which some writers leave out
+_PADDING = 1  # padding byte of an odd last chunk, which some writers omit
 _UNKNOWN_FROM = 2**62
 _MP4_BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"meta", b"idat")
 _FLV_TAGS = (8, 9, 18)
@@ -33,12 +33,12 @@ _MXF_FOOTER_AT = 24  # byte position of the footer's offset within a partition
 
 _DV_TYPE_AT = 80 * 5 + 48 + 3  # byte position of the signal type, in the sixth block
 
-# Type of a DV signal -> multiple of a frame's bytes (SMPTE 314M, 370M).
+# DV signal type -> multiple of a frame's bytes (SMPTE 314M, 370M).
 _DV_FACTORS = {0x00: 1, 0x04: 2, 0x14: 4, 0x18: 2}
 
 
 def check_sizes(path: str) -> None:
-    """Check that audio or video is as long as its container states. Raises: Unusable."""
+    """Check that a file is as long as its container states. Raises: Unusable."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             for is_one, check in _CHECKS:
@@ -101,7 +101,7 @@ def _check_mp4(data: Buffer) -> None:
         size, name, head = int.from_bytes(data[at : at + 4], "big"), bytes(data[at + 4 : at + 8]), 8
         if size == 1:
             size, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-        if size < head:  # 0: to the end of the file; else no box
+        if size < head:  # 0 extends to the end of the file; else it is no box
             return
         if name in _MP4_BOXES:
             _check_end(at + size, data)
@@ -125,7 +125,7 @@ def _check_asf(data: Buffer) -> None:
         identity, size = bytes(data[at : at + 16]), int.from_bytes(data[at + 16 : at + 24], "little")
         if identity == _ASF_FILE and size >= 104:
             if int.from_bytes(data[at + 88 : at + 92], "little") & _ASF_BROADCAST:
-                return  # it states no sizes
+                return  # the file states no sizes
             _check_end(int.from_bytes(data[at + 40 : at + 48], "little"), data)
         if size < 24:
             break
@@ -141,7 +141,7 @@ def _check_mxf(data: Buffer) -> None:
     footer = int.from_bytes(data[start + _MXF_FOOTER_AT : start + _MXF_FOOTER_AT + 8], "big")
     at = first + footer
     if not footer:
-        size = int.from_bytes(data[len(data) - 4 :], "big")  # of the random index, the last of a file
+        size = int.from_bytes(data[len(data) - 4 :], "big")  # size of the random index, which ends the file
         at = len(data) - size
         if not (16 < size < len(data) and _mxf_key(data, at) == _MXF_RANDOM_INDEX):
             raise _truncated("it has no footer: its writer did not close it, or its tail is missing")
@@ -162,7 +162,6 @@ def _check_ac3(data: Buffer) -> None:
 
 
 def _check_dv(data: Buffer) -> None:
-    """Check that the last frame is complete: all have one length."""
     n_frames = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F) if len(data) > _DV_TYPE_AT else 1
     n_bytes = (n_frames or 0) * (144_000 if data[3] & 0x80 else 120_000)
     if n_bytes and len(data) % n_bytes:
@@ -170,13 +169,11 @@ def _check_dv(data: Buffer) -> None:
 
 
 def _mxf_key(data: Buffer, at: int) -> bytes:
-    """Return the byte of a partition's type, b"" for other keys."""
     key = bytes(data[at : at + 14])
     return key[13:] if key[:13] == MXF_PARTITION else b""
 
 
 def _ber(data: Buffer, at: int) -> tuple[int, int]:
-    """Return (start of the value, its size) behind a key."""
     first = data[at] if at < len(data) else 0
     if first < 0x80:
         return at + 1, first
@@ -184,7 +181,7 @@ def _ber(data: Buffer, at: int) -> tuple[int, int]:
     return at + 1 + n, int.from_bytes(data[at + 1 : at + 1 + n], "big")
 
 
-# (whether the file has this format, its check).
+# (test for a format, check of its sizes).
 _CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] = (
     (lambda data: bytes(data[:4]) in (b"RIFF", b"RF64"), _check_riff),
     (lambda data: bytes(data[:16]) == W64_RIFF, check_w64),

@@ -1,4 +1,4 @@
-"""Documents: a whole text file, or each line of a JSON Lines file. UTF-8, unchanged but for a leading BOM."""
+"""Documents: a text file, or each line of a JSON Lines file. UTF-8, unchanged except for a leading BOM."""
 
 import codecs
 import json
@@ -12,22 +12,22 @@ from .policy import CutPolicy
 from .unit import Unit, dropped, rejected
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Bytes of the longest document, and of the longest JSON line; a book has a tenth."""
+"""Most bytes of a document or JSON line; a book has a tenth."""
 
 MAX_DOCUMENTS = 100_000
-"""Most documents per file, so that each raw object stays a small piece of work."""
+"""Most documents per file, so that each raw object stays quick to process."""
 
 TEXT_KEYS = ("text", "content")
 """Keys of a JSON line that may hold its document."""
 
 Document = tuple[int, str, dict[str, Any]]
-"""Line number from 1 (0: the whole file), text, and the line's other values."""
+"""(line number from 1, or 0 for the whole file; text; the line's other values)."""
 
 
 def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Return units with the fields `txt` and `json`; writes nothing to `scratch`.
+    """Return units with the fields `txt` and `json`. `scratch` is not used.
 
-    Raises: Unusable for a file that is not UTF-8, too long, blank, or JSON without a text.
+    Raises: Unusable if the file is not UTF-8, too long, blank, or JSON without a text.
     """
     return [
         Unit(
@@ -40,7 +40,7 @@ def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
 
 def audit_text(path: str) -> Row:
-    """Return the columns of the media table. Raises: Unusable."""
+    """Return a text file's columns of the media table. Raises: Unusable."""
     lengths = [len(text) for _, text, _ in documents(path)]
     return {
         "container": "jsonl" if is_json(path) else "text",
@@ -50,7 +50,7 @@ def audit_text(path: str) -> Row:
 
 
 def documents(path: str) -> Iterator[Document]:
-    """Yield every document that is not blank. Raises: Unusable, also if all are blank."""
+    """Yield every non-blank document. Raises: Unusable, also if all are blank."""
     n_documents = 0
     for number, text, extra in _lines_of_json(path) if is_json(path) else _whole(path):
         if text.strip():
@@ -65,7 +65,7 @@ def documents(path: str) -> Iterator[Document]:
 
 
 def is_json(path: str) -> bool:
-    """Return whether the first character opens a JSON object."""
+    """Return whether the file starts with a JSON object."""
     with open(path, "rb") as file:
         return file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
 

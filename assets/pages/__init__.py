@@ -1,1 +1,1 @@
-"""Text and plots that Dagster shows: Markdown tables, charts, column schemas."""
+"""Text and plots for Dagster's pages: Markdown tables, charts, column schemas."""

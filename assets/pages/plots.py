@@ -1,7 +1,7 @@
 """Plots for Dagster's pages, as Markdown images.
 
-An image is a PNG of at most 44 kB: its data URI takes 60 kB in Dagster's event log. Figures are made without pyplot,
-which would keep every one.
+An image is a PNG of at most 44 kB, because its data URI takes 60 kB in Dagster's event log. Figures are made without
+pyplot, which would keep every one in memory.
 """
 
 import base64
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_COLUMNS = 6
-"""Histograms per image."""
+"""Most histograms in an image."""
 MAX_BARS = 8
-"""Most bars; the last one stands for the rest."""
+"""Most bars; the last bar sums the rest."""
 MAX_VERSIONS = 30
 MAX_PNG_BYTES = 44_000
 
 _DPI = 100
-_FONT = "DejaVu Sans"  # comes with matplotlib, so that every machine draws the same
+_FONT = "DejaVu Sans"  # comes with matplotlib, so every machine draws the same
 _BINS = 20
 _COLOURS = 32
 _FILL, _INK, _FAINT, _OLD = "#4f43dd", "#23252d", "#d9dbe3", "#c9c6ef"
@@ -45,9 +45,9 @@ _UNITS = {
 
 
 def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> str:
-    """Draw a histogram per numeric or boolean column, at most six; "" for none.
+    """Draw a histogram per numeric or boolean column, at most six; "" if there are none.
 
-    Titles count values that are no finite number. The end of a column's name gives its unit.
+    Titles count values that are not finite numbers. The end of a column's name gives its unit.
     """
     shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
     if not shown:
@@ -59,7 +59,7 @@ def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> 
 
 
 def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> str:
-    """Draw bars per name of each group, at most eight, side by side; "" for none."""
+    """Draw a bar per name, at most eight, with the groups side by side; "" if there are none."""
     shown = {title: _largest(named) for title, named in groups.items() if named}
     if not shown:
         return ""
@@ -71,7 +71,7 @@ def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> s
 
 
 def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
-    """Draw samples by version number (the newest 30) and bytes per group; "" without either."""
+    """Draw samples per version number (the newest 30) and bytes per group; "" if both are empty."""
     newest = dict(sorted(samples.items())[-MAX_VERSIONS:])
     largest = _largest(nbytes)
     if not newest or not largest:
@@ -89,7 +89,7 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
 
 
 def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
-    """Draw the median and 95th percentile of the lag by version number (the newest 30); "" for none."""
+    """Draw the median and 95th percentile of the lag per version number (the newest 30); "" if there are none."""
     newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
     if not newest:
         return ""
@@ -113,9 +113,9 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
 
 
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
-    """Draw each column before and now, as shares, at most six; "" for none.
+    """Draw each column before and now, as shares, at most six; "" if there are none.
 
-    Numbers become histograms over common bins, other values bars of the commonest eight.
+    Numbers become histograms over common bins; other values become bars of the eight most frequent.
     """
     shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
     if not shown:
@@ -157,11 +157,11 @@ def _two_sides(axis: "Axes", name: str, before: Sequence[Any], now: Sequence[Any
 
 
 def numbers(values: Sequence[Any]) -> list[float]:
-    """Return the finite numbers below 1e150, booleans as 0 and 1."""
+    """Return the finite numbers below 1e150 in size, booleans as 0 and 1."""
     return [
         float(value)
         for value in values
-        if isinstance(value, bool | int | float) and -1e150 < value < 1e150  # NaN is not
+        if isinstance(value, bool | int | float) and -1e150 < value < 1e150  # false for NaN
     ]
 
 
@@ -192,7 +192,6 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
 
 
 def _version_axis(axis: "Axes", numbers: Sequence[int], title: str) -> tuple[list[int], float]:
-    """Label at most ten versions; return the positions of all, and the width of a bar."""
     places, every = list(range(len(numbers))), math.ceil(len(numbers) / 10)
     axis.set_xticks(places[::every], [f"@{number}" for number in numbers][::every])
     axis.set_xlim(-0.7, len(numbers) - 0.3)
@@ -232,7 +231,6 @@ def _short(n: float, digits: int) -> str:
 
 
 def _largest(named: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest eight, by number then name; the last one sums the rest."""
     ordered = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) <= MAX_BARS:
         return dict(ordered)
@@ -263,7 +261,6 @@ def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tupl
 
 
 def _grid(n: int, *, width_in: float, height_in: float, least_in: float = 0.0) -> "tuple[Figure, list[Axes]]":
-    """Return a figure with n plots, three in a row. width_in, height_in: of each plot."""
     wide = min(3, n)
     tall = math.ceil(n / wide)
     figure, axes = _figure(wide, tall, width_in=max(least_in, width_in * wide), height_in=height_in * tall)
@@ -274,13 +271,13 @@ def _grid(n: int, *, width_in: float, height_in: float, least_in: float = 0.0) -
 
 def _image(figure: "Figure", alt: str) -> str:
     png = _png(figure)
-    # Alt text is part of the Markdown: only what cannot end it.
+    # Alt text is part of the Markdown: keep only characters that cannot end it.
     alt_text = "".join(c for c in alt if c.isalnum() or c in " ,_-.")
     return f"![{alt_text}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
 def _png(figure: "Figure") -> bytes:
-    """Return the figure as a PNG with a palette: a third of the bytes of full colour. Deterministic."""
+    # A palette takes a third of the bytes of full colour, and the result is deterministic.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -301,7 +298,7 @@ def _png(figure: "Figure") -> bytes:
 
 @lru_cache(maxsize=1)
 def _drawable() -> frozenset[int]:
-    """Return the font's code points. Others would be boxes, with a warning each."""
+    # Any other character would be drawn as a box, with a warning.
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(get_font(findfont(_FONT)).get_charmap())

@@ -26,16 +26,16 @@ _BAR = "█"
 
 
 class Markdown(str):
-    """Markup for a cell, such as a link, which is not escaped."""
+    """Markup for a table cell, such as a link, which is not escaped."""
 
 
 def dagster_name(dataset: str) -> str:
-    """Return a dataset's name with letters, digits and '_' only, for groups, jobs and sensors."""
+    """Return a dataset's name with only letters, digits and '_', for groups, jobs and sensors."""
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table with escaped cells, except `Markdown`. Counts rows beyond 50."""
+    """Return a Markdown table. Cells are escaped, except `Markdown`; rows beyond 50 are only counted."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
@@ -55,7 +55,7 @@ def _cell(value: object) -> str:
 
 
 def code_block(language: str, *lines: str) -> str:
-    """Return lines as a fenced Markdown block, which none of them can end."""
+    """Return lines as a fenced Markdown block whose fence no line can end."""
     cleaned = [clean(line) for line in lines]
     fence = "`" * (1 + max(2, *(len(run) for line in cleaned for run in re.findall("`+", line)), 0))
     return "\n".join([f"{fence}{language}", *cleaned, fence])
@@ -186,7 +186,7 @@ def features_metadata(
 
 
 def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return the metadata of a check on objects: those without a sample, and why."""
+    """Return the metadata of a check on objects: those without a sample, with the reason."""
     table = [
         (row["key"], row["outcome"], row["stage"], row["code"], row["reason"])
         for row in refusals
@@ -231,12 +231,12 @@ def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
 
 
 def viewer_metadata(url: str) -> Metadata:
-    """Return a link to a page of the viewer; {} for ""."""
+    """Return a link to a page of the viewer; {} if `url` is ""."""
     return {"viewer": dg.MetadataValue.url(url)} if url else {}
 
 
 def link(text: str, url: str) -> str:
-    """Return a link as a cell; only the text if `url` is ""."""
+    """Return a link as a table cell; only the text if `url` is ""."""
     return Markdown(f"[{markdown_text(text)}]({url})") if url else text
 
 

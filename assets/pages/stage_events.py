@@ -1,4 +1,4 @@
-"""Dagster events of a stage's run: failures without a retry, the check, the materialization."""
+"""Dagster events of a stage's run: failures without a retry, the check's result, the materialization."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ Metadata = Mapping[str, dg.MetadataValue[Any]]
 
 @contextmanager
 def as_failures(*errors: type[Exception]) -> Iterator[None]:
-    """Fail the run on these errors, without a retry."""
+    """Turn these errors into a `dg.Failure` without a retry."""
     try:
         yield
     except errors as error:

@@ -1,4 +1,4 @@
-"""Columns on Dagster's pages: types, descriptions, and the columns they derive from."""
+"""Columns on Dagster's pages: types, descriptions, and the columns that they derive from."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -71,11 +71,11 @@ SAMPLE_TEXTS: Mapping[str, str] = {
     "dup_distance_bits": "bits in which its perceptual hash differs from the better copy's",
     "dup_cosine": "cosine of its embedding with the better copy's",
 }
-"""Column of the samples table -> description, unless raw objects, media or a featurizer describe it."""
+"""Column of the samples table -> description, if no raw object, media or featurizer column describes it."""
 
 
 def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
-    """Return column -> its paragraph or list item in the featurizer's docstring, else the first line."""
+    """Return column -> its paragraph or list item in the featurizer's docstring, or else the docstring's first line."""
     doc = cleandoc(type(featurizer).__doc__ or "")
     blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*- )|(?=Columns?:)", doc)]
     first = blocks[0] if blocks else ""
@@ -100,7 +100,7 @@ def _short(text: str, featurizer: str) -> str:
 Metadata = dict[str, dg.MetadataValue[Any]]
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 SCHEMA, LINEAGE = "dagster/column_schema", "dagster/column_lineage"
-"""Names that Dagster's pages read."""
+"""Metadata names that Dagster's pages read."""
 
 FROM_RAW_OBJECTS = {
     "raw_uri": "uri",
@@ -112,7 +112,7 @@ FROM_RAW_OBJECTS = {
     "mime": "mime",
     "source_nbytes": "nbytes",
 }
-"""Column of a sample -> column of raw_objects."""
+"""Column of a sample -> column of raw_objects that it copies."""
 FROM_MEDIA = {
     "kind": "kind",
     "source_sample_rate_hz": "sample_rate_hz",
@@ -120,9 +120,9 @@ FROM_MEDIA = {
     "source_height_px": "upright_height_px",
     "source_duration_s": "duration_s",
 }
-"""Column of a sample -> column of media."""
+"""Column of a sample -> column of media that it copies."""
 FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"})
-"""Columns computed from the hashes of the whole batch."""
+"""Columns computed from the hashes of a whole batch."""
 
 
 def schema_metadata(columns: Mapping[str, str], texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
@@ -132,12 +132,12 @@ def schema_metadata(columns: Mapping[str, str], texts: Mapping[str, str] = _NO_T
 
 
 def arrow_schema(schema: pa.Schema, texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
-    """Return Dagster's schema of a lifecycle table."""
+    """Return Dagster's schema for a lifecycle table."""
     return schema_metadata({item.name: str(item.type) for item in schema}, texts)
 
 
 def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]) -> Metadata:
-    """Return Dagster's column lineage. deps: column -> [(asset, column)] of the same dataset."""
+    """Return Dagster's column lineage. deps: column -> (asset, column) pairs in the same dataset."""
     lineage = dg.TableColumnLineage(
         {
             name: [dg.TableColumnDep(dg.AssetKey([dataset, asset]), column) for asset, column in sources]
@@ -165,7 +165,7 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
 
 
 def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
-    """Return column of the samples table -> description. spec: the dataset, for its featurizers."""
+    """Return column of the samples table -> description. spec: the dataset, for its featurizers' columns."""
     texts = dict(SAMPLE_TEXTS)
     texts |= {name: TEXTS["raw_objects"][column] for name, column in FROM_RAW_OBJECTS.items()}
     texts |= {name: f"of the source: {TEXTS['media'][column]}" for name, column in FROM_MEDIA.items()}

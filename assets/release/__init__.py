@@ -1,1 +1,1 @@
-"""The version asset: audit, dataset card, links, lag."""
+"""The version asset: gate run, dataset card, links, lag."""

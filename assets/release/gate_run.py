@@ -1,7 +1,7 @@
 """Audit a batch before its publication: check the rows that it would add to a version.
 
-The verdict is a record of the stage `version`, for one samples record, one gate, and the versions that the batch was
-compared with. A change of any of them demands a new audit.
+The verdict is a record of the stage `version`. It holds for one samples record, one gate, and the versions that the
+batch was compared with. If any of them changes, a new audit is needed.
 """
 
 import hashlib
@@ -34,16 +34,16 @@ _OF_THE_ATTEMPT = ("part", "row", "run_id", "raw_etag")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """A verdict on a batch."""
+    """The verdict on a batch."""
 
     record: StageRecord
-    """Stored verdict."""
+    """The stored verdict."""
     results: tuple[CheckResult, ...]
-    """Results of all checks."""
+    """Results of all the gate's checks."""
     fresh: bool
-    """True if this call made the verdict."""
+    """True if this call created the verdict."""
     picture: str = ""
-    """Before and after of the findings, as a Markdown image; "" unless fresh."""
+    """Plots of the findings, before and after, as a Markdown image; "" unless fresh."""
 
     @property
     def passed(self) -> bool:
@@ -53,14 +53,14 @@ class Audit:
 def audit_batch(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
 ) -> Audit:
-    """Return the verdict on publishing a samples record; audits it unless a stored verdict holds.
+    """Return the verdict on publishing a samples record. Audits the batch unless a stored verdict still holds.
 
     A verdict holds for the same samples record and gate, unless a check could not run or a takedown changed the record.
-    A passed one also needs the compared versions to be the newest. once: any versions will do, because the caller will
-    audit again before it publishes.
+    A passed verdict also needs the compared versions to be the newest. once: accepts any compared versions, because the
+    caller will audit again before it publishes.
 
-    A check that raises is a failed verdict. A batch that failed is fenced: it must be cut again. The same applies to a
-    batch that was given up and collected.
+    A check that raises gives a failed verdict. A batch that failed is fenced: it must be cut again. The same applies to
+    a batch whose parts were given up and collected.
 
     Raises: ObjectNotFound and Corrupt for the batch's own tables; Conflict if a failing batch was published meanwhile;
     StoreError.
@@ -105,7 +105,7 @@ def _judged(
     record = replace(record, approved_by=approval.approved_by if approval else "")
     if not passed and not broken:
         # Abort first: a crash after the verdict would leave a batch that can neither be published nor cut again.
-        # A check that could not run is tried again instead.
+        # A check that could not run is retried instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
     record = append_record(root.store, replace(record, verdict="published" if passed else "failed"))
     return Audit(record=record, results=results, fresh=True, picture=picture)
@@ -114,7 +114,6 @@ def _judged(
 def _collected(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, verdict_fingerprint: str
 ) -> Audit:
-    """Store the verdict on a batch that was given up and partly collected."""
     reason = (
         f"its parts were given up ({root.state.txns[samples.body['txn']].reason}) and collected: cut it again"
     )
@@ -133,7 +132,6 @@ def _verdict(
     verdict_fingerprint: str,
     **body: Any,
 ) -> StageRecord:
-    """Return a failed verdict. body: further fields of its body."""
     return StageRecord(
         dataset=samples.dataset,
         stage=VERSION,
@@ -163,10 +161,10 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
 
 
 def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
-    # First, without the log: stopped batches accumulate, and every release visits them.
+    # First, without reading the log: stopped batches accumulate, and every release visits them.
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
-    # Do not read parts that were given up: they may be collected.
+    # Do not read given-up parts: they may be collected.
     if _is_given_up(root, samples):
         return True
     if verdict.body["broken"] or _is_open(verdict):
@@ -176,12 +174,12 @@ def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate:
 
 
 def _is_open(verdict: StageRecord) -> bool:
-    """Return whether a failed check passed without an approval, as in releases that did not know its severity."""
+    # Older releases stored no severities.
     return not verdict.body.get("approval") and any(stops(one) for one in verdict.body["checks"])
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
-    """Return the ids of the versions that a gate compares with now, the newest first; [] for no comparison.
+    """Return the ids of the versions that a gate compares with now, newest first; [] if there is no comparison.
 
     "" stands for a missing version.
     """
@@ -201,13 +199,13 @@ def _id_of(state: State, ref: str) -> str:
 
 
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
-    """Return whether a passed verdict no longer holds, or is no longer the newest. Costs a listing and two GETs."""
+    """Return whether a passed verdict no longer holds or is no longer the newest. Costs a listing and two GETs."""
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
 
 
 def digest_of(samples: StageRecord) -> str:
-    """Return the SHA-256 hex of everything that a samples record adds and leaves out."""
+    """Return the SHA-256, in hex, of everything that a samples record adds and leaves out."""
     parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
     return change_digest(
         parts, samples.body["exclude"], samples.body.get("supersede") or {}, samples.body.get("foreign")
@@ -215,9 +213,9 @@ def digest_of(samples: StageRecord) -> str:
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
-    """Return the SHA-256 hex of a batch's shards and rows, which cutting it again does not change.
+    """Return the SHA-256, in hex, of a batch's shards and rows, which a recut does not change.
 
-    Ignores the columns that name the attempt. O(rows) time and memory.
+    Ignores columns that name the attempt. O(rows) time and memory.
     """
     rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
     row_lines = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
@@ -251,7 +249,6 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
 def _run(
     root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
 ) -> tuple[tuple[CheckResult, ...], bool, GateInputs | None]:
-    """Return the results in the gate's order, whether a check could not run, and the input of drift checks."""
     version = root.open(against[0]) if against and against[0] else None
     baseline = version.samples() if version and gate.checks else None
     reports: list[CheckReport] = []
@@ -297,7 +294,7 @@ def _report(
     }
     shown = shown_of(root, samples, table, results)
     base = compared.baseline if compared else None
-    # Only of this dataset: a takedown deletes the gate pages of the sample's own dataset.
+    # Only this dataset's: a takedown deletes the gate pages of the sample's own dataset.
     before = before_of(root, base, shown) if base and base.version.dataset == samples.dataset else []
     html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown, before)
     return save(root.store, samples.dataset, samples.partition, html)

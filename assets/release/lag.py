@@ -1,7 +1,8 @@
-"""Lags: the time from an object's arrival to the version that has it, per batch and version.
+"""Lag: the time from an object's arrival to the version that contains it, per batch and version.
 
-A manifest has arrival times of its batch (`producer.arrivals_us`): first, 5 %, median, last, by the source's clock. The
-log has the version's time. The 95th percentile of the lag belongs to the first 5 % of arrivals.
+A version's manifest has the batch's arrival times by the source's clock: first, 5 %, median and last
+(`producer.arrivals_us`). The log has the version's time. The lag's 95th percentile belongs to the first 5 % of
+arrivals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,26 +34,26 @@ PRODUCER = "arrivals_us"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Seconds from arrival to version, over the used objects with a known arrival."""
+    """Seconds from arrival to version, over used objects whose arrival is recorded."""
 
     version: str
-    """Version."""
+    """Name of the version."""
     batch: str
-    """Batch key."""
+    """Key of the batch."""
     n: int
     """Number of objects."""
     min_s: float
     """Shortest time."""
     median_s: float
-    """Median."""
+    """Median time."""
     p95_s: float
-    """95th percentile."""
+    """95th percentile of the times."""
     max_s: float
     """Longest time."""
 
 
 def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
-    """Return the freshness policy of the dataset's versions."""
+    """Return the freshness policy of the dataset's versions, if any."""
     if spec is None or spec.upkeep.fresh_within is None:
         return None
     return dg.FreshnessPolicy.time_window(
@@ -61,13 +62,13 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
-    """Return n, first, p05, median and last arrival of the used objects; {} if unknown.
+    """Return n, first, p05, median and last of the used objects' known arrival times; {} if none is known.
 
-    Reads the batch's manifest and its table. Raises: Corrupt; StoreError.
+    Reads the batch's manifest and its objects table. Raises: Corrupt; StoreError.
     """
     try:
         batch = read_batch(store, samples.dataset, samples.partition)
-    except (InvalidName, ObjectNotFound):  # made by hand
+    except (InvalidName, ObjectNotFound):  # the batch was made by hand
         return {}
     used = {row["key"] for row in read_table(store, samples.files["objects"]) if row["outcome"] == "used"}
     times = sorted(item.arrived_us for item in batch.objects if item.arrived_us and item.key in used)
@@ -90,7 +91,7 @@ def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
     """Return the lag of a version; None if it has no batch. Raises: Corrupt; StoreError."""
     try:
         producer = read_manifest(root.store, record.manifest, record.sha256)["producer"]
-    except ObjectNotFound:  # collected
+    except ObjectNotFound:  # the manifest was collected
         return None
     arrivals_us = producer.get(PRODUCER)
     if not arrivals_us:
@@ -100,7 +101,7 @@ def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
 
 def _lag(record: VersionRecord, batch: str, arrivals_us: Mapping[str, int], at_us: int) -> Lag:
     def since(name: str) -> float:
-        return max(0, at_us - arrivals_us[name]) / 1e6  # two clocks may differ by more than the lag
+        return max(0, at_us - arrivals_us[name]) / 1e6  # the two clocks may differ by more than the lag
 
     return Lag(
         version=record.name,
@@ -122,7 +123,7 @@ def _committed_us(store: Store, record: VersionRecord) -> int:
 
 
 def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> list[Lag]:
-    """Return the lags of the newest versions that are not retired, oldest first. Costs two requests each.
+    """Return the lags of the newest versions, except retired ones, oldest first. Costs two requests per version.
 
     Raises: Corrupt; StoreError.
     """
@@ -132,7 +133,7 @@ def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> l
 
 
 def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
-    """Return the lags of the published batches, and a plot of the newest versions; {} if unknown."""
+    """Return the lags of the published batches, with a plot of the newest versions; {} if unknown."""
     history = lags(root, release.version.dataset)
     names = {version.name for version in release.versions}
     now = [one for one in history if one.version in names]
@@ -156,7 +157,7 @@ def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
 
 
 def _median(values: Sequence[tuple[float, int]]) -> float:
-    """Return the median of medians, weighted by objects."""
+    # The median of the batches' medians, weighted by objects.
     ordered, half = sorted(values), sum(n for _, n in values) / 2
     counted = 0
     for value, n in ordered:
@@ -167,7 +168,7 @@ def _median(values: Sequence[tuple[float, int]]) -> float:
 
 
 def words(seconds: float) -> str:
-    """Return a duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
+    """Return a human-readable duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
     for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * scale:
             return f"{seconds / scale:.1f} {unit}"

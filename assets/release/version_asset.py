@@ -33,34 +33,34 @@ from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
 from .version_page import card_metadata, published_in, version_links
 
 ATTEMPTS = 8
-"""Most audits of a batch while others publish before it."""
+"""Most audits of a batch while other batches are published before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Result of a publish."""
+    """Result of publishing batches."""
 
     version: loader.Version
-    """Newest version."""
+    """The newest version."""
     published: tuple[str, ...]
-    """Published batches."""
+    """Keys of the published batches."""
     held_back: tuple[str, ...]
-    """Batches held back."""
+    """Keys of the batches held back."""
     versions: tuple[loader.Version, ...] = ()
-    """Version of each published batch."""
+    """One version per published batch."""
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
-    """Return version number -> live samples of the newest versions that are not retired. Costs a manifest each."""
+    """Return version number -> live samples, for the newest versions except retired ones. Costs a manifest each."""
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     return {record.number: len(open_record(root.store, record)) for record in living[-newest:]}
 
 
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
-    """Return the verdict on every batch that waits for a version, oldest first; audits new ones.
+    """Return the verdict on every batch that waits for a version, oldest first; audits new batches.
 
-    A passed verdict holds here even if others were published since: it is checked again before its publication. So a
-    release that was killed need not audit all batches again.
+    A passed verdict holds here even if other batches were published since, because it is checked again before
+    publication. So a release after a killed one does not repeat all audits.
     """
     records, state = _cut(root, dataset).values(), root.state
     waiting = [record for record in records if _is_waiting(state, record)]
@@ -70,15 +70,16 @@ def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GAT
 def publish_batches(
     root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE, spec: DatasetSpec | None = None
 ) -> Release:
-    """Publish every batch that passed both audits, one version each, after removing samples that people excluded.
+    """Publish every batch that passes its audit, one version each, after removing samples that people excluded.
 
-    A batch that fails now stops the release; later releases hold it back. Each batch goes onto exactly the version that
-    it was compared with, and is audited again if another came first: n waiting batches cost 2n - 1 audits.
+    A batch that newly fails stops the release; later releases hold it back. Each batch is published onto exactly the
+    version that it was compared with, and audited again if another batch came first. So n waiting batches cost 2n - 1
+    audits.
 
-    spec: needed to compare a batch for near-duplicates with a newer version; without it the batch waits.
+    spec: needed to compare a batch's near-duplicates with a newer version; without it, the batch waits.
 
-    Raises: StageNotPublished if a batch failed now, if nothing is new and one failed before, or if no batch was cut;
-    Fenced; Conflict.
+    Raises: StageNotPublished if a batch newly failed, if nothing is new and a batch failed before, or if no batch was
+    cut; Fenced; Conflict.
     """
     obey(root, dataset)
     audits = audit_waiting(root, dataset, run_id, gate)
@@ -88,7 +89,7 @@ def publish_batches(
 
 
 def refusal_of(audits: list[Audit]) -> str:
-    """Return why nothing may be published, or "": a batch failed now, or all waiting ones failed before."""
+    """Return why nothing may be published (a batch newly failed, or all waiting ones failed before), or ""."""
     failed = [audit.record for audit in audits if not audit.passed]
     if not failed or (
         not any(audit.fresh for audit in audits if not audit.passed) and len(failed) < len(audits)
@@ -116,7 +117,7 @@ def _publish_passed(
         if not audit.passed:
             continue
         name = audit.record.partition
-        # `records` lacks a batch that another release has settled meanwhile.
+        # `records` lacks a batch if another release has settled it meanwhile.
         record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
         if record is None:
             unfit[name] = f"batch {name}: its samples record is gone"
@@ -130,7 +131,7 @@ def _publish_passed(
     if unfit and not versions:
         raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
     if versions:
-        obey(root, dataset)  # exclusions made while these batches waited
+        obey(root, dataset)  # apply exclusions made while these batches waited
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
@@ -143,11 +144,8 @@ def _publish_passed(
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    """Return batch -> current samples record, without settled batches. Costs a listing, and a GET per other batch.
-
-    Batches without a version are confirmed by further requests: a listing may lag, and a failure may have replaced a
-    record.
-    """
+    # Leaves out settled batches. A batch without a version is read once more: a listing may lag, and a failure may
+    # have replaced the record.
     listed, state = newest_listed(root.store, dataset, SAMPLES), root.state
     known = read_settled(root.store, dataset)
     unknown = {
@@ -198,7 +196,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublishedBatch:
-    """Outcome of a batch. version: None if it waits (see `reason`) or now holds only copies."""
+    """Outcome for a batch. version: None if it waits (see `reason`) or now contains only duplicates."""
 
     audit: Audit
     version: loader.Version | None = None
@@ -208,12 +206,8 @@ class _PublishedBatch:
 def _publish_batch(
     root: loader.Root, record: StageRecord, audit: Audit, run_id: str, gate: Gate, spec: DatasetSpec | None
 ) -> _PublishedBatch:
-    """Publish a batch onto the version that it was compared with; audit it again if another came first.
-
-    Raises: Conflict, also after `ATTEMPTS`; StageNotPublished; DuplicateKey; Fenced.
-    """
     for attempt in range(1, ATTEMPTS + 1):
-        if known := root.state.committed(record.body["txn"]):  # by another release
+        if known := root.state.committed(record.body["txn"]):  # another release published it
             return _PublishedBatch(audit=audit, version=root.open(known.id))
         if reason := _unfit(root, record):
             return _PublishedBatch(audit=audit, reason=reason)
@@ -224,9 +218,9 @@ def _publish_batch(
                 return _PublishedBatch(audit=audit, reason=_not_compared(record))
             record, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
             if record.verdict != "published" or not record.body["parts"]:
-                return _PublishedBatch(audit=audit, reason=record.reason)  # without parts: only copies now
+                return _PublishedBatch(audit=audit, reason=record.reason)  # only duplicates are left
         current = audit_batch(root, record, gate, run_id)
-        audit = audit if current.record == audit.record else current  # the fresh one has its plot
+        audit = audit if current.record == audit.record else current  # the new audit has its plot
         if not audit.passed:
             return _PublishedBatch(audit=audit, reason=audit.record.reason)
         try:
@@ -246,7 +240,6 @@ def _not_compared(record: StageRecord) -> str:
 
 
 def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
-    """Return why a batch waits if its verdict is for another samples record, or ""."""
     if verdict.upstream[0].r == record.r:
         return ""
     return (
@@ -264,12 +257,8 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
 
 
 def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
-    """Publish a batch as the next version.
-
-    Raises: Conflict if the newest version or verdict is another; StageNotPublished; DuplicateKey; Fenced.
-    """
     known = published_labels(root, record.dataset)
-    labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other
+    labels = max(known, list(record.body["labels"]), key=len)  # one list is a prefix of the other
     producer: dict[str, Any] = {
         "dagster_run_id": run_id,
         "asset_key": f"{record.dataset}/{VERSION}",
@@ -290,7 +279,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         parts,
         exclude=record.body["exclude"],
         supersede=record.body.get("supersede"),
-        # For near-duplicates; the verdict names the version that it was compared with.
+        # For near-duplicates. The verdict names the version that the batch was compared with.
         onto=record.body.get("compared_with"),
         verdict=verdict.path,
         foreign=record.body.get("foreign"),
@@ -339,7 +328,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
             finally:
-                # The checks only show it: the records are already written.
+                # The checks only display results: the records are already written.
                 yield from _check_events(gate, audits, opened.url, stopping=release is None)
             shown = version_metadata(release, sizes(opened, dataset))
             shown |= version_links(release, spec) | lag_metadata(opened, release)
@@ -357,10 +346,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
 def _check_events(
     gate: Gate, audits: list[Audit], url: str, *, stopping: bool
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield a result per check, over all waiting batches.
-
-    A batch held back while others go is a warning: an error would fail the run that publishes them.
-    """
+    # A held-back batch is only a warning if others go ahead: an error would fail the run that publishes them.
     for position, name in enumerate(gate.names):
         verdicts = [(audit.record, audit.results[position]) for audit in audits]
         wrong = [result for _, result in verdicts if not result.passed]
@@ -378,7 +364,7 @@ def _check_events(
             if report := record.body.get("report"):
                 metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")
             if result.value is not None:
-                # of the newest batch: Dagster plots it over the runs
+                # the newest batch's: Dagster plots it over the runs
                 metadata["value"] = dg.MetadataValue.float(result.value)
         if name == "drift":
             pictures = {f"plot {one.record.partition}": one.picture for one in audits if one.picture}
@@ -386,8 +372,8 @@ def _check_events(
         yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)
 
 
-# A cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet, path and etag of their
-# samples records. It may be lost. A takedown changes a record's etag, which ends its entry.
+# A cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet, with the path and etag of
+# their samples records. It may be lost. A takedown changes a record's etag, which invalidates its entry.
 NOTED_AT_ONCE = 64
 """Fewest new entries worth a write."""
 _KIND = "settled-batches"
@@ -396,7 +382,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_settled(store: Store, dataset: str) -> dict[str, str]:
-    """Return path of a record -> its etag; {} without a readable table."""
+    """Return record path -> etag; {} if no readable table exists."""
     path = settled_path(dataset)
     try:
         table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)
@@ -409,7 +395,7 @@ def read_settled(store: Store, dataset: str) -> dict[str, str]:
 
 
 def note_settled(store: Store, dataset: str, known: Mapping[str, str], settled: Mapping[str, str]) -> None:
-    """Add entries if there are enough. Concurrent writers may lose some."""
+    """Add the settled records if there are enough. Concurrent writers may lose some."""
     if len(settled) >= NOTED_AT_ONCE:
         rows = {**known, **settled}
         table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 MAX_SHEET_BYTES = 40_000
-"""Most bytes of an image in Dagster's event log, before base64."""
+"""Most bytes of an image, before base64, in Dagster's event log."""
 _WIDTHS_PX = (640, 480, 360, 240)
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
-    """Return the version's card as metadata, and store it if there is none. An error is shown in its place."""
+    """Return the version's card as metadata, and store the card if there is none. An error is shown in its place."""
     try:
         document = stored_card(root, version)
         sheets = _sheets(root, version, document)
@@ -54,7 +54,7 @@ def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
 
 
 def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
-    """Return the document of the version's card; builds and saves it if there is none.
+    """Return the document of the version's card. Builds and saves the card if there is none.
 
     Raises: StoreError; Corrupt; MissingDependency.
     """
@@ -65,7 +65,7 @@ def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
 
 
 def card_markdown(document: Mapping[str, Any]) -> str:
-    """Return the warnings and the table of kinds."""
+    """Return the card's warnings and table of kinds as Markdown."""
     splits = list(document["splits"])
     rows = []
     for kind in document["kinds"]:
@@ -91,7 +91,6 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return kind -> its contact sheet in base64, of at most three kinds."""
     folder = card_folder(version.dataset, version.number, version.id)
     sheets = {}
     for name in sorted(document["pictures"].values())[:3]:
@@ -117,7 +116,7 @@ def _small(sheet: bytes) -> bytes:
 
 
 def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
-    """Return the batches, runs, commands and columns of a version. spec: the dataset, for its featurizers."""
+    """Return the batches, runs, commands and columns of a version. spec: the dataset, for its featurizers' columns."""
     version = release.version
     rows = [
         (
@@ -139,7 +138,7 @@ def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Meta
 
 
 def published_in(version: loader.Version) -> dg.AssetObservation:
-    """Return the observation that links a batch's samples to their version."""
+    """Return the observation that links a batch's samples to the version that contains them."""
     return dg.AssetObservation(
         asset_key=dg.AssetKey([version.dataset, "samples"]),
         partition=str(version.manifest["producer"]["batch"]),

@@ -1,1 +1,1 @@
-"""The samples asset: assembly of samples, near-duplicates."""
+"""The samples asset: assembled samples, near-duplicates."""

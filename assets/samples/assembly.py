@@ -33,27 +33,27 @@ FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], BatchCopies]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """A batch to publish."""
+    """An assembled batch, ready to be audited."""
 
     parts: tuple[loader.Part, ...]
-    """Parts."""
+    """Parts of the batch."""
     exclude: Mapping[str, str]
-    """Sample key -> reason."""
+    """Sample key -> why it is left out."""
     samples: tuple[Row, ...]
-    """Row of each sample, left out or not."""
+    """One row per sample, whether it is left out or not."""
     objects: tuple[Row, ...]
-    """Row of each landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
+    """One row per landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
     copies: BatchCopies = NONE
-    """Near-duplicates."""
+    """Near-duplicates among the samples."""
 
     def outcomes(self) -> Counter[str]:
-        """Count objects by outcome."""
+        """Count of objects by outcome."""
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Return why there is nothing to publish, or "": all samples are left out, at least one as a copy or as known.
+        """Return why there is nothing to publish, or "": all samples are left out, some as duplicates or as known.
 
-        A batch that only filters empty is a matter for a check.
+        A batch that only filters emptied is left to the checks.
         """
         n_known = sum("dup_of" in row or row["is_known"] for row in self.samples)
         if not n_known or any(not row["left_out"] for row in self.samples):
@@ -77,9 +77,8 @@ def assemble(
 ) -> Assembled:
     """Assemble a batch.
 
-    landed: rows of raw_objects. refusals: objects that media or units refused.
-
-    find_copies: finds copies among the remaining samples. left_out: unit_id -> why it was left out before.
+    landed: rows of raw_objects. refusals: rows for objects that media or units refused. find_copies: finds
+    near-duplicates among the remaining samples. left_out: unit_id -> why an exclusion or quarantine covers it.
 
     Raises: StageNotPublished if a feature was computed from other units; Conflict if a column has two owners.
     """
@@ -118,10 +117,6 @@ def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: BatchCo
 
 
 def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
-    """Return key -> columns of all featurizers, with `refused` for a refusal.
-
-    Raises: Conflict for a column of two featurizers.
-    """
     scores: dict[str, Row] = {}
     owners: dict[str, str] = {}
     for record in features:

@@ -1,4 +1,4 @@
-"""Find and settle the near-duplicates of a batch, within it and against the newest version."""
+"""Find and settle a batch's near-duplicates, within the batch and against the newest version."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,26 +16,26 @@ from ..dedup.settle import DuplicateOf, settle
 from ..dedup.table import candidates_of, table_of
 
 CODE = "near_duplicate"
-"""Code of an object whose samples are all copies."""
+"""Code of an object whose samples are all near-duplicates."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCopies:
-    """Copies among a batch's samples."""
+    """Near-duplicates among a batch's samples."""
 
     compared_with: str | None = None
-    """Id of the compared version; "" before the first, None without a policy."""
+    """Id of the version compared with; "" before the first version, None without a policy."""
     of: Mapping[str, DuplicateOf] = field(default_factory=dict)
-    """Key -> its original."""
+    """Sample key -> its original."""
     supersede: Mapping[str, str] = field(default_factory=dict)
-    """Key of a published sample -> why a new one replaces it."""
+    """Key of a published sample -> why a new sample replaces it."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts of the comparison, by name."""
+    """Name -> count from the comparison."""
 
     def columns(self, key: str) -> Row:
-        """Return dup_of, dup_by and dup_distance_bits or dup_cosine of a sample; {} if it is no copy."""
+        """Return the sample's dup_of, dup_by and dup_distance_bits or dup_cosine; {} if it is no near-duplicate."""
         copy = self.of.get(key)
         if copy is None:
             return {}
@@ -56,13 +56,12 @@ def copies_among(
     landed: Sequence[Row],
     replaced: Collection[str] = (),
 ) -> BatchCopies:
-    """Settle the near-duplicates of a batch.
+    """Find a batch's near-duplicates, and decide which samples stay.
 
-    samples: rows that nothing else leaves out. landed: rows of raw_objects, in landing order.
+    samples: rows that nothing else leaves out. landed: rows of raw_objects, in landing order. replaced: keys of
+    published samples that these samples replace.
 
-    replaced: keys of published samples that some of these replace.
-
-    For the cost see `dedup.published` and `dedup.hamming`; only the product of embeddings grows with published x new.
+    For the cost see `dedup.published` and `dedup.hamming`. Only the embedding comparison grows with published x new.
 
     Raises: FieldMismatch; Corrupt.
     """

@@ -39,9 +39,9 @@ def samples_stage(
 ) -> tuple[StageRecord, list[Row]]:
     """Assemble a batch and store the verdict; return the record, and a row per landed object.
 
-    A failed audit aborts the batch's transaction for good. A batch is assembled again only if an input changed, or if
-    it waits and was compared with an older version. A published batch never is: new features go through `refresh`. A
-    batch of only copies is given up.
+    A failed audit aborts the batch's transaction permanently. A batch is reassembled only if an input changed, or if it
+    waits and was compared with an older version. A published batch is never reassembled: new features go through
+    `refresh`. A batch that contains only duplicates is given up.
 
     Raises: StageNotPublished if an earlier stage has not published.
     """
@@ -126,7 +126,6 @@ def samples_stage(
 
 
 def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
-    """Return key of a published sample -> why a new sample, which is not left out, replaces it."""
     return {
         old: f"its raw object has {new} now"
         for new, before in units.body.get("replaces", {}).items()
@@ -135,7 +134,7 @@ def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
 
 
 def outdated(root: loader.Root, record: StageRecord) -> bool:
-    """Return whether a batch waits for a version, and was compared with an older one than the newest."""
+    """Return whether a batch waits for a version and was compared with a version that is no longer the newest."""
     compared_with: str | None = record.body.get("compared_with")
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
         return False
@@ -144,7 +143,6 @@ def outdated(root: loader.Root, record: StageRecord) -> bool:
 
 
 def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
-    """Return unit_id -> why, of units that people excluded or trainings found corrupt."""
     rows = read_table(store, units.files[UNITS])
     known, unit_ids = quarantined_units(store, spec.name), {row["unit_id"] for row in rows}
     quarantined = {unit: reason for unit, reason in known.items() if unit in unit_ids}
@@ -183,9 +181,9 @@ def _find_copies(
 def lineage(
     assembled: Assembled, upstream: Sequence[StageRecord], data_version: str, run_id: str
 ) -> list[Row]:
-    """Return the lineage of a batch: sample <- unit <- raw object, and stage <- stage, in O(samples + stages) rows.
+    """Return a batch's lineage: sample <- unit <- raw object, and stage <- stage, in O(samples + stages) rows.
 
-    upstream: the records that it read. data_version: the fingerprint of the samples.
+    upstream: the records that the batch read. data_version: the fingerprint of the samples.
     """
     units = next(record for record in upstream if record.stage == UNITS)
     own = {
@@ -281,7 +279,7 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
 
 
 def filter_words(rule: Filter) -> str:
-    """Return a filter in words: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
+    """Return a human-readable filter: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
     bounds = []
     if rule.minimum is not None:
         bounds.append(f"at least {rule.minimum}")
@@ -299,12 +297,12 @@ def batch_provenance(
     features: Sequence[StageRecord],
     objects: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the provenance of a batch, as plain JSON without floats.
+    """Return a batch's provenance as plain JSON without floats.
 
     - policy: kind -> how it was cut
     - features: name, version and parameters of featurizers with samples
-    - filters: in words
-    - refused: [outcome, stage, code, objects] of objects without a sample
+    - filters: human-readable
+    - refused: [outcome, stage, code, number of objects] for objects without a sample
     """
     parameters = {feature.build().name: feature.parameters for feature in spec.features}
     refused = Counter(

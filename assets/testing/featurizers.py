@@ -1,9 +1,11 @@
 """Conformance suites for featurizers, with or without a model.
 
-class TestMeanColour(FeaturizerConformance):
-    @pytest.fixture
-    def featurizer(self) -> Featurizer:
-        return make("my_package.mean_colour:MeanColour")
+Subclass one in a test module, `ModelConformance` for a model:
+
+    class TestMeanColour(FeaturizerConformance):
+        @pytest.fixture
+        def featurizer(self) -> Featurizer:
+            return make("my_package.mean_colour:MeanColour")
 """
 
 import multiprocessing
@@ -52,7 +54,7 @@ class FeaturizerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def other_process(cls) -> Iterator[ProcessPoolExecutor]:
-        """Yield a spawned process."""
+        """Yield a pool with one spawned process."""
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
 
@@ -113,7 +115,7 @@ class FeaturizerConformance:
     def test_rubbish_is_rejected(self, featurizer: Featurizer) -> None:
         for kind, (field, *_) in featurizer.inputs.items():
             for data in RUBBISH:
-                if kind != "text" or not data.isascii():  # zero bytes are characters of UTF-8
+                if kind != "text" or not data.isascii():  # zero bytes are valid UTF-8
                     refusal(featurizer, kind, {field: data})
 
     def test_damaged_bytes_are_rejected_or_featurized_but_never_anything_else(
@@ -131,7 +133,7 @@ class FeaturizerConformance:
                 else:
                     assert features.columns.keys() == whole.columns.keys()
                     assert features.fields.keys() == whole.fields.keys()
-            assert n_refused >= (1 if kind == "text" else 90)  # every truncation of media
+            assert n_refused >= (1 if kind == "text" else 90)  # every truncated medium
 
     def test_a_spawned_process_makes_the_same(
         self, featurizer: Featurizer, samples: Samples, other_process: ProcessPoolExecutor
@@ -144,7 +146,7 @@ class FeaturizerConformance:
 
 
 class ModelConformance(FeaturizerConformance):
-    """The contract of a `ModelFeaturizer`: also the same bits in any batch."""
+    """The contract of a `ModelFeaturizer`, which also needs the same bits in any batch."""
 
     def test_the_same_bits_in_any_batch(self, featurizer: Featurizer, samples: Samples) -> None:
         for kind in featurizer.kinds:
@@ -152,7 +154,7 @@ class ModelConformance(FeaturizerConformance):
 
 
 def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> None:
-    """Assert the same bits for single samples and for batches of any order and size."""
+    """Assert that single samples, and batches of any order and size, give the same bits."""
     assert isinstance(featurizer, ModelFeaturizer)
     for model in (
         featurizer,
@@ -169,7 +171,7 @@ def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> No
 
 
 def same(first: Features, other: Features) -> bool:
-    """Return whether both are equal bit for bit, with fields as they are stored."""
+    """Return whether the two are equal bit for bit, with fields in their stored form."""
     stored = [{name: bytes(encode(name, value)) for name, value in f.fields.items()} for f in (first, other)]
     return stored[0] == stored[1] and dict(first.columns) == dict(other.columns)
 

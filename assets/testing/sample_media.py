@@ -1,4 +1,4 @@
-"""Small samples of every kind, the same in every process."""
+"""Small samples of every kind, identical in every process."""
 
 import io
 import tempfile
@@ -13,11 +13,11 @@ from PIL import Image
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sample = Mapping[str, bytes]
-"""field -> its encoded bytes."""
+"""Field -> its encoded bytes."""
 
 
 def scene(seed: int, height: int = 120, width: int = 160, shift: float = 0.0) -> Array:
-    """Return uint8 [H, W, 3]: a smooth random landscape, moved right by `shift` px."""
+    """Return uint8 [H, W, 3]: a smooth random landscape, shifted right by `shift` pixels."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width].astype(np.float64)
     x = x - shift
@@ -36,7 +36,7 @@ def jpeg(pixels: Array, quality: int = 92) -> bytes:
 
 
 def mp4(pictures: list[Array], *, crf: int = 18, colour_range: str = "tv") -> bytes:
-    """Return x264 at 25 frames per second, BT.601, limited range, or full range with "pc"."""
+    """Encode images as H.264 at 25 frames per second, BT.601. colour_range: limited ("tv") or full ("pc")."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "clip.mp4")
         with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as out:
@@ -58,7 +58,7 @@ def mp4(pictures: list[Array], *, crf: int = 18, colour_range: str = "tv") -> by
 
 
 def flac(samples: Array, rate_hz: int = 48_000, bits: int = 24) -> bytes:
-    """Return float [channels, samples] from -1 to 1 as FLAC."""
+    """Encode float [channels, samples], -1 to 1, as FLAC."""
     sink = io.BytesIO()
     layout = {1: "mono", 2: "stereo", 6: "5.1"}[len(samples)]
     form = "s16" if bits == 16 else "s32"

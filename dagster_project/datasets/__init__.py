@@ -1,4 +1,4 @@
-"""The datasets of this repository: one file and one line each. For others, see `own_datasets`."""
+"""Registry of this repository's datasets: one file and one line each. For other datasets, see `own_datasets`."""
 
 from importlib import import_module
 
@@ -10,7 +10,7 @@ DATASETS = {
 
 
 def specs() -> list[DatasetSpec]:
-    """Return every registered dataset. Raises: ImportError, AttributeError for an invalid line."""
+    """Return the spec of every registered dataset. Raises: ImportError, AttributeError for an invalid line."""
     loaded = []
     for target in DATASETS.values():
         module, _, attribute = target.partition(":")

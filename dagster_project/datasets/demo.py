@@ -1,4 +1,4 @@
-"""The demo's dataset: photos, clips with audio, and speech, from the landing place $PENSTOCK_LANDING."""
+"""The demo's dataset: photos, clips with audio, and speech, from the landing folder $PENSTOCK_LANDING."""
 
 from typing import TYPE_CHECKING
 

@@ -8,7 +8,7 @@ from assets.spec import DatasetSpec
 from dagster_project.sensors import alerting, discovery, release, trainings
 
 Make = Callable[[DatasetSpec, dg.DynamicPartitionsDefinition], dg.SensorDefinition | None]
-"""(dataset, its batches) -> a sensor whose name begins with `dagster_name(spec.name)`; None for none."""
+"""(dataset, its batches) -> a sensor whose name begins with `dagster_name(spec.name)`, or None."""
 
 SENSORS: dict[str, Make] = {
     "discovery": discovery.sensor,

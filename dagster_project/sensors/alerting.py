@@ -1,4 +1,4 @@
-"""Sensors that alert a person: about a dataset's batches, failed runs, and abandoned cluster jobs."""
+"""Sensors that alert a person about a dataset's batches, failed runs, and abandoned cluster jobs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from penstock.compute.job import JobFolder
 
 WATCH_EVERY_S = (
-    300  # a tick costs `IngestBatches.look`, the newest version's manifest and four requests for the log
+    300  # a tick costs `IngestBatches.current`, the newest version's manifest and four requests for the log
 )
 
 
 def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the sensor that watches a dataset's root for stopped and late batches. It never starts a run."""
+    """Return the sensor that watches a dataset for stopped and late batches. It never starts a run."""
     book = IngestBatches(spec.name)  # caches records as long as the code server lives
 
     @dg.sensor(
@@ -63,7 +63,7 @@ _DATASET = "penstock/dataset"
 
 
 def run_failure_sensor() -> dg.SensorDefinition:
-    """Return one sensor for all jobs of this code location."""
+    """Return the sensor that alerts about failed runs of this code location, whatever their job."""
 
     @dg.run_failure_sensor(
         name="penstock_run_failure",
@@ -102,22 +102,22 @@ ALERT_S, CANCEL_S = 6 * 3600.0, 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattendedJob:
-    """A cluster's job that no process attends. Attending processes write to its folder every ten minutes."""
+    """A cluster job that no process attends. Attending processes write to its folder every ten minutes."""
 
     folder: "JobFolder"
-    """Its folder."""
+    """Folder of the job."""
     about: str
-    """Its description."""
+    """Human-readable name of the job."""
     unattended_s: float
-    """Seconds since a process attended it, or it was submitted."""
+    """Seconds since a process attended the job, or since its submission."""
     n_blocks: int
-    """Blocks."""
+    """Blocks in all."""
     n_done: int
     """Finished blocks."""
 
 
 def jobs_sensor() -> dg.SensorDefinition:
-    """Return the sensor of a root's jobs, on by default. Costs a listing, and four requests per unfinished job."""
+    """Return the sensor of a root's cluster jobs, on by default. Costs a listing, and 4 requests per unfinished job."""
 
     @dg.sensor(
         name="penstock_jobs",
@@ -152,7 +152,7 @@ def jobs_sensor() -> dg.SensorDefinition:
 
 
 def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -> Iterator[UnattendedJob]:
-    """Yield a store's unfinished jobs, with the time since a process attended them. tell: for damaged descriptions."""
+    """Yield a store's unfinished jobs and how long they have been unattended. tell: reports damaged descriptions."""
     from penstock.compute.job import JobFolder, job_ids
 
     for id_ in job_ids(store):
@@ -196,5 +196,5 @@ def _end(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: Comp
         return
     try:
         cancel(folder, read_cluster(compute.cluster).open())
-    except EngineUnreachable as error:  # its runners end on their own
+    except EngineUnreachable as error:  # its runners end by themselves
         context.log.error(f"job {folder.id} should end, but its cluster does not respond: {error}")

@@ -21,16 +21,16 @@ from loader.storage import Store
 from resources.storage import LandingResource, RootResource
 
 INTERVAL_S, STREAMING_INTERVAL_S = 30, 5
-"""Seconds between two ticks, and for a streaming dataset."""
+"""Seconds between ticks, ordinary and streaming."""
 _RUN_KEY = "dagster/run_key"
 _KEYS_PER_QUERY = 100
-_SET_ASIDE = 20  # unreadable notices in a tick's log; a table has all of them
+_SET_ASIDE = 20  # unreadable notices shown in a tick's log; a table has all of them
 _RESTORED_AT_ONCE = 500
-"""Partitions that one tick restores in a new instance: Dagster adds them one by one."""
+"""Most partitions that one tick restores in a new instance, since Dagster adds them one by one."""
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the dataset's sensor."""
+    """Return the dataset's discovery sensor."""
     job = f"{dagster_name(spec.name)}_ingest"
     return discovery_sensor(
         spec.name,
@@ -55,13 +55,13 @@ def discovery_sensor(
     minimum_interval_s: int = INTERVAL_S,
     max_runs: int = 25,
 ) -> dg.SensorDefinition:
-    """Write manifests for new objects, add their keys as partitions, and request one run of `job` each.
+    """Write manifests for new objects, add their keys as partitions, and request one run of `job` for each.
 
-    by_subject: each folder is a subject, which a takedown may name; max_runs: requests per tick.
+    by_subject: each folder is a subject, which a takedown may name. max_runs: most run requests per tick.
 
-    Requests follow from manifests and from Dagster's runs, so the next tick completes a killed one, and a batch gets
-    one run (run key = partition key). A batch with a record of `samples` needs none. A tick costs `arrivals.tick`, four
-    requests for the log, and three listings (a page per 1,000).
+    Requests follow from the manifests and Dagster's runs, so the next tick completes a killed one. A batch gets one run
+    (run key = partition key), and none if it has a `samples` record. A tick costs `arrivals.tick`, four requests for
+    the log, and three listings (a page per 1,000).
     """
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 
@@ -119,7 +119,7 @@ def discovery_sensor(
 
 
 def tick_line(step: TickResult) -> str:
-    """Return one line about a source, for the tick's page."""
+    """Return one line about a source, for Dagster's page of the tick."""
     if step.note and not (step.listed or step.batches):
         return f"{step.source}: {step.note}"
     at = f"listed as far as {step.cursor!r}" if step.cursor else f"listed to its end ({step.n_passes} times)"
@@ -149,7 +149,7 @@ def _to_run(
 
 
 def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) -> Iterator[str]:
-    """Yield run keys that this code location never launched. Failed runs are left to a person, or to retries."""
+    """Yield keys that this code location never launched. Retries, or a person, repeat failed runs."""
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         chunk = keys[start : start + _KEYS_PER_QUERY]
         launched = dg.RunsFilter(tags={_RUN_KEY: list(chunk), **tags_of(label)}, statuses=LAUNCHED)

@@ -1,6 +1,6 @@
 """Recovery: mark runs without a process as failed, and repeat runs that failed through no fault of their own.
 
-Dagster retries a crashed run, and its monitor ends one that never began. These cases would need a person:
+Dagster retries a crashed run, and its monitor ends a run that never started. These cases would need a person:
 
 - A running run stays "Started", since its launcher cannot check the health of a process.
 - A run that leaves the queue while a code server is down fails, and a retry requested then is dropped.
@@ -30,15 +30,15 @@ from resources.compute import WAITS
 WILL_RETRY = "dagster/will_retry"
 AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
 PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
-"""Seconds between the end of the first, second ... attempt and the next. After the last, a person is needed."""
+"""Seconds from the end of the first, second ... attempt to the next attempt. After the last one, a person is needed."""
 
 WAITED_S = 600.0
-"""Least seconds of a run whose wait for a job uses up no attempt."""
+"""Shortest run, in seconds, whose wait for a cluster job uses up no attempt."""
 
 PROMISE_S = 300.0
-"""Seconds after a failure within which Dagster requests its own retry, or never."""
+"""Seconds after a failure within which Dagster requests its own retry, if at all."""
 
-_REPEATED = "_ingest"  # by discovery; schedules and sensors repeat publishing jobs anyway
+_REPEATED = "_ingest"  # jobs that discovery requests; schedules and sensors repeat publishing jobs anyway
 _GRACE_S = 30.0
 _LOOK_BACK_S = 86_400.0
 _MAX_RUNS = 100
@@ -46,14 +46,14 @@ _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
 _NO_ANSWER = {Throttled.__name__, Transient.__name__, "OperationalError", "InterfaceError"}
-"""Errors of the store, and of the driver of Dagster's database."""
+"""Error classes of the store, and of the driver of Dagster's database."""
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
 def recovery_sensor() -> dg.SensorDefinition:
     """Return the sensor that ends runs without a process, one per code location, on by default.
 
-    The sensor or schedule that requested a lost run requests it again.
+    The sensor or schedule that requested a lost run repeats the request.
     """
 
     @dg.sensor(
@@ -82,14 +82,14 @@ def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.Ru
 
 
 def attempt_of(run: dg.DagsterRun) -> int:
-    """Return the number of a run's attempt; Dagster's own retries count as 1."""
+    """Return the number of a run's attempt; Dagster's own retries all count as 1."""
     return int(run.tags.get(ATTEMPT, "1"))
 
 
 def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run ended in a long wait for a cluster's job, which uses up no attempt.
+    """Return whether a run ended during a long wait for a cluster job, which uses up no attempt.
 
-    The next run finds the job and waits on. A run that ended sooner may have a fault of its own.
+    The next run finds the job and continues to wait. A run that ended sooner may have a fault of its own.
     """
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
@@ -98,7 +98,7 @@ def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether Dagster or a sensor repeats a failed run."""
+    """Return whether Dagster or a sensor will repeat a failed run."""
     return run.tags.get(WILL_RETRY) == "true" or (
         run.job_name.endswith(_REPEATED)
         and attempt_of(run) <= len(PAUSES_S)
@@ -107,7 +107,7 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run failed without an error of its steps, or for lack of a response of store or database."""
+    """Return whether a run failed without a step's error, or because the store or database did not respond."""
     if run.tags.get(_REASON) not in _OF_THE_RUN:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
@@ -124,12 +124,12 @@ def _was_not_answered(event: dg.DagsterEvent) -> bool:
 
 
 def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation | None) -> list[str]:
-    """Mark runs without a process as failed, and return their ids.
+    """Mark runs without a process as failed; return their ids.
 
-    Only runs of this code location that the default launcher started on this machine.
+    Covers only runs of this code location that the default launcher started on this machine.
     """
     if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
-        return []  # the monitor checks the workers of other launchers
+        return []  # the monitor checks other launchers' workers
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     started = dg.RunsFilter(statuses=statuses, tags=tags_of(here.label))
     ended = []
@@ -148,9 +148,9 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
 
 
 def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
-    """Return the last day's runs to repeat: failed through no fault of their own, not repeated yet, pause over.
+    """Return the last day's lost runs: failed through no fault of their own, not repeated yet, pause over.
 
-    They are the last of their job and partition. label: of the code location, "" for all.
+    Each is the newest of its job and partition. label: the code location's label; "" for all.
     """
     since = dg.RunsFilter(
         job_name=job,
@@ -175,7 +175,7 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
 
 
 def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a promised retry exists, or its backfill has ended or was cancelled."""
+    """Return whether a promised retry exists, or the run's backfill has ended or was cancelled."""
     retry, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
     if retry and instance.get_run_by_id(retry) is not None:
         return True
@@ -184,7 +184,7 @@ def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> b
 
 
 def is_alive(pid: int, began_s: float) -> bool:
-    """Return whether a process of that time is alive, and not a later one with the same number."""
+    """Return whether a process started at that time is alive, and not a later process with the same id."""
     if not Path("/proc/self/stat").exists():
         return _answers(pid)
     try:
@@ -194,7 +194,7 @@ def is_alive(pid: int, began_s: float) -> bool:
         return False
     state, ticks = fields[0], int(fields[19])
     started_s = int(boot[1] if boot else 0) + ticks / os.sysconf("SC_CLK_TCK")
-    return state != "Z" and started_s <= began_s + 2  # btime is in whole seconds
+    return state != "Z" and started_s <= began_s + 2  # btime has whole seconds
 
 
 def _answers(pid: int) -> bool:
@@ -211,7 +211,7 @@ def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] 
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
         if event.event_log_entry.step_key is not None:
-            continue  # a step's process may be elsewhere
+            continue  # a step's process may be on another machine
         message = event.event_log_entry.get_dagster_event().message or ""
         if message.startswith(("Started process for run", "Executing steps in process")) and (
             pid := _PID.search(message)

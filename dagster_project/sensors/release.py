@@ -13,23 +13,23 @@ from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
 RELEASE_TAG = "penstock/release"
-"""Tag of publishing runs: the run queue runs one per dataset at a time."""
+"""Tag of runs that publish. The run queue runs one per dataset at a time."""
 _RUN_KEY = "dagster/run_key"
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition | None:
-    """Return the dataset's sensor, if it streams."""
+    """Return the dataset's sensor; None unless it is streaming."""
     return release_sensor(spec.name) if spec.streaming else None
 
 
 def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL_S) -> dg.SensorDefinition:
     """Request a release if a batch's samples were materialized since the last request.
 
-    Batches that came together share one release. The cursor is the number of the newest event, and the run key contains
-    it: a killed tick requests the same run again.
+    Batches that arrive together share one release. The cursor is the number of the newest event, and the run key
+    contains it, so a killed tick requests the same run again.
 
-    A failed release is requested again at once, since its gate holds back the stopped batch by then. Then it is
-    requested after a minute, ten minutes, and every hour, until one succeeds or another batch comes.
+    A failed release is requested again at once, because its gate now holds back the stopped batch. Later requests
+    follow after a minute, after ten minutes and then hourly, until one succeeds or another batch arrives.
     """
     samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
 
@@ -79,10 +79,7 @@ def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
 
 
 def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
-    """Return when the release of this key failed, seconds since 1970, with the time for Dagster's own retry.
-
-    None if it did not fail, Dagster retries it, or a later release succeeded or runs.
-    """
+    """Return when this release failed for good, Unix seconds; None if it may still succeed or is superseded."""
     tags = tags_of(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
     of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)

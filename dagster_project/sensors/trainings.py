@@ -1,4 +1,4 @@
-"""Sensors of trainings: their reports become materializations of [dataset, training_run], their ledgers a run."""
+"""Sensors for training runs: reports become materializations of [dataset, training_run], ledgers a quarantine run."""
 
 import hashlib
 import time
@@ -14,15 +14,15 @@ from loader.api.report import Report, new_reports
 from resources.storage import RootResource
 
 PER_TICK = 50
-"""Reports per tick."""
+"""Most reports per tick."""
 
 
 def training_sensor(
     dataset: str, *, per_tick: int = PER_TICK, minimum_interval_s: int = 60
 ) -> dg.SensorDefinition:
-    """Show every training's report after the cursor, the number of the last one.
+    """Show every training report after the cursor, which is the number of the last one shown.
 
-    Dagster stores the events of a tick before its cursor. So shown and repeated reports are skipped.
+    Dagster stores a tick's events before its cursor, so reports that were already shown are skipped.
     """
 
     @dg.sensor(
@@ -60,14 +60,15 @@ def training_sensor(
 
 
 def quarantine_job(spec: DatasetSpec) -> str:
-    """Return the name of the job that judges."""
+    """Return the name of the job that judges ledgers."""
     return f"{dagster_name(spec.name)}_quarantine"
 
 
 def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
-    """Request one run of the job when there are ledgers without a judgement.
+    """Request one run of the quarantine job while there are ledgers without a verdict.
 
-    The store has the judged ledgers, so a killed tick loses nothing. The same ledgers are requested once a day.
+    The store lists the judged ledgers, so a killed tick loses nothing. The same ledgers are requested at most once a
+    day.
     """
 
     @dg.sensor(

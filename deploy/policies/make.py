@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 CREATE, PUT, DELETE = "create", "put", "delete"
-"""Create a new object; create or replace one; delete one."""
+"""Verbs: create a new object; create or replace an object; delete an object."""
 
 Rights = Mapping[str, tuple[str, ...]]
-"""Prefix or pattern of keys below the root -> allowed verbs, besides reading and listing everything."""
+"""Prefix or pattern of keys below the root -> allowed verbs. Every role may also read and list everything."""
 
 SHARDS = "data/*.tar"
-"""Written without a condition: no client completes a multipart upload under one."""
+"""Keys written without a condition, because no client completes a conditional multipart upload."""
 
 _LEASES: Rights = {"leases/": (PUT, DELETE)}
 _PLANS: Rights = {"plans/": (CREATE,), "views/": (CREATE,), "packs/": (CREATE,), "lists/": (CREATE,)}
@@ -74,8 +74,8 @@ ROLES: Mapping[str, Rights] = {
         "migrations/": (PUT, DELETE),
     },
 }
-"""submitter, registrar: extra roles of a writer that uses a cluster, or registers. operator: takes down, migrates,
-moves."""
+"""submitter, registrar: extra roles of a writer that uses a cluster, or registers data. operator: takes down,
+migrates and moves data."""
 
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _AZURE = {CREATE: f"{_BLOBS}/add/action", PUT: f"{_BLOBS}/write", DELETE: f"{_BLOBS}/delete"}
@@ -88,12 +88,12 @@ _GCS = {
 
 
 def places(role: str, verb: str) -> list[str]:
-    """Return prefixes and patterns where a role may do this."""
+    """Return the key prefixes and patterns for which a role has this verb."""
     return [place for place, verbs in ROLES[role].items() if verb in verbs]
 
 
 def s3(role: str, bucket: str, prefix: str) -> dict[str, Any]:
-    """Return an IAM policy. A create is a PUT under If-None-Match."""
+    """Return an IAM policy. A create is a PUT with If-None-Match."""
     root = f"{prefix}/" if prefix else ""
 
     def objects(places: list[str]) -> list[str]:
@@ -122,7 +122,7 @@ def s3(role: str, bucket: str, prefix: str) -> dict[str, Any]:
 def gcs(role: str, bucket: str, prefix: str, project: str, member: str) -> dict[str, Any]:
     """Return role definitions, and bindings with conditions.
 
-    Google's permission to create covers only new objects, also without a condition.
+    Google's permission to create covers only new objects, even without a condition.
     """
     base = f"projects/_/buckets/{bucket}/objects/{prefix + '/' if prefix else ''}"
     definitions, bindings = [], [{"role": "roles/storage.objectViewer", "members": [member]}]
@@ -167,7 +167,7 @@ def azure(role: str, container: str, prefix: str, account: str, scope: str) -> d
             "DataActions": [action],
             "AssignableScopes": [f"{scope}/providers/Microsoft.Storage/storageAccounts/{account}"],
         }
-        # A listing has no path.
+        # A listing request has no path.
         listing = " AND NOT SubOperationMatches{'Blob.List'}" if verb == "read" else ""
         condition = (
             f"(!(ActionMatches{{'{action}'}}{listing}) OR ({name} StringEquals '{container}' AND ({where})))"

@@ -1,4 +1,4 @@
-"""The names of `import loader`, each loaded on first use."""
+"""Names that `import loader` offers, each loaded on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -123,9 +123,9 @@ _LATER = {
     "video": "..modalities.video.request",
     "write_part": ".plans",
 }
-"""Names whose modules load on first use: a program that only opens versions needs none of the order and the run."""
+"""Names whose modules load on first use. A program that only opens versions needs neither the order nor the run."""
 
 
 def named(name: str) -> Any:
-    """Return the object of a name in `__all__`."""
+    """Return the object with a name from `__all__`."""
     return getattr(import_module(_LATER[name], __name__), name) if name in _LATER else globals()[name]

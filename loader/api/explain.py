@@ -25,25 +25,25 @@ from ..storage.external_shards import PlacedStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedPiece:
-    """A piece of a document in a packed sequence."""
+    """One piece of a document in a packed sequence."""
 
     segment_id: int
-    """Number of the piece in `segment_ids`, from 1."""
+    """The piece's number in `segment_ids`, from 1."""
     start: int
-    """First token of the piece in the document."""
+    """Offset of the piece in the document, in tokens."""
     stop: int
-    """Token of the document after the piece."""
+    """Offset of the piece's end in the document, exclusive."""
     at: int
-    """Token of the sequence at which the piece begins."""
+    """Offset of the piece in the sequence, in tokens."""
     masked: bool
     """True if the document is quarantined at the step; its tokens are padding."""
     address: SampleAddress
-    """Place of the document's bytes."""
+    """Address of the document's bytes."""
     provenance: dict[str, str]
-    """Provenance columns of the document, as in `Explanation.provenance`."""
+    """The document's provenance columns, as in `Explanation.provenance`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return plain JSON values."""
         own = {name: getattr(self, name) for name in ("segment_id", "start", "stop", "at", "masked")}
         return {**own, **self.address.to_json(), "provenance": self.provenance}
 
@@ -57,24 +57,24 @@ class Explanation:
     slot: int
     """Slot number in the global batch's canonical order."""
     source: str
-    """Name of the plan's source."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source."""
     position: int
     """Position in the source's stream, from 0."""
     attempt: int
-    """0, or the number of the substitute for a quarantined sample; see the ledger for corrupt ones."""
+    """0, or the number of the substitute for a quarantined sample. For corrupt samples see the ledger."""
     root: str
     """URL of the root."""
     address: SampleAddress
-    """Place of the sample's bytes."""
+    """Address of the sample's bytes."""
     provenance: dict[str, str]
     """raw_uri, raw_sha256, unit_id, run_id, asset_key ..., if the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
-    """Documents of a packed sequence; empty for other samples."""
+    """Pieces of documents in a packed sequence; empty for other samples."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, with `pieces` for a packed sequence."""
+        """Return plain JSON values, with `pieces` for a packed sequence."""
         return {
             "step": self.step,
             "slot": self.slot,
@@ -119,8 +119,8 @@ def explain(
 ) -> list[Explanation]:
     """Return every slot of a step, or of one rank's part, or one slot, without padding. Reads no media.
 
-    slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group per
-    sample, and at most as many of keys tables. Raises: InvalidRuntime for a slot out of range.
+    slot: number in the global batch, or in the rank's part if rank and world_size are passed. Costs one index row group
+    and at most one keys row group per sample. Raises: InvalidRuntime if the slot is out of range.
     """
     slots = plan.slots(step)
     rows = np.arange(len(slots))
@@ -137,10 +137,10 @@ def explain(
 def explain_slots(
     plan: Plan, step: int, slots: Slots, asked_rows: I64, first_slot: int = 0
 ) -> list[Explanation]:
-    """Return the explanations of some slots, without padding, as `explain`.
+    """Return explanations of the requested slots, as `explain` does.
 
-    slots: of the step from `first_slot` on. asked_rows: int64, rows of `slots`. `Replay.slots` has recorded
-    substitutions.
+    slots: slots of the step, from `first_slot` on; `Replay.slots` includes recorded substitutions. asked_rows: int64,
+    rows of `slots` to explain.
     """
     asked_rows = asked_rows[slots.valid[asked_rows]]
     out: dict[int, Explanation] = {}
@@ -184,7 +184,6 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
 
 
 def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[int, list[ExplainedPiece]]:
-    """Return slot -> the pieces of its sequence. rows: slots of one source, whose documents are `view`."""
     pieces = pieces_of(plan, step, slots, rows)
     addresses = _addresses(view, pieces.of.document)
     out: dict[int, list[ExplainedPiece]] = {}
@@ -212,9 +211,9 @@ def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
-    """Return the provenance columns of these samples, from few row groups.
+    """Return the samples' provenance columns. Reads few row groups.
 
-    Raises: Corrupt if keys tables are damaged, or not in the order of the parts.
+    Raises: Corrupt if a keys table is damaged or does not follow the order of the parts.
     """
     out: list[dict[str, str]] = [{} for _ in addresses]
     for i, row in sample_rows(version, addresses, "keys", SOURCE_COLUMNS):

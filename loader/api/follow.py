@@ -1,8 +1,8 @@
-"""Follow a dataset in training: at chosen steps, continue under the newest versions.
+"""Follow a dataset during training: at chosen steps, continue under the newest versions.
 
-    follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank there
+    follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank to get there
 
-All ranks, and every restart, read that file. The state of a run also names its plan.
+All ranks, and every restart, read that file. The run's saved state also names its plan.
 """
 
 import json
@@ -38,29 +38,29 @@ def follow(
     bucket_by: BucketBy | str | None = None,
     **options: Any,
 ) -> "Following":
-    """Return a `Loader` of a plan that adopts the newest versions before each step that `every` divides.
+    """Return a `Loader` that adopts the newest versions before each step divisible by `every`.
 
     The first rank at a boundary decides for all ranks (`follows/<run>/`), and the plan is saved. A version that cannot
-    continue the plan (its parts were rewritten, a packed source) is skipped with a warning. Each boundary costs a
-    request per rank. A newer version also costs its opening and `Plan.grow`.
+    continue the plan (rewritten parts, or a packed source) is skipped with a warning. Each boundary costs one request
+    per rank. Adopting a newer version also costs opening it and one `Plan.grow`.
 
     Args:
-        root: Root of the versions, to which the job may write.
-        plan: Plan to begin with.
-        run: Name of the training. Its restarts share the name, and no other training has it.
+        root: Root of the versions. The job needs write access.
+        plan: Plan to start with.
+        run: Name of the training run. Restarts share it; no other training run may have it.
         every: Steps between two checks for a newer version, 1 or more.
-        refs: Source -> ref that it follows, `photos@latest` or an alias; None follows each dataset's latest.
+        refs: Source -> ref to follow: `photos@latest` or an alias. None follows each dataset's latest version.
         bucket_by: Buckets, as `Plan.grow` needs them for new buckets.
-        **options: Arguments of `Loader` (rank, world_size, decode, steps ...), but no epochs: they change with the
-            data.
+        **options: Arguments of `Loader` (rank, world_size, decode, steps ...), except epochs: their length changes with
+            the data.
 
-    Raises: InvalidRuntime; InvalidName for an invalid run; PlanMismatch for a run that began with another plan.
+    Raises: InvalidRuntime; InvalidName if the run's name is invalid; PlanMismatch if the run started with another plan.
     """
     return Following(root, plan, run=run, every=every, refs=refs, bucket_by=bucket_by, options=options)
 
 
 class Following:
-    """Iterates as a `Loader` does; `loader` is the current one. Budget and metrics restart with a new version."""
+    """Iterate as a `Loader` does. `loader` is the current one; its budget and metrics restart with a new version."""
 
     def __init__(
         self,
@@ -107,20 +107,21 @@ class Following:
 
     @property
     def end(self) -> int | None:
-        """The global step after the last one."""
+        """The global step after the last one; None for an endless run."""
         return self.loader.end
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
         self.loader.note(per_sample=per_sample, **values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loader's state, and `follow`: the run and the hash of its plan. Raises: as `Loader.state_dict`."""
+        """Return the loader's state plus `follow`: the run and its plan's hash. Raises: as `Loader.state_dict`."""
         return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state, under the versions that the run had adopted by then.
+        """Continue from the state, under the versions that the run had adopted by that step.
 
-        Accepts the state of a plain `Loader` of this plan too. Raises: PlanMismatch; InvalidPlan if its plan is gone.
+        Also accepts the state of a plain `Loader` over this plan. Raises: PlanMismatch; InvalidPlan if its plan was
+        deleted.
         """
         followed = state.get("follow") if isinstance(state, Mapping) else None
         if followed is not None and followed["plan"] != self.plan.hash:
@@ -179,7 +180,6 @@ class Following:
             ) from error
 
     def _grown(self, step: int) -> Plan:
-        """Return the plan under the newest versions, saved; the same plan if none is newer or continues it."""
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")

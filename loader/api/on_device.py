@@ -1,4 +1,4 @@
-"""`on`: the batches of a DataLoader on a device, for training code built around one."""
+"""`on`: copy batches from a DataLoader to a device, for training code built around one."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -12,17 +12,16 @@ from ..storage.shared.threads import LEAVE_S
 
 
 class BatchesOnDevice:
-    """Iterable over another one's batches, copied to a device by a thread."""
+    """An iterable over another iterable's batches, copied to a device by a thread."""
 
     def __init__(self, batches: Iterable[Batch], device: Any) -> None:
         self._batches, self._backend = batches, backend_of(device, "torch")
 
     def __len__(self) -> int:
-        """Return the number of batches. Raises: TypeError if they have none."""
+        """Return the number of batches. Raises: TypeError if the batches have no length."""
         return len(self._batches)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        """Return True, also without a length."""
         return True
 
     def __iter__(self) -> Iterator[Batch]:
@@ -55,7 +54,7 @@ class BatchesOnDevice:
 
 
 def on(batches: Iterable[Batch], device: Any) -> Iterable[Batch]:
-    """Return an iterable over the same batches on a device, two of them ready there.
+    """Return an iterable over the same batches on a device, with two ready there.
 
         for batch in loader.on(DataLoader(dataset, batch_size=None, num_workers=8), "cuda"): ...
 
@@ -63,7 +62,7 @@ def on(batches: Iterable[Batch], device: Any) -> Iterable[Batch]:
         `torch_dataset` this calls `batches.on(device)`.
     device: As for `Loader`.
 
-    A DataLoader's own position counts the ready batches; save `plan.state(batch.step + 1)` instead.
+    A DataLoader's own position includes unused batches; save `plan.state(batch.step + 1)` instead.
 
     Raises: InvalidRuntime if there is no such device.
     """

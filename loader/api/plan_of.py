@@ -1,4 +1,4 @@
-"""The plan of a run at a step, or of a saved state, from records under the root."""
+"""Look up the plan of a run at a step, or of a saved state, in the root's records."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,16 +24,16 @@ _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """Steps that a run did under a plan."""
+    """A range of steps that a run trained under one plan."""
 
     plan: str
     """Hash of the plan."""
     first: int = 0
-    """First of the steps."""
+    """First step of the range."""
     last: int | None = None
-    """Last of the steps; None if more may have followed."""
+    """Last step of the range; None if more may have followed."""
     order: int = 0
-    """The largest one counts if several include a step."""
+    """Priority: if several ranges include a step, the largest order wins."""
 
 
 def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -> Plan:
@@ -42,15 +42,15 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
         loader.plan_of(root, "big-7", 1234)
         loader.plan_of(root, batches.state_dict())
 
-    A run's plan is in its trail, else in what it followed, reported, or saved as checkpoints. If a step ran under
-    several plans, the last counts. A state contains only its past: the result is a plan under the root's `plans/` with
-    that past. Retired versions are opened too, until they are deleted.
+    A run's plan comes from its run log, else from the plans it followed, its reports or its checkpoints. If a step ran
+    under several plans, the last one wins. A state contains only its past: the result is a saved plan with that past.
+    Retired versions are opened until their data is deleted.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
-    step: Global step; needed if the run has had several plans.
+    step: Global step; required if the run has had several plans.
 
-    Raises: RunNotFound; NotRecorded, with advice on recording the next run; PlanMismatch for no state; InvalidName; as
-    `open_plan`.
+    Raises: RunNotFound; NotRecorded, with advice on recording the next run; PlanMismatch if a mapping is not a state;
+    InvalidName; as `open_plan`.
     """
     if isinstance(run, Mapping):
         return _of_state(root, run)
@@ -91,7 +91,7 @@ def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
 
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plans of the run's starts; if they differ, also of the step's rows."""
+    """Yield the plan of each start of the run; if the plans differ, first those in the step's rows."""
     starts = read_starts(primary_of(root.store), run)
     if len({one.plan for one in starts}) < 2 or step is None:
         yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
@@ -117,7 +117,7 @@ def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 
 def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plan of each checkpoint that has one; the earliest after a step is the most specific."""
+    """Yield the plan of each checkpoint that names one. The earliest checkpoint after a step takes priority."""
     for plan, done in _objects(primary_of(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
         if plan is not None:
             yield _Stretch(plan=plan, last=done - 1, order=-done)
@@ -154,7 +154,7 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
 
 
 def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
-    """Return whether a plan's JSON may have the past; opening it would cost a view each."""
+    """Return whether a plan's JSON could have this past. Opening the plan would cost one view per source."""
     alike = all(body.get(name) == past.get(name) for name in ("seed", "global_batch", "boundary"))
     sources = body.get("sources")
     return (
@@ -168,7 +168,7 @@ def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
 
 
 def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
-    """Yield (object, JSON) of the plans under a root, by hash; skip other objects."""
+    """Yield (object, JSON) for each plan under a root, in order of hash; skip other objects."""
     infos = list(store.list("plans/"))
     with Together(store, [info.key for info in infos]) as coming:
         for info in infos:

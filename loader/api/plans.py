@@ -1,4 +1,4 @@
-"""Plans over versions: made, saved under a root, opened again by hash."""
+"""Create plans over versions, save them under a root, and reopen them by hash."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,23 +41,23 @@ def plan(
     boundary: str = "fill",
     allow_repeats: bool = False,
 ) -> Plan:
-    """Return everything that decides which samples a step holds, frozen under one hash.
+    """Return a plan: everything that decides which samples a step holds, frozen under one hash.
 
     Args:
         sources: Name -> version, view or `loader.source(...)`. The name is part of the order.
         seed: Seed of the order, 0 to 2^64 - 1.
-        global_batch: Samples of one optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...], each number
-            from its step on.
-        bucket_by: `loader.bucket(...)`, or only its expression, such as "bucket". Every batch is then of one bucket.
-            Its batches, or their budget, may be ramps too.
+        global_batch: Samples per optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...]: first step and
+            number.
+        bucket_by: `loader.bucket(...)`, or only its expression, such as "bucket". Every batch then comes from one
+            bucket. Its batches, or their budget, may be ramps too.
         pack: `loader.pack("tokens.npy", length=2048)`. Samples are then documents, and a slot is a sequence of them.
-            Their table is made once, from the indexes, and kept under the root.
+            The packing table is computed once, from the indexes, and kept under the root.
         schedule: [(start step, {name: weight}), ...].
-        quarantine: Known-bad samples, whose slots get substitutes: {name: [sample keys]}, or
-            [(step, {name: [sample keys]}), ...], each from its step on. Reads the versions' key columns once.
-        boundary: "fill" continues a batch at the end of an epoch into the next epoch. "mask", for one source, pads it:
-            no batch holds a sample twice.
-        allow_repeats: True accepts a source, or a bucket of one, smaller than its batch.
+        quarantine: Known-bad samples, whose slots get substitutes: {name: [sample keys]}, or [(start step, {name:
+            [sample keys]}), ...]. Reads the versions' key columns once.
+        boundary: "fill" completes the last batch of an epoch with samples of the next epoch. "mask", for one source,
+            pads it: no batch holds a sample twice.
+        allow_repeats: True accepts a source, or one of its buckets, smaller than its batch.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """
@@ -80,7 +80,7 @@ def plan(
 
 
 def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """Return a view with its weight in a mixture, and optionally its chunk (samples) and lanes."""
+    """Return a view with its weight in a mixture and, optionally, its chunk (samples) and lanes."""
     viewed = _viewed("source", view)
     if isinstance(viewed, Source):
         raise InvalidPlan("source(source(...)): pass a view or a version")
@@ -96,7 +96,7 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Return sources for a plan that repeats a sample by its score: see `loader.order.by_score.by_score`.
+    """Return sources for a plan that repeats samples according to their scores: see `loader.order.by_score.by_score`.
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
@@ -108,11 +108,11 @@ def by_score(
 def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     """Return a plan saved with `plan.save(root)`.
 
-    retired: True also opens retired versions, to inspect a past run: their data may be deleted at any time.
+    retired: True also opens retired versions, to inspect a past run. Their data may be deleted at any time.
 
-    Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired if one of its versions
-    is retired, or with retired=True only if its data is deleted; Denied for samples of a retired version that a
-    takedown covers.
+    Raises: InvalidPlan if the hash is unknown; PlanMismatch; FormatTooNew; Corrupt; VersionRetired if one of its
+    versions is retired, or with retired=True only if its data is deleted; Denied if a takedown covers samples of a
+    retired version.
     """
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
@@ -139,7 +139,7 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
 
 
 def opened_anyway(root: Root, ref: str) -> Version:
-    """Return a version, also a retired one. Raises: VersionRetired if its data is gone; Denied."""
+    """Return a version, retired or not. Raises: VersionRetired if its data is deleted; Denied."""
     record = root.record(ref, retired=True)
     if record.retired is None:
         return root.open(ref)
@@ -163,7 +163,7 @@ def opened_anyway(root: Root, ref: str) -> Version:
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
-    """Return the view of a plan's spec."""
+    """Return the view described by a plan's spec."""
     return _reopened(root.open, spec)
 
 
@@ -174,7 +174,7 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         documents = _reopened(open_version, spec["documents"])
         if not isinstance(documents, View):
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
-        # (values without a token are the plan's, not the view's)
+        # (values without a token come from the plan, not from the view)
         columns = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
         asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=columns)
         return documents.packed(asked)
@@ -204,7 +204,7 @@ def write_part(
 ) -> "Part":
     """Write one part of a transaction, from (key, fields[, metadata[, source]]) tuples.
 
-    Any number of workers may write parts; one `root.publish(dataset, parts)` makes the version. See
+    Any number of workers may write parts; one `root.publish(dataset, parts)` creates the version. See
     `dataset.part_writer.write_part`.
     """
     from ..dataset.writing.part_writer import write_part as _write_part

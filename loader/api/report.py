@@ -1,9 +1,9 @@
-"""Report trainings to the pipeline: the steps trained, on which versions. Needs no Dagster.
+"""Report training runs to the pipeline: the steps trained, and on which versions. Needs no Dagster.
 
-    reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named by its content without its time
+    reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named after a hash of its content without its time
     reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
 
-Both are created once. The second lets readers find new reports without a listing; a repeated report may have two.
+Both are created once. The second reveals new reports without a listing; a repeated report may have two.
 """
 
 import hashlib
@@ -39,44 +39,44 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Steps that a run trained on one dataset."""
+    """The steps in which a run trained on one dataset."""
 
     dataset: str
     """Name of the dataset."""
     run: str
     """Name of the run."""
     plan: str
-    """Hash of the plan."""
+    """Hash of the run's plan."""
     first_step: int
-    """First global step that was trained."""
+    """First global step trained."""
     last_step: int
-    """Last global step that was trained."""
+    """Last global step trained."""
     versions: tuple[Mapping[str, str], ...]
-    """Versions of the dataset, each {"source", "id", "name"}."""
+    """Versions of the dataset, each as {"source", "id", "name"}."""
     checkpoint: str = ""
-    """Location of the checkpoint; "" for none."""
+    """Location of the checkpoint; "" if there is none."""
     metrics: Mapping[str, float | str] = field(default_factory=dict)
-    """Name -> number; a number that is not finite is "nan", "inf" or "-inf"."""
+    """Name -> number; "nan", "inf" or "-inf" if the number is not finite."""
     at_us: int = 0
     """Time of the report in UTC microseconds."""
 
     @property
     def identity(self) -> str:
-        """32 hex digits of a SHA-256 over everything but the time."""
+        """32 hex digits of a SHA-256 over every field but the time."""
         body = {**asdict(self), "at_us": 0}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def key(self) -> str:
-        """Key of the report in the root."""
+        """Key of the report under the root."""
         return f"{_folder(self.dataset)}runs/{self.run}/{self.identity}.json"
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Report":
-        """Return the report of `to_json`, without its format.
+        """Return the report whose `to_json`, without its format, is `body`.
 
-        Raises: TypeError, KeyError for other fields or values.
+        Raises: TypeError or KeyError for other fields or values.
         """
         parsed = cls(**{**body, "versions": tuple(body["versions"])})
         if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(parsed, name))]:
@@ -128,7 +128,7 @@ _SOUND: Mapping[str, Callable[[object], bool]] = {
     "metrics": _are_metrics,
     "at_us": lambda at_us: type(at_us) is int and 0 <= at_us < _YEAR_9999_US,
 }
-"""Field -> check of its type and value, on which viewers of reports rely."""
+"""Field -> check of its type and value. Viewers of reports rely on these checks."""
 
 
 def report(
@@ -144,23 +144,22 @@ def report(
 ) -> tuple[Report, ...]:
     """Report to the pipeline which steps of a plan were trained: one report per dataset of `root` in the plan.
 
-    Call it on the first rank, after a checkpoint or at the end. A sensor of the pipeline shows it as a materialization
+    Call it on the first rank, after a checkpoint or at the end. A pipeline sensor shows the report as a materialization
     of [dataset, training_run]. The plan is saved under its hash. A repeated report changes nothing.
 
-    It never ends a training: every error is logged, also that of a store without an answer for `retry_deadline_s`.
+    It never ends a training run: every error is logged, even if the store does not respond for `retry_deadline_s`.
     Failed reports are not in the result. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.
 
-    Args:
-        root: Root of the versions, which gets the reports.
-        plan: Plan of the training, such as `batches.plan`.
-        run: Name of the training, with the characters of a dataset's name.
-        steps: First and last step that were trained.
-        checkpoint: Location of the checkpoint; passwords and signatures in a URL are removed. "" for none.
-        metrics: Name -> number, at most 200, or anything that `float` takes.
-        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same.
-        strict: True raises errors instead.
+    Args: root: Root of the versions and the reports.
+        plan: Plan of the training run, such as `batches.plan`. run: Name of the training run, valid as a dataset's
+        name.
+        steps: First and last step trained.
+        checkpoint: Location of the checkpoint; "" if there is none. Passwords and signatures in a URL are removed.
+        metrics: Name -> number, or anything that `float` accepts; at most 200.
+        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same
+            facts. strict: True raises errors instead.
 
-    Raises: with strict=True, InvalidRuntime and InvalidName for an argument; StoreError; the errors of `mlflow`.
+    Raises: with strict=True, InvalidRuntime or InvalidName for an invalid argument; StoreError; the errors of `mlflow`.
     """
     done: list[Report] = []
     try:
@@ -171,7 +170,7 @@ def report(
             done.append(each)
         if mlflow is not None:
             _tell_mlflow(mlflow, reports)
-    except Exception:  # no report may end a training
+    except Exception:  # no report may end a training run
         if strict:
             raise
         _log.exception("run %r could not report its steps %r", run, steps)
@@ -179,9 +178,9 @@ def report(
 
 
 def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
-    """Yield (number, report) of a dataset's reports after number `after`, ascending. Two requests each.
+    """Yield (number, report) for a dataset's reports after number `after`, ascending. Two requests each.
 
-    For an unreadable report the error is yielded.
+    For an unreadable report, the error takes the report's place.
     """
     number = after + 1
     while True:
@@ -268,14 +267,14 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
     for name, value in metrics.items():
         try:
             number = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:  # torch: a tensor of several values
+        except (TypeError, ValueError, RuntimeError) as error:  # torch: a tensor with several values
             raise InvalidRuntime(f"metrics[{name!r}] is no number: {error}") from None
         plain[str(name)[:MAX_TEXT_CHARS]] = number if math.isfinite(number) else str(number)
     return plain
 
 
 def _append(store: Store, appended: Report) -> None:
-    with suppress(AlreadyExists):  # reported before; its number may be missing, so it gets another
+    with suppress(AlreadyExists):  # reported earlier; its number may be missing, so it gets another number
         store.put_if_absent(appended.key, appended.to_json())
     pointer = json.dumps({"report": appended.key}).encode()
     number = _newest(store, appended.dataset)
@@ -300,7 +299,7 @@ def reports_of(root: Root, run: str) -> list[Report]:
 
 
 def _newest(store: Store, dataset: str) -> int:
-    """Return the highest number, 0 before the first, by doubling and halving: numbers have no gaps."""
+    """Return the highest number, 0 if there is none, by doubling and halving: numbers have no gaps."""
 
     def is_there(number: int) -> bool:
         try:

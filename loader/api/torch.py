@@ -16,14 +16,16 @@ def torch_dataset(
 ) -> "IterableDataset[Batch]":
     """Return an IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
 
-    Worker w of N makes steps w, w + N, ...; DataLoader delivers them in turn. The batches equal `Loader`'s, in order,
-    for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given. `device` is for
-    iterating without a DataLoader, or with `loader.on(dataloader, device)`. Every pass over the dataset begins at the
-    same step; it is endless, or ends at `steps=`. torchdata's StatefulDataLoader and Lightning save and restore the
-    position (docs/training.md). With a plain DataLoader, call `dataset.load_state_dict(state)` or `dataset.seek(step)`
-    before iterating, and save `plan.state(batch.step + 1)` after using a batch: DataLoader makes batches ahead.
+    Worker w of N makes steps w, w + N, ...; DataLoader delivers them in turn. For every N, the batches and their order
+    equal `Loader`'s. Options are as for `Loader`; inside a worker process `workers` defaults to 0. `device` works
+    without a DataLoader; with one, use `loader.on(dataloader, device)`. Every pass over the dataset begins at the same
+    step. It is endless, or ends at `steps=`.
 
-    Raises: MissingDependency without torch; InvalidRuntime for framework="jax"; Unpicklable when worker processes
+    torchdata's StatefulDataLoader and Lightning save and restore the position (docs/training.md). A plain DataLoader
+    makes batches ahead: save `plan.state(batch.step + 1)` after using a batch. To resume, call
+    `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating.
+
+    Raises: MissingDependency if torch is missing; InvalidRuntime for framework="jax"; Unpicklable if worker processes
     cannot receive a transform.
     """
     try:

@@ -1,4 +1,4 @@
-"""A plan as an IterableDataset, and its step in the states of torchdata's StatefulDataLoader. Imports torch."""
+"""A plan as an IterableDataset, and the step stored in states of torchdata's StatefulDataLoader. Imports torch."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -18,9 +18,9 @@ from ..run.recipe.world import World
 def next_step(plan: Plan, state: object) -> int:
     """Return the next global step after a plan's own state, or after a StatefulDataLoader's.
 
-    That has the dataset's state under "dataset_state", or one per worker process under "_snapshot". A worker's is the
-    next step that it would make, so the earliest of them comes next, plus the batches delivered since the snapshot. The
-    number of workers does not matter.
+    A StatefulDataLoader's state has the dataset's state under "dataset_state", or one per worker process under
+    "_snapshot". Each worker's state names its own next step. The result is the earliest of them plus the batches
+    delivered since the snapshot, for any number of workers.
 
     Raises: PlanMismatch (naming the difference, or that it is no such state); FormatTooNew; InvalidRuntime.
     """
@@ -43,7 +43,7 @@ def next_step(plan: Plan, state: object) -> int:
 
 
 class PlanDataset(IterableDataset[Batch]):
-    """See `loader.torch_dataset`."""
+    """An IterableDataset of a plan's batches: see `loader.torch_dataset`."""
 
     def __init__(
         self, plan: Plan, rank: int | World | None, world_size: int | None, options: Mapping[str, Any]
@@ -79,7 +79,6 @@ class PlanDataset(IterableDataset[Batch]):
             self._end = batches.end
 
     def __bool__(self) -> bool:
-        """Return True, also for an endless run."""
         return True
 
     def __len__(self) -> int:
@@ -93,17 +92,17 @@ class PlanDataset(IterableDataset[Batch]):
         return moved
 
     def seek(self, step: int) -> None:
-        """Begin to iterate at this global step."""
+        """Start the next iteration at this global step."""
         self._start, self._resume, self._position = self.plan.checked_step(step), None, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of this copy of the dataset; in a worker process its own next step."""
+        """Return the position of this copy of the dataset; in a worker process, its own next step."""
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin to iterate at a state of a plan, or of a StatefulDataLoader with any number of workers and ranks.
+        """Start the next iteration at a plan's state or a StatefulDataLoader's, from any number of workers and ranks.
 
-        In a worker process, at that worker's own state. Raises: PlanMismatch.
+        A worker process starts at its own worker's state. Raises: PlanMismatch.
         """
         if get_worker_info() is None:
             self.seek(next_step(self.plan, state))

@@ -14,7 +14,7 @@ from .pages import page_name
 Buffer = bytes | memoryview
 
 FETCH_BYTES = 16 * 2**20
-"""Pages fetched together by one thread: bounds what it holds."""
+"""Most bytes of pages that one thread fetches together, which bounds its memory."""
 
 
 class PageCache(Protocol):
@@ -23,39 +23,39 @@ class PageCache(Protocol):
     page_bytes: int
     """Bytes of a page."""
     count: Callable[[str, int], None]
-    """(name of a count, amount) -> None: counts hits, misses and the like."""
+    """(counter name, amount) -> None: counts hits, misses and so on."""
 
     @property
     def takes_pages(self) -> bool:
-        """True where a page that is fetched is likely to be kept."""
+        """True if a fetched page is likely to be kept."""
 
     def read(self, name: str, cuts: Sequence[slice]) -> Sequence[Buffer] | None:
-        """Return a page's bytes per cut; None if it is missing. They never change."""
+        """Return a page's bytes, one buffer per cut; None if the page is missing. The bytes never change."""
 
     def has(self, name: str) -> bool:
-        """Return whether a page is there; it may be gone a moment later."""
+        """Return whether a page exists; it may be evicted right after."""
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Return whether the caller shall fetch this page, and may keep it."""
+        """Claim a page; return whether the caller should fetch it and may keep it."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep a page that was claimed."""
+        """Store a claimed page."""
 
     def release(self, name: str) -> None:
-        """Give a claim back."""
+        """Release a claim."""
 
     def is_coming(self, name: str) -> bool:
-        """Return whether another reader has claimed a page and is fetching it."""
+        """Return whether another reader is fetching a page that it claimed."""
 
     def wait(self, name: str) -> None:
-        """Wait until a page claimed by another reader is there, or will not be."""
+        """Wait until another reader has fetched its claimed page or given up."""
 
     def discard(self, name: str) -> None:
-        """Throw a page away."""
+        """Delete a page."""
 
 
 class Content(NamedTuple):
-    """Identity of an object's bytes from its writer: the address of its pages."""
+    """Identity of an object's bytes, as recorded by its writer; its pages are named by it."""
 
     sha256: str
     """SHA-256 of the bytes, in hex."""
@@ -70,7 +70,7 @@ _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Do not wait for pages in this context: a first batch reads only the bytes it needs."""
+    """Do not wait for pages in this context, so that a first batch reads only the bytes that it needs."""
     token = _waits.set(False)
     try:
         yield
@@ -79,7 +79,7 @@ def waiting_for_no_page() -> Iterator[None]:
 
 
 class Claim(Enum):
-    """The answer to the wish to fetch a page."""
+    """The result of claiming a page."""
 
     GRANTED = "it is the caller's to fetch"
     NEEDLESS = "it is there, or another reader fetches it"
@@ -89,8 +89,8 @@ class Claim(Enum):
 class CachedStore:
     """Reads ranges from cached pages, and the rest from the origin.
 
-    content_of: key -> its content; None is read only from the origin. A cached object's change token is its SHA-256;
-    the origin's is pinned at the first read.
+    content_of: key -> content; an object with None is read only from the origin. A cached object's change token is its
+    SHA-256; the origin's token is pinned at the first read.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class CachedStore:
         return self._origin.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the origin, and drop its pages: the caller got wrong bytes."""
+        """Return a range from the origin and drop its pages, because the caller got corrupt bytes."""
         content = self._content(key)
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
@@ -119,10 +119,10 @@ class CachedStore:
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """Return the ranges, as every store. Raises: as the origin does.
+        """Return the ranges, like every store. Raises: as the origin.
 
-        A missing page of which half is wanted is fetched whole and kept. Other pages give only the wanted bytes,
-        unless the page is on its way. O(pages touched).
+        A missing page is fetched whole and kept if at least half of it is requested. Otherwise only the requested bytes
+        are read, unless the page is being fetched. O(pages touched).
         """
         content = self._content(key)
         if content is None:
@@ -133,9 +133,11 @@ class CachedStore:
     def lend_ranges(
         self, key: str, spans: Sequence[tuple[int, int]], etag: str | None = None
     ) -> tuple[Sequence[Buffer], str]:
-        """Return ((offset, nbytes) ranges, uncopied within one page, and the object's change token).
+        """Return (bytes of the (offset, nbytes) ranges, the object's change token).
 
-        Each keeps a whole page in memory.
+        Ranges within one page are not copied.
+
+        Each such range keeps a whole page in memory.
         """
         content = self._content(key)
         if content is not None:
@@ -167,17 +169,17 @@ class CachedStore:
         rest = sorted(set(missing) - set(pages))
         waits = _waits.get()
         coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
-        # One that came between the two looks is there by now.
+        # A page that arrived between the two checks exists now.
         alone = [n for n in rest if n not in coming and not self._from_page(content, n, page_cuts)]
         self._read_alone(key, alone, page_cuts, limits)
-        for number in coming:  # last: meanwhile they come
+        for number in coming:  # last: they arrive meanwhile
             self._cache.wait(self._name(content, number))
         missed = [number for number in coming if not self._from_page(content, number, page_cuts)]
         self._read_alone(key, missed, page_cuts, limits)
         return page_cuts.joined()
 
     def claim(self, key: str, number: int) -> Claim:
-        """Return whether a page shall be read ahead (`keep`), before it is."""
+        """Claim a page for reading ahead; call `keep` or `give_back` afterwards."""
         content = self._content(key)
         if content is None:
             return Claim.NEEDLESS
@@ -189,11 +191,11 @@ class CachedStore:
         return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
 
     def keep(self, key: str, number: int) -> int:
-        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin does; the claim is released."""
+        """Fetch and keep a claimed page; return the bytes read. Raises: as the origin. The claim is always released."""
         content = self._certain(key)
         name, page = self._name(content, number), self._page(content, number)
         try:
-            if self._cache.has(name):  # another reader finished between our look and our claim
+            if self._cache.has(name):  # another reader finished between our check and our claim
                 return 0
             self._cache.count("cache_misses", 1)
             (blob,) = self._origin.get_ranges(key, [page], etag=self._pins.get(key))
@@ -204,15 +206,15 @@ class CachedStore:
         return page.nbytes
 
     def give_back(self, key: str, number: int) -> None:
-        """Give the claim of a page back that is not fetched after all."""
+        """Release the claim on a page that will not be fetched."""
         self._cache.release(self.page_name(key, number))
 
     def has_pages(self, key: str) -> bool:
-        """Return whether pages of an object are kept."""
+        """Return whether an object's pages can be cached."""
         return self._content(key) is not None
 
     def page_name(self, key: str, number: int) -> str:
-        """Return the name of a page of an object that has content."""
+        """Return the name of a page of an object with `Content`."""
         return self._name(self._certain(key), number)
 
     def _content(self, key: str) -> Content | None:
@@ -256,14 +258,16 @@ class CachedStore:
             if self._cache.claim(names[number], self._page(content, number).nbytes)
         ]
         try:
-            # Another reader may have finished between our look and our claim.
+            # Another reader may have finished between our check and our claim.
             self._fetch(
                 key, content, [n for n in claimed if not self._from_page(content, n, page_cuts)], page_cuts
             )
         finally:
             for number in claimed:
                 self._cache.release(names[number])
-        for number in sorted(set(numbers) - set(claimed)):  # holding no claim, so that no reader waits for us
+        for number in sorted(
+            set(numbers) - set(claimed)
+        ):  # without holding claims, so that no reader waits for us
             self._cache.wait(names[number])
             if not self._from_page(content, number, page_cuts):
                 self._fetch(key, content, [number], page_cuts)
@@ -306,15 +310,15 @@ class CachedStore:
 
 
 class _PageCuts:
-    """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), ascending.
+    """Spans of one object, cut at page boundaries. cuts: page -> (span number, bytes of the page), ascending.
 
-    end: of the last span.
+    end: end of the last span.
     """
 
     def __init__(self, spans: Sequence[tuple[int, int]], page_bytes: int) -> None:
         self._page_bytes, self.end = page_bytes, 0
         self._whole: list[Buffer] = [b""] * len(spans)
-        self._split: dict[int, dict[int, Buffer]] = {}  # of spans in several pages: page -> bytes found
+        self._split: dict[int, dict[int, Buffer]] = {}  # for spans in several pages: page -> bytes
         cuts: dict[int, list[tuple[int, slice]]] = {}
         for i, (at, nbytes) in enumerate(spans):
             number, low = divmod(at, page_bytes)

@@ -1,12 +1,12 @@
-"""The folder of a node cache: created in an empty folder, refused in any other.
+"""Create and check the folder of a node cache, which must be empty or a node cache already.
 
-It is one user's, mode 700, unless shared on purpose.
+It belongs to one user, mode 700, unless shared explicitly.
 
-- `penstock-cache.json`: marks it, first of all
+- `penstock-cache.json`: marker, created first
 - `pages/<2 hex>/<name>`: whole pages
 - `writing/<random>`: pages and hints being written
-- `claims/<name>`: empty: a process fetches this page
-- `hints/<random>`: the pages that one running loader needs next
+- `claims/<name>`: empty file: a process is fetching this page
+- `hints/<random>`: pages that one running loader needs next
 """
 
 import os
@@ -19,14 +19,14 @@ MARKER = "penstock-cache.json"
 FORMAT = b'{"format": 1}\n'
 ROOT_MARKER = "penstock.json"
 LANDING_MARKER = "_origins.json"
-"""Names that landing places may hold beside their objects."""
+"""File that a landing location may contain besides its objects."""
 FOLDERS = ("pages", "writing", "claims", "hints")
 
 
 def make_place(path: str, *, shared: bool = False) -> None:
-    """Make the folder a node cache, for this user only, unless `shared`.
+    """Make the folder a node cache, for this user only unless `shared`.
 
-    Raises: InvalidRuntime if it may not be one, or another user can put pages into it; OSError.
+    Raises: InvalidRuntime if the folder has other content, or another user can write pages to it; OSError.
     """
     _refuse_sources(path)
     mode = folder_mode(file_mode(shared))
@@ -42,7 +42,7 @@ def make_place(path: str, *, shared: bool = False) -> None:
             "empty folder of its own"
         )
     if not shared and (mode_now := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
-        os.chmod(path, mode_now & ~0o077)  # as earlier releases left it: others may look into it
+        os.chmod(path, mode_now & ~0o077)  # earlier releases left it readable by others
     if not there:
         write_new(os.path.join(path, MARKER), FORMAT, file_mode(shared))
     for folder in FOLDERS:
@@ -51,17 +51,17 @@ def make_place(path: str, *, shared: bool = False) -> None:
 
 
 def file_mode(shared: bool) -> int:
-    """Return the mode of a cache's files; less the umask."""
+    """Return the mode of a cache's files, before the umask."""
     return 0o666 if shared else 0o600
 
 
 def folder_mode(mode: int) -> int:
-    """Return the mode of folders for files of `mode`, less the umask."""
+    """Return the folder mode for files of `mode`, before the umask."""
     return mode | (mode & 0o444) >> 2
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """Write a small file, unless another process was quicker. Raises: OSError."""
+    """Write a small file, unless another process already did. Raises: OSError."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:
@@ -69,7 +69,7 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 
 def _refuse_others(path: str) -> None:
-    """Raise InvalidRuntime unless the folder is this user's, and only writable by this user; OSError."""
+    """Raise InvalidRuntime unless this user owns the folder and only this user can write to it; OSError."""
     link, status, user = os.lstat(path), os.stat(path), os.geteuid()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"

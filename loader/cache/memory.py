@@ -1,4 +1,4 @@
-"""Pages of remote objects in memory: a loader's cache without a folder."""
+"""Cache pages of remote objects in memory, for a loader without a cache folder."""
 
 import heapq
 from collections import OrderedDict, deque
@@ -9,19 +9,20 @@ from .spec import PageMemory
 
 
 class NextUses:
-    """The known uses of pages, by name, and which are kept. Not thread-safe. O(log held) per use."""
+    """Tracks which pages are held and when each is needed next, to choose evictions. Not thread-safe.
+
+    O(log held) per use.
+    """
 
     def __init__(self) -> None:
         self._steps: dict[str, deque[int]] = {}
         self._of_step: dict[int, tuple[str, ...]] = {}
         self._held: set[str] = set()
-        self._idle: OrderedDict[str, None] = OrderedDict()  # held, without a known use
-        self._last: list[
-            tuple[int, str]
-        ] = []  # a heap of (-next use, page); entries that are no longer so stay
+        self._idle: OrderedDict[str, None] = OrderedDict()  # held pages without a known use
+        self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
 
     def add(self, step: int, names: Iterable[str]) -> None:
-        """Note that these pages are needed at `step`, later than all steps before."""
+        """Record that these pages are needed at `step`, which is after all earlier steps."""
         self._of_step[step] = tuple(dict.fromkeys(names))
         for name in self._of_step[step]:
             steps = self._steps.setdefault(name, deque())
@@ -30,7 +31,7 @@ class NextUses:
                 self._changed(name)
 
     def passed(self, step: int) -> None:
-        """Say that every step before this one has got its pages."""
+        """Record that every step before this one has its pages."""
         while self._of_step and (first := next(iter(self._of_step))) < step:
             for name in self._of_step.pop(first):
                 steps = self._steps[name]
@@ -40,29 +41,29 @@ class NextUses:
                 self._changed(name)
 
     def forget(self) -> None:
-        """Forget all uses: the order goes on elsewhere."""
+        """Drop all uses, because the order of steps changed."""
         self._steps.clear()
         self._of_step.clear()
         self._last.clear()
         self._idle = OrderedDict.fromkeys(self._held)
 
     def next(self, name: str) -> int | None:
-        """Return the first step that needs a page; None where no use is known."""
+        """Return the first step that needs a page; None if no use is known."""
         steps = self._steps.get(name)
         return steps[0] if steps else None
 
     def hold(self, name: str) -> None:
-        """Hold a page from now on."""
+        """Record that a page is held."""
         self._held.add(name)
         self._changed(name)
 
     def drop(self, name: str) -> None:
-        """Hold a page no longer."""
+        """Record that a page is no longer held."""
         self._held.discard(name)
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
-        """Return (page to evict first, its next use); None without any."""
+        """Return (page to evict first, its next use); None if there is none."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:
@@ -80,7 +81,7 @@ class NextUses:
         if step is None:
             self._idle[name] = None
             return
-        if len(self._last) > 64 + 4 * len(self._held):  # mostly entries that are no longer so
+        if len(self._last) > 64 + 4 * len(self._held):  # mostly outdated entries
             self._last = [(-soon, one) for one in self._held if (soon := self.next(one)) is not None]
             heapq.heapify(self._last)
         else:
@@ -90,11 +91,11 @@ class NextUses:
 Count = Callable[[str, int], None]
 
 WAIT_S = 60.0
-"""Seconds that a read waits for a page on its way: a store's default timeout."""
+"""Seconds that a read waits for a page being fetched: a store's default timeout."""
 
 
 class MemoryPages:
-    """One loader's pages; thread-safe. Keeps at most `limit_bytes`, pages on their way included.
+    """One loader's pages. Thread-safe. Keeps at most `limit_bytes`, including pages being fetched.
 
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes and cache_evicted (pages).
     """
@@ -104,18 +105,18 @@ class MemoryPages:
     def __init__(self, spec: PageMemory, count: Count) -> None:
         self.page_bytes, self.limit_bytes, self.count = spec.page_bytes, spec.limit_bytes, count
         self._pages: dict[str, memoryview] = {}
-        self._coming: dict[str, int] = {}  # page -> bytes that are set aside for it
+        self._coming: dict[str, int] = {}  # page -> bytes reserved for it
         self._taken_bytes = 0
         self._uses = NextUses()
         self._changed = Condition()
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes held and set aside."""
+        """Bytes held and reserved."""
         return self._taken_bytes
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[memoryview] | None:
-        """Return a page's bytes per cut, uncopied; None if it is missing or too short."""
+        """Return a page's bytes, one uncopied view per cut; None if the page is missing or too short."""
         data = self._pages.get(name)
         if data is None or (len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts)):
             return None
@@ -123,11 +124,11 @@ class MemoryPages:
         return [data[cut] for cut in cuts]
 
     def has(self, name: str) -> bool:
-        """Return whether a page is there."""
+        """Return whether a page is held."""
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Reserve room for a page to fetch, evicting pages needed later; False if on its way, or without room."""
+        """Reserve room for a page, evicting pages needed later; False if it is being fetched or does not fit."""
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False
@@ -136,7 +137,7 @@ class MemoryPages:
             return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep a page, if room was set aside for it."""
+        """Store a page if room was reserved for it."""
         with self._changed:
             if name not in self._coming:
                 return
@@ -147,46 +148,46 @@ class MemoryPages:
         self.count("cache_written_bytes", len(data))
 
     def release(self, name: str) -> None:
-        """Give a claim back, whether the page was written or not."""
+        """Release a claim, whether the page was written or not."""
         with self._changed:
             self._taken_bytes -= self._coming.pop(name, 0)
             self._changed.notify_all()
 
     def is_coming(self, name: str) -> bool:
-        """Return whether a page was claimed and is being fetched."""
+        """Return whether a page is claimed and being fetched."""
         return name in self._coming
 
     def wait(self, name: str) -> None:
-        """Wait until a page on its way is there, or is not coming."""
+        """Wait until a page being fetched has arrived or failed."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
 
     def discard(self, name: str) -> None:
-        """Throw a page away."""
+        """Drop a page."""
         with self._changed:
             self._drop(name)
 
     def __len__(self) -> int:
-        """Return the number of pages held and on their way."""
+        """Return the number of pages held or being fetched."""
         return len(self._pages) + len(self._coming)
 
     def needs(self, step: int, names: Iterable[str]) -> None:
-        """Note that a step needs these pages; call in the order of the steps."""
+        """Record that a step needs these pages. Call in step order."""
         with self._changed:
             self._uses.add(step, names)
 
     def passed(self, step: int) -> None:
-        """Say that every step before this one has got its pages."""
+        """Record that every step before this one has its pages."""
         with self._changed:
             self._uses.passed(step)
 
     def forget(self) -> None:
-        """Forget the needs; the pages stay."""
+        """Drop all recorded needs; the pages stay."""
         with self._changed:
             self._uses.forget()
 
     def close(self) -> None:
-        """Hold nothing any more."""
+        """Drop all pages."""
         with self._changed:
             for name in list(self._pages):
                 self._drop(name)

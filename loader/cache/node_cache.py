@@ -1,9 +1,10 @@
-"""An open node cache, its claims and its eviction: no fault of the disk reaches a batch.
+"""Open a node cache: claims, eviction and page access. Disk faults never reach a batch.
 
-Pages without a known need go first, least recently used first; then the pages needed last. Each running loader writes
-its next needs to a hint: one small file of page names (20 bytes each) by next use. A hint expires by age, not by
-process id: containers do not see each other's processes. Claims only save requests: a killed owner's claim costs a
-wait, and a page fetched twice is the same page."""
+Eviction removes pages without a known need first, least recently used first, then the pages needed last. Each running
+loader writes its needs to a hint: one small file of page names (20 bytes each), by next use. Hints expire by age, not
+by process id, because containers do not see each other's processes. Claims only save requests: a killed owner's claim
+costs a wait, and fetching a page twice is harmless.
+"""
 
 import logging
 import os
@@ -25,16 +26,16 @@ from .spec import PAGES_MIN, NodeCache
 ABANDONED_S = 60.0
 """Age in seconds of abandoned files in `writing/` or `claims/`; a page is written in milliseconds."""
 VICTIMS_AT_ONCE = 2**16
-"""Bounds the memory of a round: about 20 MB of names."""
+"""Most pages per eviction round, which bounds its memory: about 20 MB of names."""
 HINT_PAGES = 4096
-"""Names in a hint at most: 80 KiB, 4 GiB of pages."""
+"""Most names in a hint: 80 KiB, 4 GiB of pages."""
 BEAT_S = 10.0
 DEAD_S = 60.0
-"""The age at which a hint's loader counts as gone."""
+"""Age in seconds at which a hint expires."""
 
 
 class PageFile(NamedTuple):
-    """One file of `pages/` as a scan found it."""
+    """One file in `pages/`, as scanned."""
 
     name: str
     """Name of the page."""
@@ -50,7 +51,7 @@ class Swept(NamedTuple):
     """The result of a sweep."""
 
     held_bytes: int
-    """Bytes that are there after it."""
+    """Bytes that remain after the sweep."""
     evicted: int
     """Pages deleted."""
     refused: int
@@ -58,7 +59,7 @@ class Swept(NamedTuple):
 
 
 def held_bytes(folder: str) -> int:
-    """Return the bytes of a cache's pages and unfinished files together. O(pages)."""
+    """Return the total bytes of a cache's pages and unfinished files. O(pages)."""
     unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
     return unfinished + sum(page.nbytes for page in scan(folder))
 
@@ -72,9 +73,9 @@ def scan(folder: str) -> Iterator[PageFile]:
 
 
 def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> Swept:
-    """Bring a cache above `high_bytes` down to `low_bytes`. needed: page -> how soon it is used.
+    """Reduce a cache above `high_bytes` to `low_bytes`. needed: page -> rank of its next use.
 
-    Abandoned files always go. O(pages) per round, usually one. Raises: OSError.
+    Abandoned files are always deleted. O(pages) per round, usually one. Raises: OSError.
     """
     for sub in ("writing", "claims"):
         _remove_abandoned(os.path.join(folder, sub))
@@ -95,7 +96,7 @@ def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int
                 os.unlink(page.path)
                 evicted += 1
             except FileNotFoundError:
-                pass  # another process, which sweeps too, took it away
+                pass  # another sweeping process deleted it
             except OSError:
                 refused += 1
                 continue
@@ -121,7 +122,7 @@ def _remove_abandoned(folder: str) -> None:
 
 
 class Hints:
-    """The hint of one loader, and the hints of the others. Methods raise OSError."""
+    """One loader's hint, and access to other loaders' hints. Methods raise OSError."""
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
         self._mode = file_mode(shared)
@@ -129,18 +130,18 @@ class Hints:
         self._own = os.path.join(self._folder, secrets.token_hex(8))
 
     def write(self, names: Iterable[str]) -> None:
-        """Write the pages needed next, soonest first; none: only that there is a reader."""
+        """Write the pages needed next, soonest first. No names: only shows that the loader runs."""
         write_whole(
             self._writing, self._own, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
         )
 
     def withdraw(self) -> None:
-        """Need nothing any more."""
+        """Remove the hint."""
         with suppress(FileNotFoundError):
             os.unlink(self._own)
 
     def read(self) -> tuple[int, dict[str, int]]:
-        """Return (live loaders, page -> rank of its first need, from 0). Dead hints are removed."""
+        """Return (live loaders, page -> rank of its first need, from 0). Expired hints are removed."""
         alive, needed = 0, dict[str, int]()
         now_s = time.time()
         for entry in list(os.scandir(self._folder)):
@@ -158,7 +159,7 @@ class Hints:
 
 
 CLAIM_S = 5.0
-"""Seconds for which a claim is respected: far longer than a range read."""
+"""Seconds for which a claim is valid: far longer than a range read."""
 POLL_S = 0.005
 
 
@@ -170,7 +171,7 @@ class Claims:
         self._folder = os.path.join(folder, "claims")
 
     def take(self, name: str) -> bool:
-        """Return whether the caller is to fetch this page. An old claim is replaced."""
+        """Claim a page; return whether the caller should fetch it. An expired claim is replaced."""
         path = os.path.join(self._folder, name)
         for _ in range(2):
             with suppress(FileExistsError):
@@ -185,17 +186,17 @@ class Claims:
         return False
 
     def is_taken(self, name: str) -> bool:
-        """Return whether a page has a claim that is not too old."""
+        """Return whether a page has a valid claim."""
         age_s = self._age_s(name)
         return age_s is not None and 0 <= age_s < CLAIM_S
 
     def release(self, name: str) -> None:
-        """Give a claim back; one that is gone is no error."""
+        """Release a claim; a missing one is no error."""
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder, name))
 
     def wait(self, name: str, arrived: Callable[[], bool]) -> None:
-        """Wait until the page has arrived, or its claim is gone or expired."""
+        """Wait until the page has arrived, or its claim is released or expired."""
         path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
         while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
@@ -212,17 +213,17 @@ logger = logging.getLogger(__name__)
 VERIFIED_PAGES = 2**16
 
 PAUSE_S = 30.0
-"""Seconds without writes after the disk refused one: fetching whole pages would be in vain."""
+"""Seconds without writes after a failed one: whole pages could not be kept."""
 
 Count = Callable[[str, int], None]
 
 
 class OpenCache:
-    """One loader's access to a node cache; thread-safe. Pages go by name (`pages.page_name`).
+    """One loader's access to a node cache. Thread-safe. Pages are named by `pages.page_name`.
 
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
-    cache_corrupt (pages with wrong bytes) and cache_failed (disk faults). Raises: InvalidRuntime for a folder that may
-    not be a cache.
+    cache_corrupt (pages with wrong bytes) and cache_failed (disk faults). Raises: InvalidRuntime if the folder may not
+    be a cache.
     """
 
     def __init__(self, spec: NodeCache, count: Count) -> None:
@@ -249,11 +250,11 @@ class OpenCache:
 
     @property
     def takes_pages(self) -> bool:
-        """True unless the disk refused a page lately."""
+        """True unless the disk recently failed to store a page."""
         return time.monotonic() >= self._paused_until_s
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """Return a page's bytes per cut; None if it is missing or wrong."""
+        """Return a page's bytes, one object per cut; None if the page is missing or corrupt."""
         with self._lock:
             verified = self._verified.get(name)
         try:
@@ -276,7 +277,7 @@ class OpenCache:
         return page[0]
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep a page, after making room for it."""
+        """Store a page after making room for it."""
         with self._contained("write"):
             nbytes = HEADER_BYTES + len(data)
             if self._has_room(nbytes):
@@ -284,16 +285,16 @@ class OpenCache:
                 self.count("cache_written_bytes", nbytes)
 
     def discard(self, name: str) -> None:
-        """Throw a page away."""
+        """Delete a page."""
         with self._contained("discard"):
             self._pages.discard(name)
 
     def has(self, name: str) -> bool:
-        """Return whether a page is there; it may be gone a moment later."""
+        """Return whether a page exists; it may be evicted right after."""
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Return whether the caller shall fetch this page, which another reader has not claimed."""
+        """Claim a page; return whether the caller should fetch it. False if another reader has claimed it."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -301,12 +302,12 @@ class OpenCache:
             return True
 
     def release(self, name: str) -> None:
-        """Give a claim back."""
+        """Release a claim."""
         with self._contained("claim"):
             self._claims.release(name)
 
     def is_coming(self, name: str) -> bool:
-        """Return whether a reader in any process is about to fetch a page."""
+        """Return whether a reader in any process is fetching a page."""
         try:
             return self._claims.is_taken(name)
         except OSError as error:
@@ -314,14 +315,16 @@ class OpenCache:
             return False
 
     def wait(self, name: str) -> None:
-        """Wait until another reader has fetched a page, or has had time enough."""
+        """Wait until another reader has fetched a page or its claim expires."""
         with self._contained("claim"):
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Show that this loader runs, every `BEAT_S` seconds; above half the limit also its next pages.
+        """Write a hint that this loader runs, every `BEAT_S` seconds.
 
-        needed: returns these, soonest first.
+        It holds the next pages if half the limit is used.
+
+        needed: returns the next pages, soonest first.
         """
         now_s = time.monotonic()
         with self._lock:
@@ -332,12 +335,12 @@ class OpenCache:
             self._hints.write(needed() if self._pressed else ())
 
     def close(self) -> None:
-        """Need nothing any more; the pages stay."""
+        """Remove the hint; the pages stay."""
         with self._contained("hint"):
             self._hints.withdraw()
 
     def _has_room(self, nbytes: int) -> bool:
-        with self._sweeping:  # other threads wait: what they would write meanwhile has no bound
+        with self._sweeping:  # other threads wait: otherwise their writes meanwhile would be unlimited
             if nbytes > self._may_write:
                 self._sweep()
             if nbytes > self._may_write:
@@ -350,12 +353,12 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict if all running loaders could exceed the limit, and set this one's share of an eighth.
+        """Evict if all running loaders could exceed the limit, and set this loader's share of an eighth of it.
 
         Raises: OSError.
         """
         if self.limit_bytes is None:
-            return  # the disk did not say how much is free
+            return  # free space is unknown
         alive, needed = self._hints.read()
         eighth = self.limit_bytes // PAGES_MIN
         share = max(eighth // max(alive, 1), self.page_bytes + HEADER_BYTES)
@@ -374,7 +377,7 @@ class OpenCache:
     def _contained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, PenstockError) as error:  # the latter of finding out what is needed next
+        except (OSError, PenstockError) as error:  # PenstockError: from computing the next needs
             self._failed(what, error)
 
     def _failed(self, what: str, error: Exception) -> None:

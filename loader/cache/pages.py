@@ -24,26 +24,26 @@ _MAGIC = b"penstck1"
 _HEADER = struct.Struct("<8sII")
 HEADER_BYTES = _HEADER.size
 TOUCH_S = 60
-"""Seconds since a page's time of last use after which a read renews it."""
+"""A read updates a page's time of last use if that is older, in seconds."""
 
 
 class BadPage(ValueError):
-    """A page file with other bytes than were written."""
+    """A page file whose bytes are not those written."""
 
 
 class Identity(NamedTuple):
-    """The file of a verified page; another one is checked again."""
+    """Identifies the file of a verified page; a different file is checked again."""
 
     inode: int
-    """Number of the inode."""
+    """Inode number."""
     mtime_ns: int
     """Time of the last change, in ns since 1970."""
 
 
 class Pages:
-    """The page files of one cache folder. Raises: OSError, for the caller to contain.
+    """The page files of one cache folder. Raises: OSError, which callers handle.
 
-    shared: trust other users' pages; else ignore pages that are not this user's.
+    shared: trust other users' pages; otherwise ignore them.
     """
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
@@ -51,13 +51,15 @@ class Pages:
         self._mode, self._user = file_mode(shared), None if shared else os.geteuid()
 
     def path(self, name: str) -> str:
-        """Return the path of the page of this name, there or not."""
+        """Return the path for a page name, whether the page exists or not."""
         return os.path.join(self._pages, name[:2], name)
 
     def read(
         self, name: str, cuts: Sequence[slice], verified: Identity | None
     ) -> tuple[list[bytes], Identity] | None:
-        """Return a page's bytes per cut, None without one; a file other than `verified` is checked first.
+        """Return (a page's bytes per cut, file identity); None if it is missing.
+
+        A file other than `verified` is checked first.
 
         Raises: BadPage; OSError.
         """
@@ -83,16 +85,16 @@ class Pages:
         return pieces, identity
 
     def write(self, name: str, data: bytes) -> None:
-        """Publish a page once all its bytes are written, not durably. Raises: OSError; nothing is left then."""
+        """Publish a page once all its bytes are written, not durably. Raises: OSError, and leaves nothing behind."""
         header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
         write_whole(self._writing, self.path(name), self._mode, header, data)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a page of this name now."""
+        """Return whether a page with this name exists now."""
         return os.path.exists(self.path(name))
 
     def discard(self, name: str) -> None:
-        """Remove a page; one that is not there is no error. Raises: OSError."""
+        """Remove a page; a missing one is no error. Raises: OSError."""
         with suppress(FileNotFoundError):
             os.unlink(self.path(name))
 
@@ -105,9 +107,9 @@ def page_name(sha256: str, page_bytes: int, number: int) -> str:
 
 
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
-    """Write a file that appears whole or not at all. Raises: OSError; nothing is left then.
+    """Write a file that appears whole or not at all. Raises: OSError, and leaves nothing behind.
 
-    mode: of the file, less the umask; a new folder has `folder_mode(mode)`.
+    mode: file mode before the umask; new folders get `folder_mode(mode)`.
     """
     temporary = os.path.join(writing, secrets.token_hex(8))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -129,7 +131,7 @@ def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
 
 
 def _make_folder(path: str, mode: int) -> None:
-    """Make a folder and those above it, of this mode less the umask. Raises: OSError."""
+    """Make a folder and its parents with this mode before the umask. Raises: OSError."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:
@@ -155,8 +157,8 @@ def _pread(descriptor: int, start: int, stop: int) -> bytes:
 
 
 def _touch(descriptor: int, status: os.stat_result) -> None:
-    """Note the use in the file's access time, whatever the mount options."""
+    """Record the use in the file's access time, whatever the mount options."""
     now_ns = time.time_ns()
     if now_ns - status.st_atime_ns > TOUCH_S * 10**9:
-        with suppress(PermissionError):  # another user's page: its recency is its owner's business
+        with suppress(PermissionError):  # another user's page: its owner tracks its use
             os.utime(descriptor, ns=(now_ns, status.st_mtime_ns))

@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from ..errors import InvalidRuntime
 
 PAGE_BYTES = 2**20
-"""1 MiB amortises a round trip of 20 ms at 50 MB/s; larger pages fetch bytes that no sample needs."""
+"""Default page size: 1 MiB amortises a 20 ms round trip at 50 MB/s; larger pages fetch unneeded bytes."""
 PAGES_MIN = 8
-"""A process may write an eighth of the limit unchecked: at least a page."""
+"""Least number of pages in a cache: a process may write an eighth of the limit unchecked, at least one page."""
 MEMORY_BYTES = 2**30
-"""Default limit of the memory that a loader of remote sources keeps pages in."""
+"""Default limit, in bytes, of a loader's page memory for remote sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCache:
-    """A local folder with pages of remote objects for every process of this machine. Raises: InvalidRuntime."""
+    """A local folder with pages of remote objects, shared by every process on this machine. Raises: InvalidRuntime."""
 
     path: str | os.PathLike[str]
-    """Folder for nothing else; made when it is not there."""
+    """Folder used for nothing else; created if missing."""
     limit_bytes: int | None = None
-    """Most bytes of its files; None is half of the disk's free space, the cache counted as free."""
+    """Most bytes of the cache's files; None is half of the disk's free space, counting the cache as free."""
     page_bytes: int = PAGE_BYTES
-    """Bytes fetched and kept together, 4,096 to 64 MiB."""
+    """Page size in bytes, 4,096 to 64 MiB."""
     shared: bool = False
-    """True lets other users of the machine read and replace pages; False only this user."""
+    """True lets other users of the machine read and replace pages; False allows only this user."""
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
@@ -40,25 +40,25 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """Return these settings: the limit belongs to the folder."""
+        """Return these settings unchanged, because the limit applies to the folder."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMemory:
-    """Memory of one loader's process that keeps pages of remote objects. Raises: InvalidRuntime."""
+    """Memory in one loader process for pages of remote objects. Raises: InvalidRuntime."""
 
     limit_bytes: int = MEMORY_BYTES
-    """Most bytes kept; 0 keeps nothing and reads nothing ahead."""
+    """Most bytes kept; 0 keeps and reads ahead nothing."""
     page_bytes: int = PAGE_BYTES
-    """Bytes fetched and kept in one piece, 4,096 to 64 MiB."""
+    """Page size in bytes, 4,096 to 64 MiB."""
 
     def __post_init__(self) -> None:
         _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
         _whole("limit_bytes", self.limit_bytes, 0, 2**63)
 
     def shared_by(self, processes: int) -> "PageMemory":
-        """Return the share of each of so many processes."""
+        """Return the settings for each of `processes` processes, with its share of the limit."""
         return PageMemory(limit_bytes=self.limit_bytes // processes, page_bytes=self.page_bytes)
 
 
@@ -66,7 +66,7 @@ CacheSpec = NodeCache | PageMemory
 
 
 def cache_spec(cache: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
-    """Return the settings that `Loader(cache=...)` names: a folder, or bytes of memory. Raises: InvalidRuntime."""
+    """Return the settings for `Loader(cache=...)`: a folder, or bytes of memory. Raises: InvalidRuntime."""
     if cache is None:
         return PageMemory()
     if isinstance(cache, NodeCache | PageMemory):

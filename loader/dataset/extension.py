@@ -1,7 +1,7 @@
-"""Extensions of published parts in one version: new groups, column values, and samples left out for them.
+"""Extend published parts in one version: new groups, new column values, and excluded samples.
 
-It is `root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that recomputed a feature.
-No version mixes new fields with old columns.
+Combines `root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that recomputed a
+feature. No version mixes new fields with old columns.
 """
 
 import secrets
@@ -27,17 +27,17 @@ class Extension:
     shards: Sequence[ShardFile] = ()
     """Shards of new groups, written with the transaction that publishes them."""
     rows: Sequence[tuple[Annotating, Any]] = ()
-    """(how, rows) of annotations, as `root.annotate` takes them."""
+    """(how, rows) of each annotation, as for `root.annotate`."""
     exclude: Mapping[str, str] = field(default_factory=dict)
     """Key of a live sample -> reason to leave it out."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Field -> facts of it, as `root.publish` takes them."""
+    """Field -> its facts, as for `root.publish`."""
 
 
 def published_part(version: Version, part: str) -> Part:
-    """Return a version's part to read or extend, without samples table; `field_nbytes` has no sizes.
+    """Return a version's part to read or extend, without its samples table and field sizes.
 
-    Costs the row group of each of its shards. Raises: Corrupt for a part that the version lacks.
+    Reads one row group per shard. Raises: Corrupt if the version lacks the part.
     """
     position = version.parts.position(part)
     shards = []
@@ -53,13 +53,15 @@ def published_part(version: Version, part: str) -> Part:
 def publish_extension(
     root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
 ) -> Version:
-    """Commit `txn` with an extension of a version's parts; a committed `txn` gives its version.
+    """Commit `txn` with an extension of a version's parts, and return the version.
 
-    Costs as much as `root.annotate` and `root.exclude` of as many samples, and one shards table.
+    A committed `txn` returns its version.
+
+    Costs as much as `root.annotate` and `root.exclude` for as many samples, plus one shards table.
 
     Raises: Conflict if another writer added the group, annotated one of the cells or excluded one of the samples since
-    `version`; FieldMismatch for a column of another type; VersionNotFound for a missing sample to leave out; Fenced;
-    EmptyVersion.
+    `version`; FieldMismatch if a column has another type; VersionNotFound if a sample to exclude does not exist;
+    Fenced; EmptyVersion.
     """
     known = root.log.state.committed(txn)
     if known is not None:

@@ -1,11 +1,11 @@
-"""Leases and heartbeats: counters that show a collector which versions and transactions are in use.
+"""Maintain leases and heartbeats: counters that show a collector which versions and transactions are in use.
 
     leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
     heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
-One thread renews a process's leases: one object and one request per root, for its workers too. A collector compares two
-readings on its own clock, so no writer's clock counts. A failed beat is logged and never fatal: `Fenced` at the commit
-protects the data.
+One thread renews all leases of a process and its workers: one object and one request per root. A collector compares two
+readings by its own clock, so writers' clocks do not matter. A failed beat is logged and never fatal: `Fenced` at the
+commit protects the data.
 """
 
 import atexit
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """One sign of life. It has moved when `beat` or `holder` changed."""
+    """One heartbeat. A changed `beat` or `holder` shows that the owner is alive."""
 
     beat: int
     """Number of the beat."""
@@ -76,7 +76,7 @@ class _Pulse:
 class Heartbeat:
     """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
 
-    It stays in the store until the collector removes the transaction's leftovers.
+    Its object stays in the store until the collector removes the transaction's leftovers.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Heartbeat:
         self.key, self.holder, self.every_s = heartbeat_key(txn), holder or new_holder(), every_s
         self._store = store
         self._count = 0
-        self._lock = threading.Lock()  # beats from the thread and from the caller never overtake each other
+        self._lock = threading.Lock()  # beats by the thread and by the caller stay in order
         self._pulse: _Pulse | None = None
 
     def beat(self) -> bool:
-        """Put the next beat; False (and a logged warning) when the store refused it."""
+        """Write the next beat. Returns False and logs a warning if the store rejects it."""
         with self._lock:
             self._count += 1
             try:
@@ -100,7 +100,7 @@ class Heartbeat:
         return True
 
     def start(self) -> Self:
-        """Beat now, and in the background every `every_s` seconds until `close`."""
+        """Beat now, and every `every_s` seconds in the background until `close`."""
         self.beat()
         if self._pulse is None:
             self._pulse = _Pulse(self.beat, f"penstock-{self.key}", self.every_s)
@@ -125,7 +125,7 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """Return the newest beat of a transaction; None without any."""
+    """Return a transaction's newest beat; None if there is none."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)
@@ -138,29 +138,29 @@ def read_heartbeat(store: Store, txn: str) -> Beat | None:
 
 
 RENEW_EVERY_S = 300.0
-"""Most seconds between renewals; a collector waits for days."""
+"""Longest interval between renewals, in seconds; a collector waits for days."""
 JOIN_S = 1.0
 """Seconds to wait for the thread, which may be in a request."""
-# Of the operating system: ranks that seed `random` alike must not all renew in one moment.
+# From the operating system: ranks that seed `random` alike must not all renew at once.
 _chance = random.SystemRandom()
 
 
 class Renewed(Protocol):
-    """A claim that is renewed."""
+    """A claim that needs renewal."""
 
     def beat(self) -> object:
         """Beat once; log any error, and raise nothing."""
 
     def close(self) -> None:
-        """Give the claim back, and call `stop_renewing`."""
+        """Release the claim and call `stop_renewing`."""
 
 
 Requests = SimpleQueue[tuple[Renewed, Lock] | None]
-"""Claims to close, each with a lock to release then; None ends the thread."""
+"""Claims to close, each with a lock to release afterwards; None ends the thread."""
 
 
 class Renewal:
-    """Renews claims in a daemon thread, which runs while there are any."""
+    """Renews claims in a daemon thread that runs while there are claims."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -168,7 +168,7 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
-        """Forget all claims and the thread, as in a forked child."""
+        """Drop all claims and the thread, as in a forked child."""
         self._lock = RLock()  # reentrant: see `Lease`
         self._requests: Requests = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -184,16 +184,16 @@ class Renewal:
             thread = threading.Thread(target=self._run, args=(requests,), name="penstock-leases", daemon=True)
             self._requests, self._thread = requests, thread
         try:
-            # Not under the lock: a thread that begins may collect garbage, and with it another lease, which takes it.
+            # Not under the lock: a starting thread may collect garbage, including a lease whose finalizer takes it.
             thread.start()
         except RuntimeError:
             with self._lock:
                 if self._thread is thread:
-                    self._thread = None  # the next to be added tries again
+                    self._thread = None  # the next `add` retries
             raise
 
     def remove(self, renewed: Renewed) -> None:
-        """Stop renewing a claim; with the last one the thread ends."""
+        """Stop renewing a claim. The thread ends after the last one."""
         with self._lock:
             self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
@@ -204,7 +204,7 @@ class Renewal:
             thread.join(JOIN_S)
 
     def close(self, renewed: Renewed) -> None:
-        """Close a claim in the thread, and wait a moment for it."""
+        """Close a claim in the thread, and wait up to `JOIN_S` for it."""
         # For finalizers: the garbage collector may run one while this thread holds a lock that a request needs.
         thread = self._thread
         if id(renewed) not in self._renewed or thread is None:
@@ -224,7 +224,7 @@ class Renewal:
             each.close()
 
     def dismiss(self) -> None:
-        """Let the thread end. Does not wait."""
+        """Ask the thread to end, without waiting."""
         requests, self._requests = self._requests, SimpleQueue()
         requests.put(None)
 
@@ -241,7 +241,7 @@ class Renewal:
                 with self._lock:
                     renewed = list(self._renewed.values())
                 for each in renewed:
-                    if self._requests is requests:  # else the thread is to end
+                    if self._requests is requests:  # otherwise the thread must end
                         _do(each.beat, "renewed")
                 next_s = _next_renewal_s()
             else:
@@ -253,12 +253,12 @@ class Renewal:
 
 
 def _next_renewal_s() -> float:
-    """Return the time (`monotonic`) of the next renewal. Half of the pause is chance: processes start together."""
+    """Return the `monotonic` time of the next renewal. Half of the pause is random: processes start together."""
     return monotonic() + RENEW_EVERY_S * _chance.uniform(0.5, 1)
 
 
 def _do(call: Callable[[], object], done: str) -> None:
-    """Log any error: it ends nothing for the other claims, nor the next beat."""
+    """Log any error, so that it stops neither other claims nor the next beat."""
     try:
         call()
     except Exception:  # noqa: BLE001 - it is logged
@@ -270,7 +270,7 @@ atexit.register(lambda: _RENEWAL.close_all())
 
 
 def renew_in_background(renewed: Renewed) -> None:
-    """Renew a claim every five minutes at most, until `stop_renewing`."""
+    """Renew a claim at least every five minutes, until `stop_renewing`."""
     _RENEWAL.add(renewed)
 
 
@@ -280,7 +280,7 @@ def stop_renewing(renewed: Renewed) -> None:
 
 
 def close_in_finalizer(renewed: Renewed) -> None:
-    """Close a claim whose owner was collected."""
+    """Close a claim whose owner was garbage-collected."""
     _RENEWAL.close(renewed)
 
 
@@ -289,10 +289,11 @@ READ_AHEAD = 32
 
 
 class Lease:
-    """The versions of one root that this process reads. Thread-safe; a forked child begins without any.
+    """Claims the versions of one root that this process reads. Thread-safe; a forked child starts with no claims.
 
-    `active` is True while the store has it. Without the right to write (Forbidden) it logs one warning per root and
-    claims nothing: only the collector's grace and holds protect such readers. The next beat repairs any other failure.
+    `active` is True while the store has the lease. Without write permission (Forbidden) it logs one warning per root
+    and claims nothing: only the collector's grace period and holds protect such readers. The next beat repairs any
+    other failure.
     """
 
     def __init__(self, store: Store) -> None:
@@ -301,8 +302,8 @@ class Lease:
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Begin anew in a forked child: the lease in the store is the parent's."""
-        # Reentrant: in the middle of a beat the garbage collector may find the root that has this lease, and close it.
+        """Reset in a forked child: the lease in the store is the parent's."""
+        # Reentrant: during a beat the garbage collector may finalize the root that owns this lease and close it.
         self._lock = RLock()
         self._forget()
 
@@ -317,7 +318,7 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well, by one request; False if the store has it already.
+        """Claim another version with one request; False if the store has the claim already.
 
         Raises: RuntimeError if no thread can be started; the next call tries again.
         """
@@ -332,7 +333,7 @@ class Lease:
             return not known
 
     def beat(self) -> bool:
-        """Write it with the next number, by one request; False if there is nothing to claim or the store refused."""
+        """Write the next beat with one request; False if there is nothing to claim or the store rejects it."""
         with self._lock:
             if self._read_only or not self._versions:
                 return False
@@ -341,7 +342,7 @@ class Lease:
             try:
                 self._store.put(self.key, canonical({**body, "versions": sorted(self._versions)}))
             except Forbidden:
-                self._read_only = not self.active  # rights that come and go are not this
+                self._read_only = not self.active  # temporary loss of permission does not count
                 _warn_read_only(self._store.url)
                 return False
             except StoreError as e:
@@ -351,7 +352,7 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Give the versions back by deleting the object. If that fails, it stops moving."""
+        """Release the versions by deleting the object. If that fails, the lease expires without beats."""
         stop_renewing(self)
         with self._lock:
             key, there = self.key, self.active
@@ -374,7 +375,7 @@ def _warn_read_only(url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A stored lease. It has moved when its `beat` changed."""
+    """A stored lease. A changed `beat` shows that the holder is alive."""
 
     key: str
     """Store key."""
@@ -385,15 +386,15 @@ class LeaseRecord:
     beat: int
     """Number of the beat."""
     versions: tuple[str, ...]
-    """Ids of the versions that it reads."""
+    """Ids of the versions that the holder reads."""
     etag: str
     """Change token of the object."""
 
 
 class Leases:
-    """The leases of a root, read again cheaply: one listing, then each lease that moved or is missing there.
+    """The leases of a root. Rereading is cheap: one listing, then each lease that changed or is missing from it.
 
-    A listing does not prove that a lease was released: such a lease is read.
+    A missing lease is read, because a listing does not prove its release.
     """
 
     def __init__(self, store: Store) -> None:
@@ -418,18 +419,18 @@ class Leases:
     def _get(self, key: str) -> LeaseRecord | None:
         try:
             data, etag = self._store.get(key)
-        except ObjectNotFound:  # given back this moment
+        except ObjectNotFound:  # released just now
             return None
-        except InvalidStore as e:  # of a name that no key may have
+        except InvalidStore as e:  # an invalid key name
             _log.warning("%r in %s is no lease (%s): ignored", key, self._store.url, e)
             return None
         return parse_lease(key, data, etag)
 
 
 def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
-    """Return the lease of an object; an invalid one is logged and read as beat 0 without versions, so that it expires.
+    """Return the lease in an object. An invalid one is logged and read as beat 0 without versions, so it expires.
 
-    An earlier penstock claims one version by `leases/<version id>/<holder>.json`, without `versions`.
+    Earlier releases claim one version per `leases/<version id>/<holder>.json`, without `versions`.
     """
     older, _, name = key.removeprefix(FOLDER).rpartition("/")
     holder = name.removesuffix(".json")
@@ -446,5 +447,5 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
 
 
 def list_leases(store: Store) -> Iterator[LeaseRecord]:
-    """Yield every lease by key: a listing, and a request each."""
+    """Yield every lease, sorted by key. Costs one listing and one request per lease."""
     yield from Leases(store).read()

@@ -65,12 +65,12 @@ def check_field(field: object) -> str:
 
 
 def escape_key(text: str) -> str:
-    """Return a valid key from any text: '%', '.', control characters and empty components are percent-escaped.
+    """Return a valid key for any text: '%', '.', control characters and empty components are percent-escaped.
 
     Different texts give different keys. `urllib.parse.unquote` restores the text, except that an empty component
     becomes a lone "%".
 
-    Raises: InvalidKey for a lone surrogate that stands for no byte of a file name.
+    Raises: InvalidKey for a lone surrogate that encodes no byte of a file name.
     """
     words = []
     for word in text.split("/"):
@@ -94,15 +94,15 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def escape_name(text: str) -> str:
-    """Return text with each character outside of ASCII as `_u<code point in hex>_`.
+    """Return the text with each non-ASCII character as `_u<code point in hex>_`.
 
-    Different texts give different names, except for a text that spells an escape.
+    Different texts give different names, except for texts that contain an escape already.
     """
     return text if text.isascii() else _NOT_ASCII.sub(lambda match: f"_u{ord(match[0]):04x}_", text)
 
 
 def member_name(key: str, field: str) -> str:
-    """Return `<key>.<field>`. Raises: InvalidKey if it is over `MAX_MEMBER_BYTES`, or hidden from webdataset."""
+    """Return `<key>.<field>`. Raises: InvalidKey if it exceeds `MAX_MEMBER_BYTES`, or webdataset would skip it."""
     name = f"{key}.{field}"
     nbytes = len(name.encode())
     if nbytes > MAX_MEMBER_BYTES:
@@ -118,7 +118,7 @@ def member_name(key: str, field: str) -> str:
 
 
 def member_names(keys: Sequence[str], fields: Sequence[str]) -> list[str]:
-    """Return `member_name` of each key with each field, key by key. Raises: as `member_name`."""
+    """Return the `member_name` for each key and field, key by key. Raises: as `member_name`."""
     names = [f"{key}.{field}" for key in keys for field in fields]
     every = "\n".join(["", *names])
     if every.isascii() and max(map(len, names), default=0) <= MAX_MEMBER_BYTES and "\n__" not in every:
@@ -149,16 +149,16 @@ def check_column(name: object, reserved: frozenset[str]) -> str:
 
 
 def key_hash(key: str) -> bytes:
-    """Return the place of a key in the stored order: blake2b-128 of its UTF-8."""
+    """Return a key's sort value in the stored order: blake2b-128 of its UTF-8."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
 def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return int64 [n], 0 to 2^63 - 1: the first 8 bytes of `key_hash`, without the last bit.
 
-    keys: texts, or a column of them without nulls, which makes no Python objects.
+    keys: strings, or a string column without nulls, which needs no Python objects.
     """
-    from ..native import hash_texts  # who only checks names does without
+    from ..native import hash_texts  # not needed for checking names
 
     column = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys, pa.string())
     out, at = np.empty(len(column), np.int64), 0
@@ -173,7 +173,7 @@ def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[An
 
 
 def check_dataset_name(name: str) -> str:
-    """Return the name itself. Raises: InvalidName."""
+    """Return the name if it is valid. Raises: InvalidName."""
     if not _NAME.fullmatch(name) or name.startswith("v-"):
         raise InvalidName(
             f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
@@ -182,7 +182,7 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_transaction_name(name: str) -> str:
-    """Return the name itself, which becomes a part of keys. Raises: InvalidName."""
+    """Return the name, which becomes part of store keys, if it is valid. Raises: InvalidName."""
     if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
         raise InvalidName(
             f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
@@ -192,14 +192,17 @@ def check_transaction_name(name: str) -> str:
 
 
 def check_words(what: str, words: str) -> str:
-    """Return a reason or name. what: its meaning, for messages. Raises: InvalidName unless it is UTF-8 text."""
+    """Return a reason or a person's name. what: its purpose, for messages.
+
+    Raises: InvalidName unless it is UTF-8 text.
+    """
     if not is_text(words):
         raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
     return words
 
 
 def check_ref_name(name: str) -> str:
-    """Return the name of a tag or alias. Raises: InvalidName, for reserved names too."""
+    """Return the name of a tag or alias. Raises: InvalidName, also for reserved names."""
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
     if name == LATEST or name.isdigit() or name.startswith("v-"):

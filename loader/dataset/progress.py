@@ -1,4 +1,4 @@
-"""Progress of long work: `penstock` draws a line, the loader itself shows nothing."""
+"""Progress of long-running work: `penstock` draws a progress line; the loader shows nothing."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -12,7 +12,10 @@ class Watch(Protocol):
     def __call__(
         self, items: Iterable[T], what: str, size: Callable[[T], int], total: Callable[[], int]
     ) -> Iterator[T]:
-        """Yield the items. what: name of the work. size: of an item; total: of all, called when shown."""
+        """Yield the items. what: name of the work. size: returns an item's size.
+
+        total: returns the total size, called when shown.
+        """
 
 
 def unwatched(

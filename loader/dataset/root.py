@@ -1,4 +1,4 @@
-"""A root: the folder or bucket prefix of datasets, their history and everything derived."""
+"""A root: the folder or bucket prefix that holds datasets, their history and everything derived from them."""
 
 import os
 import weakref
@@ -20,7 +20,7 @@ from .progress import Watch, unwatched
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Verify, Version, open_record
 
-if TYPE_CHECKING:  # the verbs that write import theirs, 100 ms, which a reader's start does without
+if TYPE_CHECKING:  # writing methods import these: 100 ms that readers save at startup
     from .labels.annotate import Annotated
     from .shards.part import Part
     from .writer import Writer
@@ -31,23 +31,25 @@ Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any
 
 
 class Root:
-    """Opens nothing until it is used; thread-safe; pickles as its URL and non-secret options.
+    """A folder or bucket prefix with datasets, opened at first use.
+
+    Thread-safe; pickles as its URL and non-secret options.
 
     The first write creates the root. Reading a location that is not a root raises NotARoot.
 
     Args:
-        url: Local path, or any URL that obstore or fsspec opens; None is the environment's PENSTOCK_ROOT.
-        options: Credentials and settings for the store, in the names that obstore or fsspec use.
+        url: Local path, or any URL that obstore or fsspec opens; None reads the environment variable PENSTOCK_ROOT.
+        options: Credentials and settings for the store, named as in obstore or fsspec.
         mirrors: Other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the
-            nearest store that is up, and to the next where it lacks something. All writes go to `url`.
-        verify: Checks of samples. "crc32c", of each field, shows accidents. "sha256" also checks shards' pages at
-            first use: a replaced shard does not pass (docs/security.md).
+            nearest store that is up, and to the next one for objects that it lacks. All writes go to `url`.
+        verify: Checks on samples. "crc32c" checks each field and detects accidents. "sha256" also checks shard pages at
+            first use, which detects a replaced shard (docs/security.md).
     """
 
     store: Store
-    """Store of the root; with mirrors, all of them as one."""
+    """Store of the root; with mirrors, one store that combines them."""
     verify: Verify
-    """Checks of samples: "crc32c" or "sha256"."""
+    """Checks on samples: "crc32c" or "sha256"."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Root:
         self._lease = Lease(store)
         weakref.finalize(
             self, close_in_finalizer, self._lease
-        ).atexit = False  # `leases` closes all at the end
+        ).atexit = False  # `leases` closes all of them at exit
 
     def __reduce__(self) -> Any:
         return root_over, (self.store, self.verify)
@@ -92,7 +94,7 @@ class Root:
 
     @property
     def alone(self) -> "Root":
-        """The root at `url` without its mirrors; itself, where it has none."""
+        """The root at `url` without its mirrors; the root itself if it has none."""
         store = primary_of(self.store)
         return self if store is self.store else root_over(store, self.verify)
 
@@ -104,27 +106,28 @@ class Root:
 
     @property
     def state(self) -> State:
-        """The history as it is now. Raises: NotARoot; FormatTooNew; Corrupt."""
+        """The current state of the history. Raises: NotARoot; FormatTooNew; Corrupt."""
         return self._log.state
 
     def open(self, ref: str, *, retired: bool = False) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
-        Leaves a lease, which shows a reader to a collector; read-only credentials log one warning instead. retired:
-        True opens a retired version too. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
+        Writes a lease, which tells a collector that the version is in use; with read-only credentials it logs one
+        warning instead. retired: True also opens retired versions. Raises: VersionNotFound; VersionRetired; NotARoot;
+        FormatTooNew; Corrupt.
         """
         record = self.record(ref, retired=retired)
-        # What is read beside the lease is checked against its sha256, and returned only once the lease is good.
+        # Objects read while the lease is written are checked against their sha256, and returned once it holds.
         with in_background(_read, self, record) as reading:
-            if self._lease.add(record.id):  # the first of several threads leaves one
-                # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
+            if self._lease.add(record.id):  # only the first of several threads writes it
+                # A lease protects only from later retirements: read the log again.
                 resolve(self.state, record.id, retired=retired)
             version = reading.result()
-        version.reader = self  # the lease ends with the last of root and versions
+        version.reader = self  # keeps the lease while the root or a version is alive
         return version
 
     def datasets(self) -> list[str]:
-        """Return the names of the datasets with a version, sorted."""
+        """Return the sorted names of all datasets that have a version."""
         return sorted(name for name, versions in self.state.datasets.items() if versions)
 
     def versions(self, dataset: str) -> list[VersionRecord]:
@@ -146,9 +149,10 @@ class Root:
             return resolve(state, ref, retired=retired)
 
     def create(self) -> None:
-        """Make an empty location a root now; again is no change.
+        """Make an empty location a root now. Repeating it changes nothing.
 
-        Raises: NotARoot if it holds other objects; FormatTooNew; InvalidStore if create-only writes there overwrite.
+        Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if create-only writes overwrite
+        objects.
         """
         self._marker.create()
 
@@ -163,10 +167,10 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         facts: Facts | None = None,
     ) -> "Writer":
-        """Return a writer whose clean exit publishes the dataset's next version: the newest one's samples, and these.
+        """Return a writer that publishes, on a clean exit, a version with the newest version's samples plus its own.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. Fields lie in `group`. groups: field -> another group for it. facts: as for `publish`.
+        `part_samples`. group: group that stores the fields. groups: field -> another group. facts: as for `publish`.
         """
         from .writer import Writer
 
@@ -184,13 +188,14 @@ class Root:
     def begin(
         self, dataset: str, parent: str | None = None, txn: str | None = None, *, gated: bool = False
     ) -> str:
-        """Return a transaction for the dataset's next version, as `write_part` and `publish` need.
+        """Return a transaction for the dataset's next version, for `write_part` and `publish`.
 
-            parent: the ref that the work is based on; None is the newest.
-            txn: a name for a step that may be retried: it gives the same transaction.
-            gated: True requires a gate's verdict before its parts are published.
+            parent: the ref that the work is based on; None for the newest.
+            txn: a name, so that a retried step gets the same transaction.
+            gated: True requires a gate's verdict before the parts are published.
 
-        Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another dataset, or begun without the gate.
+        Raises: InvalidName; VersionRetired; Fenced; Conflict if `txn` belongs to another dataset, or began without the
+        gate.
         """
         self.create()
         state = self._log.state
@@ -205,7 +210,7 @@ class Root:
         self.log.abort(txn, reason)
 
     def heartbeat(self, txn: str) -> Heartbeat:
-        """Return a context manager that keeps the transaction alive for a collector."""
+        """Return a context manager that shows a collector that the transaction is alive."""
         return Heartbeat(self.store, txn)
 
     def publish(
@@ -228,18 +233,18 @@ class Root:
         committed transaction again returns its version.
 
             parent: a ref that must exist and not be retired.
-            exclude: key -> reason, samples of these parts to leave out.
-            supersede: key -> reason, samples of the newest version that these parts replace, in the same log entry.
-            onto: id of the version to continue; "" for none yet. Another newest version is a Conflict.
+            exclude: key -> reason, for samples of these parts to leave out.
+            supersede: key -> reason, for samples of the newest version that these parts replace, in the same log entry.
+            onto: id that the newest version must have, else Conflict; "" if the dataset must have no version.
             verdict: path of the stage record that accepted exactly these parts. Gated transactions need it.
-            foreign: table of the objects with the parts' bytes, where these stay in other locations.
+            foreign: table of the objects with the parts' bytes, if these stay in other locations.
             producer: facts for the manifest (run id, code version).
             facts: field -> {"tokenizer", "tokenizer_sha256", "unit", "dims", "labels" ...}, kept by later versions
                 (docs/format.md).
 
-        Raises: DuplicateKey; FieldMismatch; InvalidSample for parts with another transaction's files;
-        TransactionNotFound; Fenced; StageNotPublished for a missing or another change's verdict; Corrupt; Conflict,
-        also if another writer excluded a superseded sample meanwhile; VersionNotFound; EmptyVersion.
+        Raises: DuplicateKey; FieldMismatch; InvalidSample if parts have another transaction's files;
+        TransactionNotFound; Fenced; StageNotPublished if the verdict is missing or for another change; Corrupt;
+        Conflict, also if another writer excluded a superseded sample meanwhile; VersionNotFound; EmptyVersion.
         """
         from .writer import publish_parts
 
@@ -256,10 +261,10 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         facts: Facts | None = None,
     ) -> Version:
-        """Add fields to existing samples, in shards of their own.
+        """Add fields to existing samples, in separate shards.
 
         compute: field -> function of the sample (a mapping of its decoded fields, read on request). inputs: fields that
-        the functions read, None for all. Parts that lack one, or have the group, stay unchanged.
+        the functions read, None for all. Parts that lack an input, or already have the group, stay unchanged.
 
         Raises: Conflict if there is nothing to add or another writer added it; FieldNotFound.
         """
@@ -283,22 +288,22 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
     ) -> "Annotated":
-        """Add metadata columns to existing samples, or other values for columns that they have.
+        """Add metadata columns to existing samples, or change values in existing columns.
 
-        They form a column group `name` with author and time. Earlier values and versions stay. Rows may have
-        `annotated_by` and `annotated_at_us` of their own.
+        They form a column group `name` with author and time. Earlier values and versions stay. Rows may have their own
+        `annotated_by` and `annotated_at_us`.
 
             rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
-            key: column of the rows to look up in the samples' column `on`, where it may name several samples.
+            key: column of the rows to look up in the samples' column `on`; a value may match several samples.
             on: "key", "source_key", "raw_key", "unit_id" ...
             columns: columns to take; None takes all.
             nulls: "keep" earlier values, or "remove" them.
-            strict: refuse keys without a sample, which are otherwise counted in `join`.
-            last_wins: take the last row of a duplicate key, which is otherwise refused.
+            strict: reject keys that no sample has, which are otherwise counted in `join`.
+            last_wins: take the last row of a duplicate key, which otherwise raises DuplicateKey.
             watch: reports progress (`loader.dataset.progress`).
 
-        Raises: Conflict if another writer annotated one of these values since `ref`; FieldMismatch for a type other
-        than the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
+        Raises: Conflict if another writer annotated one of these values since `ref`; FieldMismatch if a value's type
+        differs from the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey with file and line.
         """
         from .labels.annotate import Annotating
         from .writer import publish_annotation
@@ -321,10 +326,10 @@ class Root:
     def exclude(
         self, ref: str, keys: Sequence[str], *, reason: str, producer: Mapping[str, Any] | None = None
     ) -> Version:
-        """Return the next version without these samples. Their bytes stay until a takedown; ordinals close up.
+        """Return the next version without these samples. Their bytes stay until a takedown; later ordinals move up.
 
-        Raises: SampleNotFound for a missing key; InvalidSample for keys or a reason that are no text; Conflict if
-        another writer excluded one meanwhile.
+        Raises: SampleNotFound for a missing key; InvalidSample if a key or the reason is not text; Conflict if another
+        writer excluded one of them meanwhile.
         """
         from .writer import publish_exclusions
 
@@ -333,34 +338,37 @@ class Root:
     def retire(self, ref: str, *, reason: str) -> None:
         """Retire a version for good: opening it raises VersionRetired with this reason.
 
-        Raises: InvalidName for a reason that is no text.
+        Raises: InvalidName if the reason is not text.
         """
         record = resolve(self.state, ref, retired=True)
         self._log.retire(record.dataset, record.number, reason)
 
     def tag(self, ref: str, name: str) -> None:
-        """Give a version a name that never moves. Raises: Conflict if it names another version; InvalidName."""
+        """Give a version a name that never moves.
+
+        Raises: Conflict if the name refers to another version; InvalidName.
+        """
         self._ref(ref, name, "tag")
 
     def alias(self, ref: str, name: str) -> None:
-        """Give a version a name that may move later. Raises: Conflict if it moved meanwhile; InvalidName."""
+        """Give a version a name that may move later. Raises: Conflict if the alias moved meanwhile; InvalidName."""
         self._ref(ref, name, "alias")
 
     def hold(self, ref: str, *, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`, even if it is retired later; again is no change.
+        """Keep a version's bytes until `release`, even if it is retired later. Repeating it changes nothing.
 
-        by: a person, a job, a matter. Raises: VersionRetired.
+        by: a person, a job or a case. Raises: VersionRetired.
         """
         record = resolve(self.state, ref)
         self._log.hold(record.dataset, record.number, by, why)
 
     def release(self, ref: str, *, by: str) -> bool:
-        """Release a hold on a version; False if `by` has none."""
+        """Release a hold on a version; False if `by` holds none."""
         record = resolve(self.state, ref, retired=True)
         return self._log.release(record.dataset, record.number, by)
 
     def close(self) -> None:
-        """Give the lease back and release connections."""
+        """Release the lease and connections."""
         self._lease.close()
         self.store.close()
 
@@ -371,7 +379,7 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Renew the lease on the opened versions now; a thread does so by itself."""
+        """Renew the lease on the opened versions now. A background thread also renews it."""
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:
@@ -386,7 +394,7 @@ class Root:
 
 
 def root_over(store: Store, verify: Verify = "crc32c") -> Root:
-    """Return the root in a store that is open already."""
+    """Return the root in an open store."""
     root = Root.__new__(Root)
     root._use(store, verify)
     return root

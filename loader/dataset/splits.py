@@ -1,4 +1,4 @@
-"""Splits by hash: the same sample, or person, is in the same split of every later version."""
+"""Split by hash: a sample or person is in the same split in every later version."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -12,14 +12,14 @@ def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
 
         split_of("k0001", {"train": 0.95, "val": 0.05}, "photos")
 
-    The BLAKE2b hash of salt and identity, in [0, 1), is divided among the splits in the order of their names. If a
-    share changes, samples move only between neighbours.
+    The BLAKE2b hash of salt and identity, scaled to [0, 1), selects a split; splits divide this range in name order. If
+    a share changes, samples move only between neighbouring splits.
 
-        identity: Text that decides: the sample's key, or its person, scene or episode.
+        identity: Text that is hashed: the sample's key, or its person, scene or episode.
         splits: Name -> share of all identities; the shares add up to 1.
         salt: Makes splits independent of each other, such as the dataset's name.
 
-    Raises: InvalidRuntime for shares that are negative or do not add up to 1.
+    Raises: InvalidRuntime if a share is negative or the shares do not add up to 1.
     """
     if not splits or min(splits.values()) < 0 or not isclose(sum(splits.values()), 1, abs_tol=1e-6):
         raise InvalidRuntime(

@@ -1,4 +1,4 @@
-"""The writes of a root: `with root.write(...) as writer`, and a version's changes to its parent."""
+"""Publish to a root: `with root.write(...) as writer`, and changes to a version."""
 
 import logging
 import secrets
@@ -135,13 +135,13 @@ def publish_registered(
     of_fields: Facts = None,
     chunk_rows: int = 0,
 ) -> Version:
-    """Publish parts that were registered or imported, under names that follow from their content.
+    """Publish registered or imported parts, under names derived from their content.
 
-        samples: A table per part, as for `write_run`; None reads the parts' tables.
-        foreign: The table of their objects, with its facts; None for parts with bytes of their own.
-        left_out: Samples of the parent to leave out.
-        of_fields: Facts of fields, as for `publish_parts`.
-        chunk_rows: Average samples of a registered table's decoded chunk; 0 for others.
+        samples: One table per part, as for `write_run`; None reads the parts' tables.
+        foreign: Table of the parts' objects, with its facts; None if the parts have their own bytes.
+        left_out: Parent samples to leave out.
+        of_fields: Facts about fields, as for `publish_parts`.
+        chunk_rows: Average samples per decoded chunk of a registered table; 0 for other objects.
 
     Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
     """
@@ -231,11 +231,11 @@ def publish_exclusions(
 
 
 def abort_after(root: "Root", txn: str, error: BaseException) -> None:
-    """Abort a transaction because of an error, which stays the one to show."""
+    """Abort a transaction because of an error, which remains the error to show."""
     try:
         root.abort(txn, f"{type(error).__name__}: the change was given up")
     except PenstockError as failure:
-        # An open transaction whose heartbeat stopped is found by the collector.
+        # The collector finds open transactions without a heartbeat.
         logger.warning("transaction %s could not be aborted: %s", txn, failure)
 
 
@@ -258,7 +258,7 @@ MAX_SHARD_BYTES = 8 * 2**30
 
 
 class Writer:
-    """Collects samples (spilling to disk), cuts them into parts in hash order, publishes on a clean exit.
+    """Collects samples (spilling to disk), cuts them into parts in hash order, and publishes on a clean exit.
 
     An exception inside the `with` publishes nothing and aborts the transaction. `version` is set afterwards.
     """
@@ -319,10 +319,10 @@ class Writer:
 
         Args:
             key: Key of the sample.
-            fields: Name -> bytes, or a value that the name's last word encodes: cls int, txt str, json object, npy
+            fields: Name -> bytes, or a value encoded according to the extension: cls int, txt str, json object, npy
                 array.
-            metadata: Column -> value, to filter on; None for none.
-            source: Provenance (`columns.SOURCE_COLUMNS`); None for none.
+            metadata: Column -> value to filter on.
+            source: Provenance (`columns.SOURCE_COLUMNS`).
 
         Raises: InvalidKey, InvalidField, DuplicateKey, FieldMismatch, FieldTooLarge.
         """

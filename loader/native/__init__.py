@@ -1,7 +1,7 @@
-"""Functions on bytes of samples, keys and headers that do not hold the interpreter's lock: in C, or the same in Python.
+"""Functions on the bytes of samples, keys and headers that release the interpreter's lock: in C, or the same in Python.
 
-`_native.c` runs if it was built (`pip install` builds it if there is a compiler), `python.py` otherwise or with
-PENSTOCK_NATIVE=0. `KIND` names the one in use.
+`_native.c` runs if it was built (`pip install` builds it if there is a compiler). Otherwise, or with PENSTOCK_NATIVE=0,
+`python.py` runs. `KIND` names the one in use.
 """
 
 import os
@@ -21,7 +21,7 @@ def _chosen() -> ModuleType:
         return python
     try:
         from . import _native
-    except ImportError:  # no compiler where it was installed
+    except ImportError:  # installed without a compiler
         return python
     return _native
 
@@ -31,7 +31,7 @@ KIND = "Python" if _verbs is python else f"C, checksums by {_verbs.instructions(
 crc32c, gather = _verbs.crc32c, _verbs.gather
 PagedSha256: type[python.PagedSha256] = getattr(
     _verbs, "PagedSha256", python.PagedSha256
-)  # hashlib where the processor has no instructions
+)  # hashlib if the processor has no SHA instructions
 copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it

@@ -1,4 +1,4 @@
-"""The functions of `loader.native` in Python: their specification, and the fallback without a compiler."""
+"""Python versions of the functions in `loader.native`: their specification, and the fallback without a compiler."""
 
 import hashlib
 import os
@@ -13,29 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 RIGHT, WRONG, UNREAD = 0, 1, 2
-"""Status of an item: as expected; other bytes; not readable, or incomplete."""
+"""Status of an item: as expected; wrong bytes; unreadable or incomplete."""
 
 UNKNOWN_CRC = -1
-"""Stands for an unknown CRC-32C."""
+"""Marks an unknown CRC-32C."""
 
 SHA_BLOCK_BYTES = 64
 
 MAX_SIDE = 2**20
-"""Pixels of a side that `resample` takes."""
+"""Longest side, in pixels, that `resample` accepts."""
 MAX_SHRUNK = 8
 
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
 IN_MEMORY = -1
-"""Descriptor of bytes that are only in memory."""
+"""Descriptor that stands for bytes in memory, with no file."""
 OpenFile = tuple[int, Buffer | mmap | None]
-"""Descriptor of a file, and a map of all its bytes for speed, or None. With IN_MEMORY, the bytes."""
+"""(file descriptor, memory map of the whole file for speed or None); or (IN_MEMORY, the bytes)."""
 Int64s = NDArray[np.int64]
 Status = NDArray[np.uint8]
 
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
-    """Return the CRC-32C (RFC 3720, appendix B.4) of bytes after bytes with the checksum `crc`."""
+    """Return the CRC-32C (RFC 3720, appendix B.4) of `data` appended to bytes whose checksum is `crc`."""
     return int(google_crc32c.extend(crc, np.frombuffer(data, np.uint8) if len(data) else b""))
 
 
@@ -50,20 +50,20 @@ def gather(
     crcs: Int64s,
     status: Status,
 ) -> float:
-    """Read items of files into memory, verified; return the seconds spent on checksums.
+    """Read items from files into memory and verify them; return the seconds spent on checksums.
 
     Item i is the `nbytes[i]` bytes of `files[which[i]]` from byte `begin[i]` on. It begins with `head`; the rest goes
     to `memory` from byte `at[i]` on. `status[i]` becomes RIGHT, or:
 
-    - WRONG if the item does not begin with `head`, or its CRC-32C (of all its bytes) is not `crcs[i]`;
-    - UNREAD if the file cannot be read, or ends too early.
+    - WRONG if the item does not begin with `head`, or the CRC-32C of all its bytes is not `crcs[i]`;
+    - UNREAD if the file cannot be read or is too short.
 
-    Memory of items that are not RIGHT is arbitrary. For a checksum `UNKNOWN_CRC` the actual one is written to `crcs`.
+    The memory of items that are not RIGHT is arbitrary. If `crcs[i]` is `UNKNOWN_CRC`, the actual checksum replaces it.
 
     memory: uint8, contiguous. Items may be in any order, without overlap.
 
-    Raises: ValueError for a file number out of range, an item that is smaller than the head or outside of the memory,
-    or an array of another length than `which`; then nothing was read.
+    Raises: ValueError if a file number is out of range, an item is smaller than the head or outside the memory, or an
+    array's length differs from `which`'s. Nothing is read in these cases.
     """
     into = np.frombuffer(memory, np.uint8)
     _check(files, len(head), len(into), which, begin=begin, nbytes=nbytes, at=at, crcs=crcs, status=status)
@@ -88,18 +88,18 @@ def _has_crc(crcs: Int64s, i: int, crc: int) -> bool:
 
 
 class PagedSha256:
-    """SHA-256 of bytes, and of each of their pages."""
+    """SHA-256 of a byte stream and of each of its pages."""
 
     def __init__(self, page_bytes: int) -> None:
-        """Check the page size. Raises: ValueError unless pages are whole blocks of 64 bytes."""
+        """Check the page size. Raises: ValueError unless a page is a multiple of 64 bytes."""
         if page_bytes < SHA_BLOCK_BYTES or page_bytes % SHA_BLOCK_BYTES:
             raise ValueError(f"pages of {page_bytes} bytes, not of whole blocks of 64")
         self._page_bytes, self._nbytes, self._all = page_bytes, 0, hashlib.sha256()
 
     def update(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Take bytes, and return the digests of their pages. Only the last call may end inside a page.
+        """Hash the bytes, and return the digests of their pages. Only the last call may end inside a page.
 
-        Raises: ValueError for bytes that are not whole blocks of 64, or follow an incomplete page.
+        Raises: ValueError if the bytes are not a multiple of 64, or follow an incomplete page.
         """
         if len(data) % SHA_BLOCK_BYTES or self._nbytes % self._page_bytes:
             raise ValueError(
@@ -119,10 +119,10 @@ def copy_bytes(data: Buffer) -> bytes:
 
 
 def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
-    """Put 64 bits of each number's BLAKE2b, digest size 8, little endian, into uint64 [n].
+    """Write 64 bits of each number's BLAKE2b (digest size 8, little endian) into a uint64 [n] array.
 
-    The text is the head, the number in the format of `order.random.keyed_permutation.framed`, and the tail. numbers:
-    int64 [n]. Raises: ValueError for another length of `into`.
+    The hashed text is the head, the number in the format of `order.random.keyed_permutation.framed`, and the tail.
+    numbers: int64 [n]. Raises: ValueError if `into` has another length.
     """
     if into.nbytes != numbers.nbytes:
         raise ValueError(f"into: {into.nbytes} bytes, not {numbers.nbytes}")
@@ -135,7 +135,7 @@ def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uin
 
 
 def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
-    """Put the first 8 bytes of each text's BLAKE2b-128, little endian, without the last bit, into int64 [n].
+    """Write the first 8 bytes of each text's BLAKE2b-128, little endian, without the last bit, into an int64 [n] array.
 
     Text i is the bytes from `ends[i]` to `ends[i + 1]` of the data, as in Arrow. ends: int32 [n + 1].
 
@@ -154,13 +154,13 @@ def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
 
 
 def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[bytes, bytes, int]:
-    """Return names and places of a tar's members from byte `at` on, while headers are plain, and the next byte.
+    """Return the names and positions of tar members from byte `at` on, until a header is not plain, and the next byte.
 
-    Each name ends with a NUL; places are int64 [members, 3]: first byte, bytes and CRC-32C of each content. The
-    checksum is `UNKNOWN_CRC` without `sums`, and for content not wholly in memory; in a file from the first skipped
-    (large) content on. The caller reads the other headers; Python leaves all to it.
+    Each name ends with a NUL. Positions are int64 [members, 3]: first byte, size and CRC-32C of each content. The
+    checksum is `UNKNOWN_CRC` if `sums` is False, for content not wholly in memory, and in a file from the first skipped
+    (large) content on. The caller reads all other headers; in Python, that is all headers.
 
-    file: its descriptor is read, or its memory, never both. nbytes: size of the archive.
+    file: read by descriptor or from memory, never both. nbytes: size of the archive.
     """
     return b"", b"", at
 
@@ -174,17 +174,17 @@ def resample(
     size: tuple[int, int],
     flip: bool,
 ) -> None:
-    """Filter a box of pixels to a size in whole numbers: rows first, then columns.
+    """Resample a box of pixels to a given size in integer arithmetic: rows first, then columns.
 
-    A pixel of the result weights the box's pixels by a triangle around its centre. The triangle reaches one pixel of
-    the result to each side, or one of the source if that is larger. Sums of rows are rounded to 1/128, of columns to 1.
+    Each output pixel weights the box's pixels by a triangle around its centre. The triangle reaches one output pixel to
+    each side, or one source pixel if that is larger. Row sums are rounded to 1/128, column sums to 1.
 
     source: uint8 of `shape` (height, width, channels), an image whose sides were divided by `shrunk` and rounded up.
-    box: (top, left, height, width) in px before that. A source pixel counts if part of it is in the box.
-    into: uint8 (height, width, channels) of `size` (height, width). flip: swaps left and right.
+    box: (top, left, height, width) in px before that division. A source pixel counts if part of it is in the box.
+    into: uint8 (height, width, channels) of `size` (height, width). flip: True swaps left and right.
 
-    Raises: ValueError for other numbers of bytes, a box outside, sides beyond MAX_SIDE, or channels other than 1, 3 and
-    4; then nothing was written.
+    Raises: ValueError for other numbers of bytes, a box outside the image, sides beyond MAX_SIDE, or channels other
+    than 1, 3 and 4. Nothing is written in these cases.
     """
     height, width, channels = shape
     for name, px, length, begin, n in (
@@ -219,9 +219,9 @@ def resample(
 
 
 def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray[np.int32]]:
-    """Return the source pixels of each of `n` pixels, and their weights: [taps, n], 2**14 in all.
+    """Return each output pixel's source pixels and their weights: [taps, n]; weights sum to 2**14.
 
-    Places are in units of 1 / (2 n) px before the source was shrunk. Sums of weights are rounded, not weights.
+    Coordinates are in units of 1 / (2 n) px of the unshrunk source. Cumulative weights are rounded, not single weights.
     """
     pixel, centres = 2 * n * shrunk, 2 * begin * n + (2 * np.arange(n) + 1) * length
     reach = max(2 * length, pixel)

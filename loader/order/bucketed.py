@@ -37,7 +37,7 @@ def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | Non
 
 
 def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
-    """Return the labels of these sources' buckets, ascending. Raises: InvalidPlan for too many."""
+    """Return the labels of these sources' buckets, ascending. Raises: InvalidPlan if there are too many."""
     labels = sorted({part.bucket for part in parts if part.bucket is not None})
     if len(labels) > MAX_BUCKETS:
         raise InvalidPlan(
@@ -55,9 +55,9 @@ def interleave_parts(
     batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """Return the turns of the buckets of these sources, each of which is a bucket.
+    """Return the turns of these buckets. parts: each source's view of each bucket.
 
-    starts: of segments. batches: of each segment. Where a source grows, a segment begins with the new version's sizes.
+    starts, batches: per segment. A segment that begins at a growth has the new version's sizes.
     """
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
@@ -71,9 +71,9 @@ def interleave_parts(
 
 
 def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
-    """Return the sources' weights and the global batch by step; bases follow from the buckets' turns.
+    """Return segments with the sources' weights and the global batch; their bases follow from the buckets' turns.
 
-    starts, slots: of the same steps.
+    starts, slots: entries for the same steps.
     """
     return tuple(
         Segment(start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size)

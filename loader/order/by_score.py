@@ -1,8 +1,8 @@
-"""Draw samples by score: cut a view into bands of a number, each a source with its samples' weight.
+"""Draw samples by score: cut a view into bands of scores, each a source with its own weight.
 
     share of band b = n_b * w_b / sum over bands of n_b * w_b
 
-A sample of a band with weight 2 comes twice as often as one with weight 1; a band's order is any source's.
+A sample in a band of weight 2 is drawn twice as often as one of weight 1. Each band is ordered like any source.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from .sources.bucket import Number, bucket, edge_ranges, first_few
 from .sources.views import OrderView
 
 RESOLUTION = 4096
-"""Largest sum of a view's shares, as whole numbers; leaves room for other sources."""
+"""Largest sum of a view's integer shares; leaves room for other sources."""
 
 
 def by_score(
@@ -29,18 +29,18 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Return sources `name:band` for `loader.plan`, whose weights make every sample come as often as its score demands.
+    """Return sources `name:band` for `loader.plan`, with weights so that each sample's score decides its frequency.
 
-    by: an SQL expression on the samples table. With edges it is a number; weights are then one per range [edges[0],
+    by: SQL expression on the samples table. With edges it is a number, and there is one weight per range [edges[0],
     edges[1]), [edges[1], edges[2]), ...; the last edge may be float("inf"). Without edges its values (strings, whole
-    numbers or booleans) are the bands, and weights maps each of them, as text, to its weight. A weight of 0 leaves its
+    numbers or booleans) are the bands, and weights maps each band, as text, to its weight. A weight of 0 leaves its
     band out.
-    share: of all bands together, relative to the plan's other sources.
+    share: share of all bands together, relative to the plan's other sources.
 
     Shares are exact if their reduced numbers sum to at most RESOLUTION, else rounded to 1 part in RESOLUTION. No band
-    with a weight is rounded to none. Costs one scan of the columns that `by` names.
+    with a positive weight is rounded to 0. Costs one scan of the columns that `by` names.
 
-    Raises: InvalidPlan for samples without a band, for weights that do not match the bands, and if nothing is left;
+    Raises: InvalidPlan if a sample has no band, if weights do not match the bands, or if no band is left;
     FieldNotFound.
     """
     asked = bucket(by, edges=edges)
@@ -101,7 +101,6 @@ def _number(by: str, label: str, weight: Weight) -> Fraction:
 
 
 def _whole(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Return whole numbers in these proportions, of sum RESOLUTION, or less if exact ones are smaller."""
     scale = lcm(*(share.denominator for share in shares.values()))
     exact = {label: int(share * scale) for label, share in shares.items()}
     divisor = gcd(*exact.values())

@@ -15,77 +15,77 @@ from .sources.packing import Packing
 from .sources.quarantine import Quarantine
 from .sources.views import OrderView
 
-PLAN_FORMAT = 1  # of the plan's JSON
-ORDER_VERSION = 1  # of the formulas: raised if any batch changes; old formulas stay
+PLAN_FORMAT = 1  # version of the plan's JSON
+ORDER_VERSION = 1  # version of the formulas: raised if any batch changes; old formulas stay
 
 MAX_POSITIONS = 2**63  # stream positions are int64
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A view with its share of the mixture and, optionally, its chunk and lanes."""
+    """A view with its weight in the mixture and, optionally, its chunk and lanes."""
 
     view: OrderView
-    """View that the samples come from."""
+    """View that supplies the samples."""
     weight: Weight = 1
-    """Share of the mixture relative to the other sources."""
+    """Weight in the mixture, relative to the other sources."""
     chunk: int | None = None
-    """Samples read in one piece; None lets the plan choose."""
+    """Consecutive samples read together; None lets the plan choose."""
     lanes: int | None = None
     """Chunks read side by side, a power of two; None lets the plan choose."""
 
 
 def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """Return a view as one of a plan's sources, which the plan checks.
+    """Return a view as one of a plan's sources. The plan validates the values.
 
-    weight: int, Fraction, float or decimal string, relative to other sources. chunk: samples read in one piece. lanes:
-    chunks read side by side, a power of two. None lets the plan choose both from the view's size and mean sample bytes.
+    weight: int, Fraction, float or decimal string, relative to other sources. chunk: consecutive samples read together.
+    lanes: chunks read side by side, a power of two. If None, the plan chooses by the view's size and mean sample bytes.
     """
     return Source(view, weight, chunk, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
-    """One source as the plan froze it, or one bucket of it: name `photos/b3`, bucket `b3`.
+    """One source as the plan froze it, or one of its buckets: name `photos/b3`, bucket `b3`.
 
-    A source that grows has one per view: growth 1 adds the samples `photos+1` (delta), and `photos#1` are all. A bucket
-    that first appears with growth 1 (begins) is `photos/b3`, like the buckets before it.
+    A source that grows has one view per version: growth 1 adds the samples `photos+1` (delta), and `photos#1` has all
+    samples. A bucket that first appears with growth 1 (begins) is named `photos/b3`, like earlier buckets.
     """
 
     name: str
     """Name in the plan."""
     view: OrderView
-    """View that the samples come from."""
+    """View that supplies the samples."""
     view_id: str
     """Content hash of the view."""
     shape: LaneShape
-    """Frozen chunk and lanes."""
+    """Frozen lane shape, with chunk and lanes."""
     bucket: str | None = None
     """Label of the bucket; None in a plan without buckets."""
     growth: int = 0
-    """Number of the growth that added it; 0 for the first version."""
+    """Number of the growth that added the view; 0 for the first version."""
     delta: bool = False
-    """True for the view of samples that the growth adds."""
+    """True if the view holds only the samples that the growth adds."""
     begins: bool = False
     """True for a bucket that first appears with its growth."""
 
     @property
     def source(self) -> str:
-        """The source's name without bucket or growth, to which weights refer."""
+        """Name of the source without bucket or growth; weights use this name."""
         return self.stream if self.bucket is None else self.stream.removesuffix(f"/{self.bucket}")
 
     @property
     def stream(self) -> str:
-        """The stream whose positions it fills: the source's, or the bucket's."""
+        """Name of the stream whose positions it fills: the source's or the bucket's."""
         if not self.growth or self.begins:
             return self.name
         suffix = delta_name if self.delta else whole_name
         return self.name.removesuffix(suffix("", self.growth))
 
     def substitute_of(self, seed: int, own: int, epoch: int, in_epoch: int, attempt: int) -> int:
-        """Return the view ordinal of a substitute for the sample `own`, at this position of an epoch.
+        """Return the view ordinal of the substitute for sample `own` at this position of an epoch.
 
-        attempt: 1, 2, ... Never `own`, unless the view has no other sample.
+        attempt: 1, 2, ... The result is never `own` unless the view has no other sample.
         """
         drawn = key(seed, self.name, "substitute", epoch, in_epoch, attempt) % max(1, self.shape.n - 1)
         return (own + 1 + drawn) % self.shape.n
@@ -106,7 +106,7 @@ class PlannedSource:
 
 
 def plan_source(name: str, view_or_source: OrderView | Source, bucket: str | None = None) -> PlannedSource:
-    """Freeze a source, or one bucket of it. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
+    """Freeze a source, or one of its buckets. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
     if not isinstance(name, str) or not name:
         raise InvalidPlan(
             f"source name {name!r}: a non-empty string is needed; it is part of the order's keys"
@@ -135,7 +135,7 @@ def plan_source(name: str, view_or_source: OrderView | Source, bucket: str | Non
 
 
 def _check_together(view: OrderView) -> None:
-    """Raise InvalidPlan for a list or packed documents of a table decoded by chunks, unless all chunks fit."""
+    """Raise InvalidPlan for a list or packing over a table decoded by chunks, unless all chunks fit in memory."""
     for what, name in (("a list jumps", "listed"), ("packing jumps", "documents")):
         of = getattr(view, name, None)
         decoded = getattr(of, "decoded_chunk", None)
@@ -153,27 +153,27 @@ class PlanContent:
     seed: int
     """Seed of the order, 0 to 2^64 - 1."""
     global_batch: int
-    """Slots of step 0; later segments may differ."""
+    """Slots per step in the first segment; later segments may differ."""
     sources: Mapping[str, PlannedSource]
-    """Name -> planned source, in order of name: the index of `Slots.source`."""
+    """Name -> planned source, in order of name."""
     segments: tuple[Segment, ...]
     """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
-    """"fill" or "mask": the batch at an epoch's end, see `make_plan`."""
+    """"fill" or "mask": how the batch at an epoch's end is completed, see `loader.plan`."""
     allow_repeats: bool = False
-    """True lets a source, or a bucket of one, be smaller than its batch."""
+    """True lets a source, or one of its buckets, be smaller than its batch."""
     buckets: Interleaving | None = None
     """Turns of the buckets; None in a plan without buckets."""
     pack: Packing | None = None
     """Packing of documents into sequences; None in a plan without packing."""
     quarantine: Quarantine = field(default_factory=Quarantine)
-    """Samples that no slot holds, by step."""
+    """Quarantined samples by step; no slot holds them."""
     grown: tuple[Growth, ...] = ()
-    """Growths of the sources, by step, then source."""
+    """Growths of the sources, in order of step, then source."""
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
-    """Stream -> content of its positions, for sources that grow."""
+    """Stream -> its views and their positions, for sources that grow."""
     view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
-    """(stream, growth, whether it is its delta view) -> index of the view in `source_names`."""
+    """(stream, growth, whether the view is a delta view) -> index of the view in `source_names`."""
     hash: str = field(init=False)
     """Content hash of the plan, "p-" and sha256 hex."""
 
@@ -222,14 +222,14 @@ class PlanContent:
 
     @property
     def streams(self) -> Mapping[str | None, Stream]:
-        """bucket label -> stream of its batches; without buckets one stream, under None."""
+        """Bucket label -> stream of its batches; without buckets one stream, under None."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
         names = tuple(name for name, source in self.sources.items() if not source.growth)
         return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return stream of a source or bucket -> positions used by earlier steps; zeros left out."""
+        """Return stream of a source or bucket -> positions used by earlier steps, zeros left out."""
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
@@ -241,7 +241,7 @@ class PlanContent:
         return [planned for planned in self.grown if planned.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
-        """Return the whole view of a source in force at a step; with buckets the non-empty ones."""
+        """Return a source's whole view in force at a step; with buckets, one view per non-empty bucket."""
         number = sum(planned.step <= step for planned in self.growths_of(source))
         return [
             planned
@@ -250,15 +250,15 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """Return the stream of a step's batch: with buckets, the bucket whose turn it is."""
+        """Return the turn at a step: the batch's stream and, with buckets, its bucket."""
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that takes a position of the stream of a source or bucket; None if none does.
+        """Return the step that uses this position in the stream of a source or bucket; None if no step does.
 
-        Costs a pass over a mixture table per segment.
+        Costs a pass over one mixture table per segment.
         """
         source = self.sources[name]
         if self.boundary == MASK:
@@ -271,7 +271,7 @@ class PlanContent:
 
     @property
     def batch_range(self) -> tuple[int, int]:
-        """Slots of the smallest and of the largest global batch."""
+        """Slots of the smallest and the largest global batch."""
         sizes = [size for stream in self.streams.values() for size in stream.batch_sizes]
         return min(sizes), max(sizes)
 
@@ -299,7 +299,7 @@ class PlanContent:
     def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
         """Return the JSON of growths, each with the stream position at which it takes effect.
 
-        With buckets the position is left out: it follows from the bases of the segment that begins there.
+        With buckets there is no position: it follows from the bases of the segment that begins there.
         """
         out: list[dict[str, Any]] = [{"step": growth.step, "source": growth.source} for growth in growths]
         if self.buckets is None:
@@ -308,7 +308,7 @@ class PlanContent:
         return out
 
     def checked_step(self, step: int) -> int:
-        """Return step as an int. Raises InvalidRuntime: not a whole number >= 0, or positions beyond int64."""
+        """Return step as an int. Raises InvalidRuntime if it is not a whole number >= 0, or positions exceed int64."""
         try:
             number = step.__index__()
         except AttributeError:

@@ -1,4 +1,4 @@
-"""Numbers of a plan, computed before anything is read; and the same numbers as text."""
+"""A plan's expected sizes, rates and costs, computed before anything is read; as numbers and as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from .steps.slots import rank_slice
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """Return several lines: the mixture, the buckets, the length of an epoch, the loader's memory and requests."""
+    """Return lines of text: the mixture, the buckets, the length of an epoch, the loader's memory and requests."""
     bucketed = f", bucketed by {facts['bucket_by']}" if facts["bucket_by"] else ""
     bucketed += ", padded at the end of an epoch" if facts["boundary"] == MASK else ""
     lines = [
@@ -119,7 +119,7 @@ def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list
 
 
 def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-    """Return the numbers behind `Plan.describe`.
+    """Return the numbers that `Plan.describe` prints.
 
     world_size: data-parallel ranks.
     steps_per_s: optimizer steps per second.
@@ -127,17 +127,17 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     - sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share, live_chunks,
       live_bytes, exhausted_at_step.
     - tail_share: share of an epoch that is read less evenly.
-    - live_chunks, live_bytes: held by a loader to read every chunk once, over all ranks.
-    - exhausted_at_step: step with the last sample of the first epoch; None for none.
+    - live_chunks, live_bytes: what all ranks together hold in memory to read every chunk once.
+    - exhausted_at_step: step with the last sample of the first epoch; None if there is none.
     - pack (of a source): None, or documents, length, tokens, pieces, and efficiency: the share of positions with a
       token.
-    - growths: step, source, removed; and of the new view: view, samples, left_of_epoch and new (samples mixed),
+    - growths: step, source, removed; and for the new view: view, samples, left_of_epoch and new (samples mixed),
       whole_from_step.
-    - whole_from_step: first step with samples of an epoch of the whole view; None if it grows again before. With
-      buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same numbers.
-    - segments: start_step, end_step (None: endless), global_batch (without buckets); per bucket its batch and its turns
-      of total_turns steps. Per source its weight of total_weight slots, samples_per_step and steps_per_epoch. Over all,
-      as means over steps: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
+    - whole_from_step: first step of an epoch of the whole view; None if the source grows again earlier. With buckets
+    these are sums, whole_from_step is the latest, view is None, and buckets maps labels to such numbers.
+    - segments: start_step, end_step (None: endless), global_batch (without buckets); for each bucket, its batch, and
+    its turns out of total_turns steps. For each source, its weight out of total_weight slots, samples_per_step and
+    steps_per_epoch. Overall, as means: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
     - per_s, per_rank_per_s: samples, bytes, requests (one per sample and group of fields), chunk_requests (one per
       chunk and group: if chunks are read whole).
 
@@ -196,7 +196,6 @@ def _source_facts(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
 
 
 def _last_position(plan: PlanContent, source: PlannedSource) -> int | None:
-    """Return the stream position at which a view's first epoch ends; None for none."""
     return plan.stream_of(source.stream).last_of(source.growth, source.delta)
 
 
@@ -297,11 +296,11 @@ def _rates(
     turns: Mapping[str | None, int],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Return the rates of each source in a bucket, in a mean step. views: stream -> view as a segment begins."""
+    """Return the rates of each source in a bucket, for a mean step. views: stream -> view when the segment begins."""
     stream, segment = plan.streams[label], plan.segments[number]
     weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
     slots = _slots(plan, number, label) * turns[label] / sum(turns.values())
-    if plan.boundary == MASK:  # a mean step of its one source, padding left out
+    if plan.boundary == MASK:  # a mean step of its only source, padding left out
         n = plan.sources[stream.names[0]].shape.n
         slots = n / epoch_steps(n, stream.batch)
     total = sum(weights.values())

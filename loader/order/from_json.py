@@ -1,4 +1,4 @@
-"""Restore a plan from its JSON: choose nothing again, check everything."""
+"""Restore a plan from its JSON: check everything, choose nothing again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
@@ -20,7 +20,7 @@ from .sources.views import OrderView
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
-    """Return the plan whose `to_json()` is d. reopen: makes a view from its spec.
+    """Return the plan whose `to_json()` is `d`. reopen: function from a view's spec to the view.
 
     Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a view, a base
     count or the final hash differs).

@@ -1,4 +1,4 @@
-"""Continue a plan under later versions from a chosen step; buckets take turns by the new sizes."""
+"""Continue a plan under later versions from a chosen step; buckets take turns according to the new sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from .sources.views import Delta, OrderView, delta_since
 def grown_content(
     plan: PlanContent, views: Mapping[str, Any], step: int, bucket_by: object
 ) -> dict[str, Any]:
-    """Return the fields of a plan that differ: sources, growths, and with buckets their turns."""
+    """Return the fields of a plan that change: sources, growths, and with buckets their turns."""
     step = whole("grow: step", step, 0, 2**53)
     for there, what in (
         (plan.pack is not None, "packing"),
@@ -92,7 +92,7 @@ def _grown_source(
         start = used.get(stream, 0)
         mixed = (
             plan.stream_of(stream).stages[-1].after(start, n=1, delta=0).origin > start
-        )  # its epoch is not over
+        )  # its epoch has not ended
         if delta.view is not None and mixed:
             full = delta_name(stream, number)
             planned = plan_source(full, replace(source, view=delta.view), bucket)
@@ -103,7 +103,6 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """Return label -> the bucket of the new view; without buckets the whole view under None."""
     bucket, was = next(iter(old.items()))
     alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
     if buckets is None or bucket is None:
@@ -134,7 +133,7 @@ def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Gro
 def growths_again(
     sources: Mapping[str, PlannedSource], steps: Sequence[tuple[int, str]]
 ) -> tuple[Growth, ...]:
-    """Return the growths of a plan from its views and (step, source) in order.
+    """Return a plan's growths from its views and an ordered list of (step, source).
 
     Raises InvalidPlan if a view does not continue the previous one.
     """
@@ -150,7 +149,7 @@ def growths_again(
                 f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
             )
         new, old = views[name, number], views[name, number - 1]
-        # buckets are of one version, whose samples need no second comparison
+        # all buckets come from one version, whose samples need no second comparison
         pairs = {(new[at].identity, was.identity): (new[at], was) for at, was in old.items() if at in new}
         if not pairs:
             was = next(iter(old.values()))
@@ -173,7 +172,7 @@ def more_buckets(
 ) -> dict[str, Any]:
     """Return the segments and turns of a plan that grows at a step; {} without buckets.
 
-    bucket_by: the plan's buckets, with batches for new ones.
+    bucket_by: the plan's buckets, including batches for new ones.
     """
     if plan.buckets is None:
         if bucket_by is not None:
@@ -204,7 +203,7 @@ def more_buckets(
 def _with_new(
     buckets: Interleaving, sizes: Sizes, changes: Sequence[tuple[int, dict[str, int]]], step: int
 ) -> Sizes:
-    """Return the plan's batch sizes with `changes` to buckets that first appear at a step."""
+    """Return the plan's batch sizes, plus those in `changes` for buckets that first appear at a step."""
     for start, known in cut_at(sizes, dict(changes)):
         now = in_force(changes, start)
         if other := [label for label, size in known.items() if now[label] != size]:

@@ -1,8 +1,8 @@
-"""L3 with buckets: whose turn a step is, and the stream of its batch.
+"""L3 with buckets: the bucket whose turn a step is, and the stream of its batch.
 
-There are two mixtures. The outer one deals the plan's steps to buckets, as if each step were a batch of one slot. The
-inner one, of each bucket, deals the slots of its own steps to the sources' views of that bucket. Two quota tables give
-any step. Formulas: docs/order.md, "Buckets".
+There are two mixtures. The outer one deals the plan's steps to buckets, as if each step were a batch of one slot. Each
+bucket's inner one deals the slots of the bucket's own steps to the sources' views of that bucket. Two quota tables
+determine any step. Formulas: docs/order.md, "Buckets".
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,12 +13,12 @@ from math import lcm
 from ..errors import InvalidPlan
 from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
 
-MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would be dealt too coarsely
+MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would make their shares too coarse
 
 Starts = Sequence[tuple[int, Mapping[str, int]]]
 
 Sizes = Mapping[str, Mapping[str, int]]
-"""label -> source -> samples (> 0)."""
+"""Label -> source -> samples (> 0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +30,23 @@ class Turn:
     stream: Stream
     """Stream that the batch is drawn from."""
     step: int
-    """Step of the stream: the number of this bucket's earlier steps."""
+    """Step within the stream: the number of this bucket's earlier steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interleaving:
-    """The buckets of a plan."""
+    """A plan's buckets, their turns, and their mixtures."""
 
     by: str
-    """Expression of the buckets, for messages; view ids contain its values."""
+    """Expression that assigns samples to buckets, for messages; view ids contain its values."""
     edges: tuple[str, ...] | None
-    """Edges, for messages; None for none."""
+    """Edges, for messages; None if values are labels."""
     turns: Stream
-    """Steps dealt to labels."""
+    """Mixture that deals the plan's steps to bucket labels."""
     batches: tuple[Mapping[str, int], ...]
-    """Label -> slots of its batches, for each segment of the turns."""
+    """Label -> slots per batch, for each segment of the turns."""
     streams: Mapping[str, Stream]
-    """Label, ascending -> stream of its sources (`bucket_source`), in the bucket's own steps."""
+    """Label, ascending -> mixture of its sources (`bucket_source`), in the bucket's own steps."""
 
     def turn(self, step: int) -> Turn:
         """Return the turn at a step >= 0. Costs the same at any step."""
@@ -55,7 +55,7 @@ class Interleaving:
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return bucket of a source (`bucket_source`) -> its samples before a step; zeros left out."""
+        """Return a source's bucket (`bucket_source`) -> its samples before a step, zeros left out."""
         used: dict[str, int] = {}
         for label, own in self.turns.used_before(step).items():
             used |= self.streams[label].used_before(own)
@@ -69,9 +69,9 @@ class Interleaving:
         }
 
     def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
-        """Return the batches of these labels, where they change, and the turns.
+        """Return as JSON the batch sizes of these labels, where they change, and the turns.
 
-        before: only of segments begun before it; None for all.
+        before: include only segments that start before this step; None includes all.
         """
         begun = [
             (segment, batch)
@@ -101,10 +101,11 @@ def interleave(
     starts: Starts,
     batches: Sequence[Mapping[str, int]],
 ) -> Interleaving:
-    """Return the buckets' turns, and the mixture inside each bucket.
+    """Return the buckets' turns and the mixture inside each bucket.
 
-    starts: (start step, integer weights of sources), the first at 0.
-    sizes, batches (label -> slots of its batches): of each of these segments.
+    starts: (start step, integer weights by source) for each segment, the first at step 0.
+    sizes: label -> source -> samples, for each segment.
+    batches: label -> slots per batch, for each segment.
     """
     labels = tuple(sorted({label for held in sizes for label in held}))
     dealt = [
@@ -127,11 +128,11 @@ def interleave(
 
 
 def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, int]) -> dict[str, int]:
-    """Return label -> its share of the steps, as whole numbers of sum <= 65536.
+    """Return label -> its share of the steps, as integers whose sum is at most 65536.
 
     A source proceeds through its buckets evenly. Bucket b gets `sum over sources of weight * n(source, b) / n(source)`
-    slots for every `batch[b]`. Exact if the reduced numbers sum to at most 65536; else rounded up on that scale, so
-    that no bucket is left out.
+    slots, divided by `batch[b]`. Shares are exact if the reduced numbers sum to at most 65536. Otherwise they are
+    rounded up on that scale, so that no bucket is left out.
     """
     totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
     exact = {
@@ -160,7 +161,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
 def _stream(
     label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
 ) -> Stream:
-    """Return the mixture inside a bucket: a segment for each of the plan's in which its sources have a weight."""
+    """Return the mixture inside a bucket, with one segment per plan segment in which its sources have a weight."""
     names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
     slots: list[tuple[int, int]] = []
@@ -169,7 +170,7 @@ def _stream(
         if mixed:
             own.append((turn.base.get(label, 0), integer_weights(mixed)))
             slots.append((turn.base.get(label, 0), batch))
-    if not own:  # its sources are in the plan with a weight of 0
+    if not own:  # its sources are in the plan with weight 0
         own, slots = [(0, {})], [(0, batches[0])]
     first = slots[0][1]
     segments: tuple[Segment, ...] = chain_segments(own, names, first, dict(slots))

@@ -1,6 +1,6 @@
 """L2: the source of a stream position, and the position in that source's own stream.
 
-Integer weights q_k with sum W make a table of W entries, repeated for ever. Any prefix of the stream holds each source
+Integer weights q_k with sum W make a table of W entries, repeated for ever. In any prefix of the stream, each source is
 within one sample of its exact share. A change of weights appends a segment that starts from the counts already used, so
 nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. Formulas: docs/order.md.
 """
@@ -22,7 +22,7 @@ FILL, MASK = "fill", "mask"
 
 
 def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
-    """Raise InvalidPlan for an unknown value, and for "mask" without a common end of epochs."""
+    """Raise InvalidPlan for an unknown value, or for "mask" if the sources' epochs have no common end."""
     if boundary not in (FILL, MASK):
         raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
     if boundary == FILL:
@@ -40,14 +40,14 @@ def check_boundary(boundary: object, sources: Mapping[str, object], segments: in
 
 
 def epoch_steps(n: int, batch: int) -> int:
-    """Return the steps of an epoch of n samples under "mask": ceil(n / batch)."""
+    """Return the number of steps in an epoch of n samples under "mask": ceil(n / batch)."""
     return -(-n // batch)
 
 
 def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
-    """Return (epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
+    """Return (epoch, position in it) for each slot of a step in stream order under "mask", int64 [batch] each.
 
-    Slots at positions from n on are padding. O(batch).
+    Positions from n on are padding. O(batch).
     """
     epoch, own = divmod(step, epoch_steps(n, batch))
     return np.full(batch, epoch, np.int64), np.arange(own * batch, (own + 1) * batch, dtype=np.int64)
@@ -60,16 +60,16 @@ Weight = int | float | str | Fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Weights from a step on."""
+    """Weights in force from a step on."""
 
     start_step: int
     """First step of the segment."""
     weights: Mapping[str, int]
-    """Source name -> positive integer, reduced by their gcd, sum <= 2^16; zeros left out."""
+    """Source name -> positive integer, reduced by their gcd, sum <= 2^16, zeros left out."""
     base: Mapping[str, int]
-    """Source name -> samples used before start_step; zeros left out."""
+    """Source name -> samples used before start_step, zeros left out."""
     batch: int | None = None
-    """Slots of a step from here on; None for the stream's batch."""
+    """Slots per step from here on; None for the stream's batch."""
 
     def to_json(self) -> dict[str, object]:
         out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
@@ -82,7 +82,8 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and
     rounded to the nearest fraction with a denominator of at most 2^16.
 
-    Raises InvalidPlan: not a number, negative, all zero, positive but rounded to 0, or a sum above 2^16.
+    Raises InvalidPlan if a weight is not a number, is negative, or rounds to 0; if all are zero; if the sum exceeds
+    2^16.
     """
     exact = {name: _fraction(name, weights[name]) for name in sorted(weights)}
     exact = {name: value for name, value in exact.items() if value}
@@ -135,9 +136,10 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 
     quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
 
-    T[r] is the index of the source at r, rank[r] the number of its earlier entries. At t = 1..W the sources with
-    count*W < t*q are candidates. The smallest (count + 1)/q wins; ties go to the first name. (count + 1)/q is compared
-    as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least 2^-32 apart.
+    T[r] is the index of the source at r; rank[r] is the number of that source's earlier entries. At t = 1..W the
+    sources with count*W < t*q are candidates. The smallest (count + 1)/q wins; ties go to the first name. (count + 1)/q
+    is compared as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least
+    2^-32 apart.
     """
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)
@@ -161,9 +163,9 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 def stream_slots(
     segment: Segment, names: Sequence[str], step: int, global_batch: int, steps: int = 1
 ) -> tuple[I64, I64]:
-    """Return the stream positions of a step in stream order: (source index into names, i_k), int64 [B] each.
+    """Return a step's stream positions in stream order: (source index into names, i_k), int64 [B] each.
 
-    With `steps`, of as many consecutive steps of the segment: int64 [steps * B]. The step is at or after
+    With `steps`, covers that many consecutive steps of the segment: int64 [steps * B]. The first must not be before
     segment.start_step. i_k counts the source's samples since step 0, over all segments.
     """
     quotas = tuple(segment.weights.get(name, 0) for name in names)
@@ -181,7 +183,7 @@ def stream_slots(
 
 
 def used_before(segment: Segment, names: Sequence[str], step: int, global_batch: int) -> dict[str, int]:
-    """Return source -> samples before `step` (>= segment.start_step); zeros left out."""
+    """Return source -> samples before `step` (>= segment.start_step), zeros left out."""
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, _ = quota_table(quotas)
     cycle, rest = divmod((step - segment.start_step) * global_batch, len(table))
@@ -196,9 +198,9 @@ def used_before(segment: Segment, names: Sequence[str], step: int, global_batch:
 def step_of(
     segment: Segment, names: Sequence[str], name: str, position: int, global_batch: int
 ) -> int | None:
-    """Return the step that takes a source's position, if this segment has no end; the inverse of `stream_slots`.
+    """Return the step that uses a source's position, as if this segment had no end; the inverse of `stream_slots`.
 
-    None if the source has no weight here, or took that position before. Costs one pass over the table.
+    None if the source has no weight here, or used that position earlier. Costs one pass over the table.
     """
     position_in_stream = position - segment.base.get(name, 0)
     if name not in segment.weights or position_in_stream < 0:
@@ -212,17 +214,17 @@ def step_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Named sources mixed in batches. Its steps are its own: 0, 1, 2, ..."""
+    """Named sources mixed into batches. Steps are the stream's own: 0, 1, 2, ..."""
 
     names: tuple[str, ...]
     """Source names, ascending."""
     batch: int
-    """Slots of a step, unless its segment has a number."""
+    """Slots per step, unless the segment has its own number."""
     segments: tuple[Segment, ...]
-    """At least one segment, the first from step 0."""
+    """One or more segments, the first from step 0."""
 
     def segment_at(self, step: int) -> Segment:
-        """Return the segment in force at a step; if several begin together, the last."""
+        """Return the segment in force at a step; the last one if several begin there."""
         return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
@@ -230,7 +232,7 @@ class Stream:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Slots of a step, segment by segment."""
+        """Slots per step in each segment."""
         return tuple(self.batch_in(segment) for segment in self.segments)
 
     def used_before(self, step: int) -> dict[str, int]:
@@ -251,9 +253,9 @@ def chain_segments(
     global_batch: int,
     batches: Mapping[int, int] | None = None,
 ) -> tuple[Segment, ...]:
-    """Return segments with base counts from (start step, integer weights), ascending, the first at 0.
+    """Return segments with base counts from (start step, integer weights) pairs, ascending, the first at step 0.
 
-    batches: start step -> slots of a step of that segment; others have `global_batch`.
+    batches: start step -> slots per step of that segment; other segments use `global_batch`.
     """
     segments = [Segment(start_step=0, weights=starts[0][1], base={})]
     for start, weights in starts[1:]:

@@ -35,13 +35,13 @@ Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 
 
 class PlanStore(Protocol):
-    """The part of a store that saving a plan needs."""
+    """Methods of a store that saving a plan needs."""
 
     def put_if_absent(self, key: str, data: bytes) -> None: ...
 
 
 class PlanRoot(Protocol):
-    """The part of a root that saving a plan needs."""
+    """Attributes of a root that saving a plan needs."""
 
     @property
     def store(self) -> PlanStore: ...
@@ -68,14 +68,14 @@ class Plan(PlanContent):
     def slots(self, step: int) -> Slots:
         """Return the slots of a step in canonical order, with substitutes for quarantined samples.
 
-        Raises InvalidRuntime for an impossible step; InvalidPlan if all substitutes of a slot are quarantined.
+        Raises InvalidRuntime for an invalid step; InvalidPlan if all substitutes of a slot are quarantined.
         """
         return planned_slots(self, step)
 
     def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
-        """Return one rank's part of the slots of ascending steps, as `slots`, at its own cost only.
+        """Return one rank's part of the slots of ascending steps, as `slots` does. Computes only that part.
 
-        Raises: as `slots`; InvalidRuntime for more ranks than slots.
+        Raises: as `slots`; InvalidRuntime if there are more ranks than slots.
         """
         return planned_stack(self, steps, rank, world_size)
 
@@ -100,85 +100,86 @@ class Plan(PlanContent):
         ordinal: int | None = None,
         substitutions: "Iterable[Substituted]" = (),
     ) -> "list[Occurrence]":
-        """Return the slots that held a sample of a source in steps 0 ... before - 1, by step.
+        """Return the slots that held a source's sample in steps 0 ... before - 1, in order of step.
 
         Each is (step, slot, epoch, attempt); attempt is above 0 if the sample was a substitute.
 
-        ordinal: the sample's in its version, if known: it saves reading all keys of the version.
-        substitutions: from `loader.read_ledger(root, plan)`; without them a corrupt sample counts in place of its
-        substitute.
+        ordinal: the sample's ordinal in its version, if known. Saves reading all of its keys.
+        substitutions: entries from `loader.read_ledger(root, plan)`. Without them, a corrupt sample is listed in place
+        of its substitute.
 
-        Costs the version's keys, and about two milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime for
-        an unknown source or key.
+        Costs the version's keys, and about two milliseconds per epoch for any N and B = 1024. Raises: InvalidRuntime if
+        the source or key is unknown.
         """
-        from .steps.occurrences import occurrences  # not needed to start a training
+        from .steps.occurrences import occurrences  # not needed to start a training run
 
         return occurrences(self, source, key, before, ordinal, substitutions)
 
     def state(self, step: int) -> dict[str, Any]:
-        """Return the state to save after batch step - 1 was delivered: a few hundred bytes of JSON."""
+        """Return the state to save once batch step - 1 was delivered: a few hundred bytes of JSON."""
         return state_at(self, step)
 
     def check_state(self, state: object) -> int:
-        """Return the step to go on from. Raises PlanMismatch, naming the fields of the past that differ."""
+        """Return the step to continue from. Raises PlanMismatch, naming the fields of the past that differ."""
         return check_state(self, state)
 
     def save(self, root: PlanRoot) -> str:
-        """Store the plan's canonical JSON as `plans/<hash>.json` unless it exists; return the hash."""
+        """Store the plan's canonical JSON as `plans/<hash>.json` unless that exists; return the hash."""
         root.store.put_if_absent(f"plans/{self.hash}.json", plan_json(self.to_json()))
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        """Return the slots of a step's global batch, which segments and buckets may change."""
+        """Return the number of slots in a step's global batch."""
         turn = self.turn(self.checked_step(step))
         return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
     def bucket(self, step: int) -> str | None:
-        """Return the label of the bucket of a step's batch; None in a plan without buckets."""
+        """Return the bucket label of a step's batch; None in a plan without buckets."""
         return self.turn(self.checked_step(step)).bucket
 
     def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
-        """Return this plan with later versions of sources from a step on; earlier steps stay.
+        """Return this plan with later versions of sources from a step on. Earlier steps do not change.
 
         The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; later
-        epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. Each bucket grows
-        by itself; from `step` on the buckets' shares follow the new sizes. Call it again for a later step.
+        epochs contain all samples. From `step` on, no slot holds a sample that the later version lacks, and the
+        buckets' shares follow the new sizes. Each bucket grows by itself. May be called again for a later step.
 
         Args:
             views: Source name -> view of a later version, with the predicate and fields of the previous one. A bare
-                version gets them; `source(view, chunk=, lanes=)` is accepted too.
+                version takes them from the previous view; `source(view, chunk=, lanes=)` is accepted too.
             step: First step under the later versions.
-            bucket_by: Buckets that the plan was made with; needed if the new version has buckets that the plan lacks.
+            bucket_by: Buckets used to create the plan; needed if the new version has buckets that the plan lacks.
 
-        Raises InvalidPlan for a version that does not continue the previous one, and for plans with packing or padding;
+        Raises InvalidPlan if a version does not continue the previous one, or the plan has packing or padding;
         EmptyView; BatchTooLarge.
         """
-        from .grow import grown_content  # not needed to start a training, like those below
+        from .grow import grown_content  # not needed to start a training run, like those below
 
         asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
         return replace(self, **grown_content(self, views, step, asked))
 
     def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
-        """Return this plan with these samples in no slot from a step on; earlier steps stay.
+        """Return this plan with no slot holding these samples from a step on. Earlier steps do not change.
 
-        samples: source name -> keys of samples of the source's version in force at the step.
+        samples: source name -> keys of samples in the source's version in force at the step.
 
-        May be called again, for any step. Costs a search for the keys in the views. Raises InvalidPlan: an unknown
-        source, or a key without a live sample in that version.
+        May be called repeatedly, for any step. Costs a search for the keys in the views. Raises InvalidPlan if a source
+        is unknown, or a key has no live sample in that version.
         """
 
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-        """Return the plan's future as numbers, without reading. See `loader.order.describe.plan_facts`."""
+        """Return the plan's expected sizes and rates, without reading. See `loader.order.describe.plan_facts`."""
         from .describe import plan_facts
 
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
-        """Return the plan's future as text: the numbers of `facts`.
+        """Return the numbers of `facts` as text.
 
-        world_size: data-parallel ranks. steps_per_s: of the training; requests and bytes per second follow from it.
+        world_size: data-parallel ranks. steps_per_s: optimizer steps per second; requests and bytes per second follow
+        from it.
         """
         from .describe import describe
 
@@ -197,7 +198,7 @@ def make_plan(
     boundary: str = FILL,
     allow_repeats: bool = False,
 ) -> Plan:
-    """Freeze a plan; arguments as for `loader.plan`, with views of the order.
+    """Freeze a plan. Arguments are as for `loader.plan`, with the order's views.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
@@ -239,9 +240,9 @@ def make_plan(
 
 
 def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, integer weights) of every segment, the first at step 0.
+    """Return (start step, integer weights) for every segment, the first at step 0.
 
-    weights: of all sources, in force from step 0 unless the schedule has an entry there.
+    weights: all sources' weights, in force from step 0 unless the schedule has an entry there.
     """
     starts: list[tuple[int, dict[str, int]]] = []
     for entry in schedule:
@@ -296,7 +297,7 @@ def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
     views = {}
     for name in {planned.source for planned in plan.sources.values()}:
-        in_force = plan.views_at(name, step)  # buckets are of one version, which has the keys of all
+        in_force = plan.views_at(name, step)  # all buckets come from one version, which has the keys of all
         views[name] = max(in_force, key=lambda source: source.shape.n).view
     more: list[QuarantineList] = []
     for name, keys in lists.items():

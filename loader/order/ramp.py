@@ -18,9 +18,9 @@ def ramp_of(value: object) -> list[tuple[int, int]]:
 
 
 def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
-    """Return (start step, value) from step 0 on, without entries that change nothing.
+    """Return (start step, value) pairs from step 0 on, without entries that change nothing.
 
-    changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the valid value.
+    changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the validated value.
     """
     if not isinstance(changes, Sequence) or isinstance(changes, str):
         return [(0, checked(name, changes))]
@@ -42,10 +42,10 @@ def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> li
 
 
 def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
-    """Return the value of an ascending schedule from step 0 at a step."""
+    """Return the value at a step, from an ascending schedule that starts at step 0."""
     return steps[bisect_right(steps, step, key=lambda entry: entry[0]) - 1][1]
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
-    """Return an ascending schedule from step 0 with entries at these steps too."""
+    """Return an ascending schedule from step 0, with additional entries at these steps."""
     return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

@@ -1,1 +1,1 @@
-"""Carry a plan out: fetch, verify, decode, transform, collate, and deliver batches in order."""
+"""Run a plan: fetch, verify, decode, transform, collate, and deliver batches in order."""

@@ -1,9 +1,9 @@
-"""The choice of `auto` between threads, worker processes and the training's own thread, from measurements of a run.
+"""Let `auto` choose among threads, worker processes and the training's own thread, by measuring the run.
 
 Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. On 16 cores 4 threads
 made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples are only copied, a third thread costs more
-than it gains. A training also loses the lock inside its own step, so a probe thread requests it now and then, and
-measures its wait.
+than it gains. The training loop also loses the lock inside its own step. So a probe thread requests the lock at
+intervals and measures its wait.
 """
 
 import os
@@ -20,28 +20,28 @@ from .batch.batch import MAKING
 from .metrics import stage_seconds
 
 FEW = 2
-"""Cores, and processes, up to which threads decode as fast: 3 processes beat 4 threads."""
+"""Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
 DECODING_THREADS, COPYING_THREADS = 4, 2
-"""Most threads that gain from each other: while decoding, and while copying."""
+"""Most threads that speed each other up: while decoding, and while copying."""
 WAITS = 0.1
-"""Share of its time that the training waits, from which faster batches pay."""
+"""Share of its time that training waits, above which faster batches pay off."""
 WORK = 0.5
-"""Share of the work on batches from which a stage dominates it."""
+"""Share of the work on batches above which a stage dominates it."""
 LOAD = 0.25
-"""Cores busy with batches, from which threads compete with a training for the lock."""
+"""Cores busy with batches, above which threads compete with training for the lock."""
 COMPUTES = 0.1
-"""Share of its time that the training computes, from which decoding threads cost it the lock."""
+"""Share of its time that training computes, above which decoding threads cost it the lock."""
 LOCKED = 0.25
-"""Share of time that the training holds the lock for long, from which threads starve."""
+"""Share of the time that training holds the lock for long, above which threads starve."""
 IDLE = 0.1
-"""Share of time that the training works, below which it counts as idle; above twice that it is busy."""
+"""Share of its time that training works, below which it is idle; above twice that it is busy."""
 ONE_CORE = 0.7, 1.25
-"""Cores used by threads that take turns at the lock; with fewer they wait for something else."""
+"""Range of cores used by threads that take turns at the lock; with fewer they wait for something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """Costs over a stretch of a run."""
+    """Costs during one interval of a run."""
 
     waits: float
     """Share of the training's time spent waiting for batches."""
@@ -59,12 +59,12 @@ class Stages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Makers that may be chosen."""
+    """Makers of batches that may be chosen."""
 
     cores: int
     """Cores of this rank's share of the machine."""
     processes: int
-    """Worker processes that may be started."""
+    """Number of worker processes that may be started."""
     threads: bool
     """True if the number of threads may change."""
     local: bool
@@ -79,7 +79,7 @@ class Maker(NamedTuple):
     name: str
     """"threads", "processes" or "caller"."""
     workers: int
-    """Threads or processes; 0 for the caller."""
+    """Number of threads or processes; 0 for the caller."""
 
 
 def first_threads(cores: int, *, local: bool) -> int:
@@ -120,7 +120,7 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
             "threads that decode take the interpreter's lock from it, and it from them"
         )
-    # A training that waits holds no lock: late threads have then lost their core.
+    # While training waits it does not hold the lock: late threads have lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:
         return None
     return (
@@ -154,29 +154,30 @@ def _beside_a_training(stages: Stages) -> tuple[Maker, str] | None:
 
 
 FIRST_LOOK_S, LOOK_S = 0.3, 0.5
-"""Seconds of training until the first measurement, and between later ones."""
+"""Seconds of training before the first measurement, and between later ones."""
 PROBED_LOOKS = 30
-"""Measurements after which a run is steady, and the probe ends."""
+"""Number of measurements after which a run is steady, and the probe ends."""
 PROBE_S = 0.08
 """Seconds between requests for the lock. One takes 70 us: less than 0.1 %."""
 LEAST_ASKED = 8
-"""Requests needed for a share of late ones."""
+"""Fewest requests that give a share of late ones."""
 
 
 class Measurement(NamedTuple):
-    """A stretch of a run."""
+    """One measured interval of a run."""
 
     locked: float
     """Share of late requests for the interpreter's lock; 0 without a probe."""
     stages: Stages
-    """Costs of its batches."""
+    """Costs of the interval's batches."""
 
 
 class LockProbe:
     """A thread that counts how often it got the interpreter's lock late.
 
-    Late is a fifth of the interpreter's switch interval (5 ms): a thread that computes in Python counts, one that holds
-    the lock for a call does not. Time without a free core, which the kernel counts per thread, is subtracted.
+    A request is late after a fifth of the interpreter's switch interval (5 ms). Threads that compute in Python cause
+    that; threads that hold the lock for one call do not. Time without a free core, which the kernel counts per thread,
+    is subtracted.
     """
 
     def __init__(self) -> None:
@@ -190,15 +191,15 @@ class LockProbe:
         self._thread.start()
 
     def drain(self) -> float:
-        """Return the share of late requests since the last call with LEAST_ASKED; 0.0 before."""
+        """Return the share of late requests since the last call that had LEAST_ASKED of them; 0.0 before."""
         if self._asked >= LEAST_ASKED:
             self._share, self._asked, self._late = self._late / self._asked, 0, 0
         return self._share
 
     def dismiss(self) -> None:
-        """End the thread. Does not wait. A forked child has no thread, and perhaps a held lock."""
+        """End the thread without waiting. A forked child has no thread, and perhaps a locked lock."""
         if os.getpid() == self._pid:
-            with suppress(RuntimeError):  # dismissed before
+            with suppress(RuntimeError):  # already dismissed
                 self._running.release()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -237,7 +238,7 @@ class _RunDelay:
 
 
 class Contention:
-    """Measures a loader now and then. For the consumer's thread, except `end_probe`."""
+    """Measures a loader at intervals. For the consumer's thread, except `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
         self._before: tuple[Mapping[str, float], float, float] | None = None
@@ -246,9 +247,9 @@ class Contention:
         self._probe: LockProbe | None = None
 
     def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
-        """Count a step in which the training waited and worked. Return whether to measure now.
+        """Add a step in which the training waited and worked. Return whether to measure now.
 
-        computed_s: CPU seconds of its thread.
+        computed_s: CPU seconds of the training's thread.
         """
         self._since_s += waited_s + busy_s
         self._computed_s += computed_s
@@ -257,9 +258,9 @@ class Contention:
     def measure(
         self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float
     ) -> Measurement | None:
-        """Return the stretch since the previous call; None the first time.
+        """Return the measured interval since the previous call; None on the first call.
 
-        made_cpu_s: CPU seconds of the delivered batches; process_cpu_s: of the whole process.
+        made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process.
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
         before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
@@ -285,7 +286,7 @@ class Contention:
     def _begin_probe(self) -> None:
         if self._probed:
             self._probe = LockProbe()
-        if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
+        if not self._probed and self._probe is not None:  # closed meanwhile by another thread
             self._probe.dismiss()
 
     def end_probe(self, *, wait: bool = False) -> None:

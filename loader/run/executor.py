@@ -1,6 +1,6 @@
-"""The maker of the batches: threads, worker processes, or the caller. Their bytes are the same.
+"""Makers of batches: threads, worker processes, or the caller. They all make the same bytes.
 
-Threads begin at once and share everything, also the interpreter's lock. Processes do not share it, but take half a
+Threads start at once and share everything, including the interpreter's lock. Processes do not share it, but take half a
 second to start and have their own memory. So `auto` begins with threads, measures the first batches, and starts
 processes in the background if they are faster (`choice`, docs/executors.md).
 """
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 
 class _LazyBatches(Future[MadeBatches]):
-    """Batches made when their result is requested."""
-
     def __init__(self, make: Callable[[], MadeBatches]) -> None:
         super().__init__()
         self._make = make
 
     def result(self, timeout: float | None = None) -> MadeBatches:
-        """Return the batches. Raises at once errors unrelated to the batch, such as KeyboardInterrupt."""
+        """Return the batches. Raises immediately errors unrelated to the batch, such as KeyboardInterrupt."""
         if not self.done():
             result = self._make()
             if result.error is not None and not isinstance(result.error, Exception):
@@ -48,7 +46,7 @@ class _LazyBatches(Future[MadeBatches]):
 
 
 class InlineExecutor:
-    """Makes batches in the thread that takes them, and nothing ahead."""
+    """Makes batches in the thread that takes them, and none ahead."""
 
     size = 0
 
@@ -77,26 +75,27 @@ EXECUTORS = ("auto", "threads", "processes")
 Workers = int | Literal["auto"]
 
 PREFETCH_BYTES = 64 * 2**20
-"""Bytes of batches that may always be made ahead, unless `prefetch` is given."""
+"""Bytes of batches that may always be made ahead, unless the user sets `prefetch`."""
 PREFETCH_SHARE = 32
 """Batches made ahead get at most this rank's memory divided by PREFETCH_SHARE."""
 WORKERS_SHARE = 4
 """Worker processes get at most this rank's memory divided by WORKERS_SHARE."""
 WORKER_BYTES = 150 * 2**20
-"""Memory of a worker process beside its batches: Python, numpy, Arrow and a decoder."""
+"""A worker process's memory, besides its batches: Python, numpy, Arrow and a decoder."""
 
 
 def prefetch_bound(nbytes: int | None) -> Bound:
-    """Return the bound of batches made ahead. nbytes: the user's; None is by need."""
+    """Return the bound for batches made ahead. nbytes: the user's limit; None sizes it by need."""
     if nbytes is not None:
         return Bound(nbytes, nbytes, by_need=False)
     return Bound(PREFETCH_BYTES, max(PREFETCH_BYTES, rank_memory_bytes() // PREFETCH_SHARE))
 
 
 class Execution:
-    """Gets batches made, ahead if there are workers. Not thread-safe, except `close`.
+    """Runs the maker of batches, ahead of use if there are workers. Not thread-safe, except `close`.
 
-    name: "threads", "processes", or "caller" with workers=0; why: the reason as text; workers: threads or processes.
+    name: "threads", "processes", or "caller" with workers=0. why: the reason as text. workers: number of threads or
+    processes.
     """
 
     def __init__(
@@ -124,13 +123,13 @@ class Execution:
             self._contention = Contention(probed=executor == "auto")
             # (not the execution itself, which the probe's thread would keep alive)
             weakref.finalize(self, self._contention.end_probe)
-        # (of `auto`: a pool whose workers are still starting, and the reason; then the working pool)
+        # (for `auto`: a pool whose workers are still starting, and the reason; later the working pool)
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
-        """Return the batch of a step, and begin those after it (below `end`)."""
+        """Return a step's batch, and start those after it (below `end`)."""
         try:
             return self.prefetch().take(step, end)
         except Unpicklable as error:
@@ -145,9 +144,10 @@ class Execution:
         return self._prefetch
 
     def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
-        """Note that the training got a batch; perhaps change the maker.
+        """Note that training got a batch; perhaps change the maker.
 
-        waited_s: seconds that it waited. busy_s, computed_s: seconds of its work before, and its thread's CPU seconds.
+        waited_s: seconds that training waited. busy_s, computed_s: seconds that it worked before, and its thread's CPU
+        seconds.
         """
         measured = self._contention
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
@@ -158,7 +158,7 @@ class Execution:
             elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
                 from .workers.fork_server import prepare
 
-                prepare()  # processes are likely: it imports until the next measurement
+                prepare()  # processes are likely: imports modules until the next measurement
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
 
@@ -190,7 +190,7 @@ class Execution:
         )
 
     def dismiss(self) -> None:
-        """Begin no more batches: a thread in `batch` returns soon. Does not wait. For any thread."""
+        """Start no more batches: a thread in `batch` returns soon. Does not wait. For any thread."""
         if self._prefetch is not None:
             self._prefetch.dismiss()
 
@@ -217,7 +217,7 @@ class Execution:
                 from .workers.startup_message import check_can_be_sent
 
             self._sent_bytes = check_can_be_sent(self._assembler.recipe)
-            prepare()  # it imports while the training starts
+            prepare()  # imports modules while training starts
             return "processes", "asked for"
         if self._workers_asked == 0:
             return "caller", "workers = 0"
@@ -262,7 +262,7 @@ class Execution:
             return
         maker, why = better
         if maker.name != "processes":
-            # There and back once.
+            # to the caller and back only once
             self._may_be_caller = self._may_be_caller and self.name != "caller"
             self._move(*maker, why)
             return
@@ -275,7 +275,7 @@ class Execution:
             self._choose(seen)
 
     def _start_processes(self, why: str) -> object:
-        """Start worker processes. Return the obstacle after a warning; None for none."""
+        """Start worker processes. Return the obstacle, after a warning; None if there is none."""
         from .workers.startup_message import why_not
 
         obstacle = why_not(self._assembler.recipe)
@@ -297,7 +297,7 @@ class Execution:
         return obstacle.text
 
     def _switch_to_processes(self, pool: "WorkerPool", why: str) -> None:
-        """Hand over to the worker processes once all are ready; give up if one never will be."""
+        """Switch to the worker processes once all are ready; give up if one cannot start."""
         try:
             if not pool.poll():
                 return

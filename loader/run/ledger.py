@@ -1,9 +1,9 @@
-"""A rank's ledger: every substitution of a run, kept under the root, written by a thread of its own.
+"""A rank's ledger: every substitution of a run, kept under the root, written by its own thread.
 
     ledgers/<plan hash>/<rank>-of-<world size>/<step, 19 digits>-<slot, 10 digits>-<16 hex>.jsonl
 
-There is one object per slot, created once: a line of JSON per attempt. The hex is a hash of the substitution, so a step
-that is made again (after a seek, a resume, by another run of the plan) finds its entry.
+There is one object per slot, created once, with a line of JSON per attempt. The hex is a hash of the substitution. A
+step that is made again (after a seek, a resume, by another run of the plan) therefore finds its entry.
 """
 
 import hashlib
@@ -24,23 +24,23 @@ from .batch.substitution import LEDGER_FORMAT, Substitution
 from .recipe.world import World
 
 ALLOWANCE = 8
-"""Substituted slots that every budget above 0 allows on top, for short runs (docs/order.md)."""
+"""Substituted slots that every budget above 0 allows in addition, for short runs (docs/order.md)."""
 
 
 class Budget:
-    """Counts delivered and substituted samples against the allowed share. Not thread-safe."""
+    """Compares delivered and substituted samples with the allowed share. Not thread-safe."""
 
     def __init__(self, share: object) -> None:
-        """Check the share of the samples, 0 to 1. Raises: InvalidRuntime."""
+        """Check the share of samples, 0 to 1. Raises: InvalidRuntime."""
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise InvalidRuntime(f"corrupt_budget = {share!r}; a share of the samples from 0 to 1 is needed")
         self.share = float(share)
         self._samples = self._substituted = 0
 
     def spend(self, samples: int, substitutions: Sequence[Substitution], ledger: str) -> None:
-        """Count a batch of `samples`; ledger: place of the entries, for the message.
+        """Add a batch of `samples`. ledger: location of the entries, for the message.
 
-        Raises: TooManyCorrupt beyond the budget. The batch is not counted then, so the next call raises again.
+        Raises: TooManyCorrupt if the budget is exceeded. That batch is not added, so the next call raises again.
         """
         samples += self._samples
         substituted = self._substituted + len({entry.slot for entry in substitutions})
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Writes in the background; the next call raises the error of an entry that could not be stored."""
+    """Stores substitutions in the background. If one could not be stored, the next call raises its error."""
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
         self._stores = stores
@@ -73,7 +73,7 @@ class Ledger:
         return ", ".join(f"{url}/{self._prefix}" for url in urls)
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
-        """Store the substitutions of one batch soon. Raises: StoreError for an earlier one that failed."""
+        """Store one batch's substitutions in the background. Raises: StoreError for an earlier one that failed."""
         if self._pending:
             self._raise_failed([future for future in self._pending if future.done()])
         if not substitutions:
@@ -104,7 +104,7 @@ class Ledger:
 
     def _raise_failed(self, futures: list[Future[None]]) -> None:
         for future in futures:
-            self._pending.remove(future)  # raised once
+            self._pending.remove(future)  # each error is raised once
             future.result()
 
     def _put(self, attempts: list[Substitution]) -> None:
@@ -129,7 +129,7 @@ def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
     """Return every substitution of a plan (or its hash) recorded in this root, by step, slot and attempt.
 
     Equal entries of several ranks or runs are listed once. Costs a listing, and one read per substituted slot. If the
-    root has mirrors, the primary is read: mirrors have no ledgers. Raises: Corrupt for an object that is no ledger;
+    root has mirrors, the primary is read: mirrors have no ledgers. Raises: Corrupt if an object is not a ledger;
     FormatTooNew; StoreError.
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)

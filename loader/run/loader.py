@@ -1,4 +1,4 @@
-"""`Loader`: carries a plan out for one rank, as an iterator of batches."""
+"""`Loader`: runs a plan for one rank, as an iterator of batches."""
 
 import os
 import weakref
@@ -37,54 +37,52 @@ Framework = Literal["torch", "numpy", "jax"]
 class Loader:
     """Iterates over a plan's batches for one rank. All arguments are runtime settings: none changes the plan.
 
-    A store that does not answer always raises, and so does a transform that fails.
+    A store that does not respond always raises an error, and so does a transform that fails.
 
     Args: The part of this process
         plan: The plan whose batches are made.
-        rank: Data-parallel rank, a number or a whole `World`; None, with `world_size`, reads the launcher's
-            environment (`World.from_env`). With tensor, context or pipeline parallelism pass `World.of_mesh(mesh,
-            "dp")`: all processes of a group get the same batches.
+        rank: Data-parallel rank, a number or a whole `World`; None, with `world_size`, reads the launcher's environment
+            (`World.from_env`). With tensor, context or pipeline parallelism pass `World.of_mesh(mesh, "dp")`: all
+            processes of a group get the same batches.
         world_size: Number of data-parallel ranks; None with `rank=None` or a `World`.
 
     Args: The content of a batch
         decode: True, False (bytes) or {field: decoder}. May differ by bucket: `loader.by_bucket`.
-        transform: `(sample, rng) -> sample`, called by several threads at once. `rng` is keyed by (seed, source,
-            epoch, ordinal). May differ by bucket: `loader.by_bucket`.
+        transform: `(sample, rng) -> sample`, called by several threads at once. `rng` is keyed by (seed, source, epoch,
+            ordinal). May differ by bucket: `loader.by_bucket`.
         framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
-        micro_batch: Most samples of one micro batch (`Batch.micro_batches`); None delivers each step's part whole.
-            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state between two pieces
-            repeats the step.
-        device: Device to which a thread copies batches ahead of the training: "cuda", "cuda:1", a `torch.device`;
-            for jax also a `jax.Device` or a sharding. Two are ready there. "cuda" is the current device when the
-            loader is made. Strings, bytes and numpy's arrays stay on the host, and everything with None.
+        micro_batch: Most samples in one micro batch (`Batch.micro_batches`); None delivers each step's part whole.
+            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state saved between two
+            micro batches repeats the step.
+        device: Device to which a thread copies batches ahead of the training: "cuda", "cuda:1", a `torch.device`; for
+            jax also a `jax.Device` or a sharding. Two batches are ready there. "cuda" is the current device when the
+            loader is created. Strings, bytes and numpy arrays stay on the host; with None, everything does.
 
     Args: The end
-        steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is
-            endless.
-        epochs: Passes to stop after, the last batch padded; None for no such bound. Needs a plan with one source
-            and without buckets.
+        steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is endless.
+        epochs: Epochs to stop after, the last batch padded; None for no such bound. Needs a plan with one source and
+            without buckets.
 
     Args: Speed
-        executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
-            threads, measures the first batches, and starts processes if they are faster. `executor_reason` holds
-            the reason (docs/executors.md).
-        workers: Number of threads or processes; 0 uses the caller's thread. "auto" takes at most four threads for
-            samples on this machine, two if samples are only copied, and one process per core of this rank's share.
-        prefetch: Bytes of batches made ahead. None is by need: two ready for each worker, at least 64 MiB and at most
-            a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more is ready.
-        cache: Where reads of remote roots are cached and read ahead (docs/stores.md). A number is bytes of memory, 0
-            for none; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache` serves every
-            process of this machine.
+        executor: "threads" in this process or worker "processes"; both make the same batches. "auto" starts with
+            threads, measures the first batches, and starts processes if they are faster. `executor_reason` has the
+            reason (docs/executors.md).
+        workers: Number of threads or processes; 0 uses the caller's thread. "auto" uses at most four threads for
+            samples on this machine, two if samples are only copied, and one process per core in this rank's share.
+        prefetch: Bytes of batches made ahead. None sizes it by need: two ready for each worker, at least 64 MiB and at
+            most a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more is ready.
+        cache: Where reads from remote roots are cached and read ahead (docs/stores.md). A number is bytes of memory, 0
+            for no cache; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache` serves every
+            process on this machine.
 
     Args: Corrupt samples
         on_corrupt: "substitute" replaces a sample whose checksum or decoder fails twice, and records it in the rank's
             ledger (`read_ledger`); "raise" stops.
         corrupt_budget: Largest share of the rank's samples that may be substituted.
-        ledger: Root that keeps the ledger; None is the root of the data. Needed if this job may not write to that
-            root.
+        ledger: Root that keeps the ledger; None is the data's root. Needed if this job may not write to that root.
 
     Args: The record of a run
-        trail: `loader.Trail` that records the code and each step (docs/training.md); None for none.
+        trail: `loader.Trail` that records the code and each step (docs/training.md); None records nothing.
 
     Raises: InvalidRuntime for arguments out of range, or a missing device. Unpicklable, with executor="processes", for
     a transform or decoder that cannot be sent to a worker.
@@ -147,9 +145,9 @@ class Loader:
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._handed_s: float | None = None  # time of the last delivery
-        self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread by then
+        self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread at that time
         self._framework = framework
-        # Worker threads would put JAX's arrays on its default device first.
+        # Otherwise worker threads would first copy JAX's arrays to its default device.
         self._copies_jax = device is not None and framework == "jax"
         own_recipe = replace(recipe, framework="numpy") if self._copies_jax else recipe
         self._io, run = range_threads(plan)
@@ -163,13 +161,13 @@ class Loader:
             workers=workers if workers == "auto" else whole_number("workers", workers, 0),
             bound=prefetch_bound(None if prefetch is None else whole_number("prefetch", prefetch, 0)),
         )
-        # A loader that is dropped without `close` must not leave threads reading.
+        # A loader that is dropped without `close` must leave no reading threads.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
         self._step, self._turn = 0, Lock()
         self._micro_batch = (
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
         )
-        self._pieces: list[Batch] = []  # of the step under way
+        self._pieces: list[Batch] = []  # micro batches left in the current step
         self._trail, self._recorder = (
             trail,
             None if trail is None else self._recorder_of(trail, recipe, epochs),
@@ -220,7 +218,7 @@ class Loader:
         return self._piece()
 
     def _piece(self) -> Batch:
-        """Return the next piece of the step, which ends with its last one."""
+        """Return the step's next micro batch; the last one ends the step."""
         piece = self._pieces.pop(0)
         if self._recorder is not None:
             self._recorder.handed(piece)
@@ -231,7 +229,7 @@ class Loader:
         return micro_count(self.plan.batch_size(step), self.world.world_size, self._micro_batch or 1)
 
     def on(self, device: Any) -> "Loader":
-        """Deliver batches on a device from now on, as with the argument `device`; None: on the host.
+        """Deliver batches on a device from now on, as with the argument `device`; None delivers them on the host.
 
         Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
         """
@@ -250,15 +248,15 @@ class Loader:
 
     @property
     def end(self) -> int | None:
-        """The global step after the last one, from `steps` and `epochs`; None if endless."""
+        """The global step after the last one, from `steps` and `epochs`; None for an endless run."""
         return self._end
 
     def __bool__(self) -> bool:
-        """Return True, also for an endless run, which has no length."""
+        """Return True, even for an endless run, which has no length."""
         return True
 
     def __len__(self) -> int:
-        """Return `steps_of_run`, or with micro_batch its micro batches."""
+        """Return `steps_of_run`, or the number of micro batches if micro_batch is set."""
         end = steps_of_run(self._end)
         if self._micro_batch is None:
             return end
@@ -266,7 +264,7 @@ class Loader:
 
     @property
     def workers(self) -> int:
-        """Threads or processes that make batches; 0: the caller's thread."""
+        """Number of threads or processes that make batches; 0 for the caller's thread."""
         return self._execution.workers
 
     @property
@@ -286,9 +284,9 @@ class Loader:
         return f"{self._execution.describe('the copy thread')}\n{self._delivery.describe()}"
 
     def batch_at(self, step: int) -> Batch:
-        """Return the whole part of any step; the iteration's position does not change.
+        """Return this rank's whole part of any step; the iteration's position does not change.
 
-        Substitutions are recorded, and do not count against the budget. Raises: InvalidRuntime, also after the last
+        Substitutions are recorded, but do not count against the budget. Raises: InvalidRuntime, also after the last
         epoch.
         """
         self._check_usable()
@@ -297,18 +295,18 @@ class Loader:
         return batch if self._delivery is None else self._delivery.moved(batch)
 
     def seek(self, step: int) -> None:
-        """Go on with the batch of this step, which may be an earlier one. Raises: InvalidRuntime."""
+        """Continue with this step's batch, which may be an earlier one. Raises: InvalidRuntime."""
         self._step, self._pieces = self.plan.checked_step(step), []
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Record metrics of the last delivered step on the trail: `note(loss=loss, per_sample={"loss": losses})`.
+        """Record metrics for the last delivered step in the run log: `note(loss=loss, per_sample={"loss": losses})`.
 
         A number may be an array or tensor without dimensions, also on a device: the call does not wait for it.
 
         per_sample: Name -> a number for each slot of the last delivered batch. The step's 16 largest are kept with
             their slots, NaN first; padding is left out.
 
-        A second note of a name replaces the first. Raises: InvalidRuntime.
+        A second value for a name replaces the first. Raises: InvalidRuntime.
         """
         self._check_usable()
         if self._trail is None:
@@ -321,8 +319,8 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a few hundred bytes of JSON, the same on every rank.
 
-        Save it after the optimizer step that used the last delivered batch; batches made ahead do not count. Waits
-        until the ledger is stored. Raises: StoreError if it cannot be.
+        Save it after the optimizer step that used the last delivered batch; batches made ahead are not included. Waits
+        until the ledger is stored. Raises: StoreError if that fails.
         """
         self._ledger.flush()
         if self._recorder is not None:
@@ -334,7 +332,7 @@ class Loader:
         self._step, self._pieces = self.plan.check_state(state), []
 
     def metrics(self) -> dict[str, float]:
-        """Return counters, rates and wait histograms since the start, by their names in docs/observability.md.
+        """Return counters, rates and wait histograms since the start, named as in docs/observability.md.
 
         For single steps see `batch.stats`.
         """
@@ -345,7 +343,7 @@ class Loader:
         return exposition(self._metrics.totals(), rank=self.world.rank, step=self._step)
 
     def slowest(self) -> list[SlowSample]:
-        """Return the slowest sample, with its address, of each of the 16 steps with the longest waits."""
+        """Return the slowest sample, with its address, from each of the 16 steps with the longest waits."""
         return self._metrics.slowest()
 
     def status_line(self) -> str:
@@ -354,11 +352,11 @@ class Loader:
         return self._status.line(self._step, self.metrics(), executor=self.executor, ahead=ahead)
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
-        """Return the batches, with the status line on `stream` (stderr) twice a second, if it is a terminal."""
+        """Return the batches. If `stream` (stderr) is a terminal, write the status line to it twice a second."""
         return shown(self, self.status_line, stream)
 
     def close(self) -> None:
-        """Store the ledger, and end all threads and processes of the loader. Stores stay open.
+        """Store the ledger, and end all of the loader's threads and processes. Stores stay open.
 
         Raises: StoreError if the ledger cannot be stored.
         """
@@ -370,7 +368,7 @@ class Loader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Ctrl-C ends a training at once, even if a store does not answer or a decoder hangs.
+        # Ctrl-C ends training at once, even if a store does not respond or a decoder hangs.
         self._leave(wait=kind is None or issubclass(kind, Exception))
 
     def _leave(self, *, wait: bool) -> None:
@@ -393,7 +391,7 @@ class Loader:
         self._ledger.close()
 
     def _recorder_of(self, trail: "Trail", recipe: Recipe, epochs: int | None) -> "Recorder | None":
-        from .trail.recorder import recorder_of  # only for runs with a trail
+        from .trail.recorder import recorder_of  # only for runs with a run log
 
         recorder = recorder_of(trail, recipe, epochs)
         if recorder is not None:

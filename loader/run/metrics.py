@@ -1,11 +1,11 @@
 """Counters, a wait histogram per stage, the status line, the bottleneck, and text for Prometheus.
 
-One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training (handover), or the
-training for it (consumer), which then works on it (busy). Threads wait if enough is made ahead (room); the copy thread
-copies to a device (copy).
+One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training loop (handover), or the
+training loop waits for it (consumer) and works on it (busy). Threads wait if enough is made ahead (room); the copy
+thread copies to a device (copy).
 
-The bottleneck is the training if it waited for less than WAITS of its time; else the largest stage of the threads. With
-`workers=0` it is the largest share of the one thread.
+The bottleneck is training if it waited for less than WAITS of its time, else the threads' largest stage. With
+`workers=0` it is the one thread's largest share.
 """
 
 import heapq
@@ -55,17 +55,17 @@ COUNTERS = {
 }
 """Counter -> what it counts."""
 SLOWEST = 16
-"""Slow steps to remember."""
+"""Number of slow steps to remember."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Plain numbers since the loader was made."""
+    """Plain numbers since the loader was created."""
 
     counts: dict[str, int]
     """Name -> count."""
     sums: dict[str, float]
-    """Stage -> seconds in all."""
+    """Stage -> total seconds."""
     buckets: dict[str, list[int]]
     """Stage -> observations per bucket of BOUNDS_S, the last one above all bounds."""
     samples: dict[str, int]
@@ -73,7 +73,7 @@ class Totals:
 
 
 class Metrics:
-    """Cumulative counts; thread-safe. Costs a few microseconds per batch."""
+    """Cumulative metrics; thread-safe. Costs a few microseconds per batch."""
 
     def __init__(self, sources: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Metrics:
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
         self._samples = dict.fromkeys(sources, 0)
-        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the least slow one first
+        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the shortest wait first
 
     def count(self, name: str, amount: int = 1) -> None:
         with self._lock:
@@ -106,7 +106,7 @@ class Metrics:
             self._observe("copy", seconds)
 
     def consumed(self, batch: Batch, busy_s: float | None) -> None:
-        """Count a batch delivered `busy_s` after the previous one (None for the first)."""
+        """Add a batch delivered `busy_s` after the previous one (None for the first)."""
         with self._lock:
             self._counts["consumed_batches"] += 1
             self._counts["consumed_samples"] += int(batch.stats.get("samples", 0))
@@ -119,7 +119,7 @@ class Metrics:
                 self._remember(replace(batch.slowest, wait_s=batch.wait_s))
 
     def slowest(self) -> list[SlowSample]:
-        """Return the slowest sample of each of the SLOWEST steps with the longest waits, the worst first."""
+        """Return the slowest sample from each of the SLOWEST steps with the longest waits, the longest first."""
         with self._lock:
             return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
 
@@ -149,10 +149,10 @@ class Metrics:
                 self._samples[source] = self._samples.get(source, 0) + amount
 
     def snapshot(self) -> dict[str, float]:
-        """Return the metrics by name, as `Loader.metrics`.
+        """Return the metrics by name, as `Loader.metrics` does.
 
-        `<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
-        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked.
+        `<counter>_total`; for each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
+        `samples_per_second`, `fetched_bytes_per_second`: rates over the time that the consumer has waited and worked.
         """
         seen = self.totals()
         out: dict[str, float] = {f"{name}_total": value for name, value in seen.counts.items()}
@@ -218,8 +218,8 @@ def limited_by(
 ) -> str | None:
     """Return a value of LIMITS, or "consumer"; None without measurements.
 
-    metrics: of `Loader.metrics`; before: an earlier result, to judge the time since. ahead: whether batches are made
-    ahead.
+    metrics: result of `Loader.metrics`. before: an earlier result, to judge the time since. ahead: whether batches are
+    made ahead.
     """
     spent = stage_seconds(metrics, before)
     waited, busy = spent["consumer"], spent["busy"]
@@ -250,11 +250,11 @@ class Status:
         self._before: Mapping[str, float] | None = None
 
     def line(self, step: int, metrics: Mapping[str, float], *, executor: str, ahead: bool = True) -> str:
-        """Return a line such as this one.
+        """Return a status line such as this one.
 
         step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
-        executor: as `Loader.executor`. ahead: whether batches are made ahead. The workers' largest stages are listed
+        executor: as `Loader.executor`. ahead: whether batches are made ahead. Lists the workers' largest stages
         ("room": they wait for the training). MB are 10^6 bytes of stored fields.
         """
         before, self._before = self._before, dict(metrics)

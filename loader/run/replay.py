@@ -1,4 +1,4 @@
-"""Replay the batches of a past run, substitutions included, and single slots with their random draws. Read-only."""
+"""Replay a past run's batches, substitutions included, and single slots with their random draws. Read-only."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,32 +38,32 @@ _MAX_LETTERS = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotReplay:
-    """One slot of a step, as the training got it."""
+    """One slot of a step, as training received it."""
 
     step: int
     """Global step."""
     slot: int
-    """Number of the slot in the global batch."""
+    """The slot's number in the global batch."""
     source: str
-    """Name of the plan's source."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0, or the substitute's number."""
     address: SampleAddress
-    """Place of the sample's bytes; a packed sequence has no fields."""
+    """Address of the sample's bytes; a packed sequence has no fields."""
     decoded: Sample = field(repr=False)
     """Field -> value, before the transform; empty if the sample is unreadable."""
     trained: Sample = field(repr=False)
-    """Field -> value after the transform; empty if there is none."""
+    """Field -> value after the transform; empty if that has no result."""
     draws: tuple[str, ...] = ()
-    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23': the first 32, then the
+    """Calls that the transform made on the sample's generator, such as 'integers(0, 57) = 23': the first 32, and the
     number of the rest.
     """
     repeats: bool = True
-    """True if a second run of the transform gave the same values."""
+    """True if a second run of the transform returned the same values."""
     error: PenstockError | None = None
     """Reason why `decoded` or `trained` is empty."""
     transformed: Callable[[Sample], Sample] = field(default=dict, repr=False)
@@ -79,7 +79,7 @@ def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
     if isinstance(view, PackedView):
         return sequence_address(view, ordinal)
     stored = stored_view(view)
-    assert stored is not None  # `Recipe` takes no other
+    assert stored is not None  # the only views that `Recipe` accepts
     (address,) = stored.version.address(np.array([ordinal], np.int64), stored.fields)
     return address
 
@@ -92,7 +92,7 @@ def seen(
     decoded: Sample | PenstockError,
     transform: Transform | None,
 ) -> SlotReplay:
-    """Return one slot. slots: only that one. decoded: the sample, or its error."""
+    """Return one slot's replay. slots: only that slot. decoded: the sample, or its error."""
     key = generators.place_of(plan, slots, 0)
     address = address_of(plan, slots, 0)
 
@@ -125,8 +125,6 @@ def seen(
 
 
 class _Recording(np.random.Generator):
-    """A generator that records its draws."""
-
     def __init__(self, bits: np.random.BitGenerator) -> None:
         super().__init__(bits)
         self.draws: list[str] = []
@@ -177,14 +175,14 @@ def _same(a: Any, b: Any) -> bool:
 
 
 MOST_CHOICES = 2**18
-"""Choices of substitutions of a part that are tried against its digest."""
+"""Number of choices of a part's substitutions that are tried against its digest."""
 
 
 class Functions(NamedTuple):
-    """Code that makes the tensors of a training, as in the start record of its trail."""
+    """Code that made a run's tensors, as in the start record of its run log."""
 
     transforms: Mapping[str, CodeFacts]
-    """Bucket -> its transform; "" for all buckets. Empty without one."""
+    """Bucket -> its transform; "" for all buckets. Empty if there is none."""
     decoders: Mapping[str, Mapping[str, CodeFacts]]
     """Field -> bucket -> its decoder; "" for all buckets. Empty with `decode=False`."""
     libraries: Mapping[str, str]
@@ -192,14 +190,15 @@ class Functions(NamedTuple):
 
 
 class Replay:
-    """Batches of any step and rank, as the training got them. Not thread-safe; writes nothing.
+    """Batches of any step and rank, as training received them. Not thread-safe; writes nothing.
 
         replay = loader.Replay(plan, loader.read_ledger(root, plan), transform=augment)
         replay.digest(1234) == recorded             # the stored bytes; reads no media
         replay.batch(1234, rank=3, world_size=8)
 
     A recorded substitution stays in its slot, even if the sample has been repaired since. A sample that is unreadable
-    now is padding, with an entry of attempt 0 in `batch.substitutions`; then the digests of batch and `digest` differ.
+    now becomes padding, with an entry of attempt 0 in `batch.substitutions`. In that case `batch.digest` and `digest`
+    differ.
     """
 
     plan: Plan
@@ -215,7 +214,7 @@ class Replay:
         framework: str = "torch",
         epochs: int | None = None,
     ) -> None:
-        """Take a plan and the entries of `read_ledger`; pass the other arguments as to the training's Loader.
+        """Take a plan and the entries from `read_ledger`; pass the other arguments as for the training run's Loader.
 
         Raises: InvalidRuntime.
         """
@@ -230,16 +229,16 @@ class Replay:
         self._closed = False
 
     def substituted(self, step: int) -> bool:
-        """Return whether a step has recorded substitutions, of any run."""
+        """Return whether any run recorded substitutions for a step."""
         return self._recorded.has(step)
 
     def settle(self, step: int, parts: Iterable[tuple[int, int, int, int]]) -> bool | None:
-        """Find the substitutions that one run had at a step, by its digests; use these from now on.
+        """Find the substitutions that one run had at a step, by its digests, and use them from now on.
 
         A ledger lists the substitutions of all runs of its plan: one run may have read a sample before it was damaged,
-        another after it. Without a call a step has all of them. The last call of a step counts.
+        another after. Without this call a step has all of them. A step's last call wins.
 
-        parts: (rank, world size, digest, substituted slots) of one run's parts of the step, from its trail.
+        parts: (rank, world size, digest, substituted slots) for one run's parts of the step, from its run log.
 
         Returns True if they are found; False if no choice gives a part's digest; None if there are too many choices. In
         the last two cases, and for other ranks, all recorded substitutions stay. Reads only indexes.
@@ -268,7 +267,6 @@ class Replay:
     def _settled(
         self, step: int, world: World, digest: int, options: Mapping[int, Sequence[SlotEntries]]
     ) -> tuple[bool | None, dict[int, SlotEntries]]:
-        """Return the answer of `settle` for one part, and slot -> its entries."""
         self._choose(step, {})
         whole = self.digest(step, world.rank, world.world_size)
         if whole == digest:
@@ -294,7 +292,7 @@ class Replay:
 
     def _choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
         self._recorded.choose(step, chosen)
-        self._of(self._world.rank, self._world.world_size, anew=True)  # it may have planned the step
+        self._of(self._world.rank, self._world.world_size, anew=True)  # the old one may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
         """Return the slots of a rank's part, recorded substitutes included."""
@@ -302,7 +300,7 @@ class Replay:
         return slots
 
     def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
-        """Return the digest of a rank's part, as `batch.digest` of the training if all its samples are readable.
+        """Return a rank's digest for a step: `batch.digest` of the training run, if all samples are readable.
 
         Reads only indexes. Raises: InvalidRuntime; errors of reading indexes.
         """
@@ -312,7 +310,7 @@ class Replay:
         """Return a rank's part of a step.
 
         Raises: InvalidRuntime; Corrupt if none of its samples is readable; TransformFailed; errors of a store that does
-        not answer.
+        not respond.
         """
         return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
 
@@ -323,21 +321,21 @@ class Replay:
         rank: int = 0,
         world_size: int = 1,
     ) -> Batch:
-        """Give each sample of a rank's part to `take`, and return the batch without fields. Keeps no sample.
+        """Pass each sample of a rank's part to `take`, and return the batch without fields. Keeps no sample.
 
-        take: of the slot's number in the part, from 0, and the transformed sample. For a part that is all padding it
-        gets -1 and another rank's sample, which gives the shapes.
+        take: called with the slot's number in the part, from 0, and the transformed sample. For a part that is all
+        padding, it gets -1 and another rank's sample, which supplies the shapes.
 
         Raises: as `batch`; errors of `take`.
         """
         return self._of(rank, world_size).each(self.plan.checked_step(step), take)
 
     def slot(self, step: int, slot: int) -> SlotReplay:
-        """Return one slot of the global batch: decoded, transformed, and the draws of its transform.
+        """Return one slot of the global batch: decoded, transformed, and the transform's random draws.
 
-        The transform runs twice, to test whether it depends only on its sample. `SlotReplay.error` holds the error of
-        an unreadable sample or a failing transform. Raises: InvalidRuntime for padding, or no slot of the step; errors
-        of a store that does not answer.
+        The transform runs twice, to test whether it depends only on its sample. `SlotReplay.error` has the error of an
+        unreadable sample or a failing transform. Raises: InvalidRuntime if the slot is padding or not in the step;
+        errors of a store that does not respond.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -368,7 +366,7 @@ class Replay:
     def steps_of(self, source: str, key: str, *, before: int, ordinal: int | None = None) -> list[Occurrence]:
         """Return the slots that held a sample in steps 0 ... before - 1, recorded substitutions included.
 
-        As `Plan.steps_of`. Raises: InvalidRuntime for an unknown source or key.
+        Otherwise as `Plan.steps_of`. Raises: InvalidRuntime if the source or key is unknown.
         """
         return self.plan.steps_of(
             source, key, before=before, ordinal=ordinal, substitutions=self._substitutions

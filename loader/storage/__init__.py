@@ -1,9 +1,9 @@
-"""Stores: one small verb set over disks, memory and buckets.
+"""Stores: one small set of operations over disks, memory and buckets.
 
     store = open_store("s3://bucket/datasets", {"endpoint_url": "http://127.0.0.1:9000"})
     store.put_if_absent("log/000001.json", b"{}")
 
-A backend is one file here and one line in `BACKENDS`, or an entry point in the group `penstock.stores`: scheme ->
+A backend is one file here plus one line in `BACKENDS`, or an entry point in the group `penstock.stores`: scheme ->
 opener. `loader.testing.stores` is the conformance suite.
 """
 
@@ -48,7 +48,7 @@ Opener = Callable[[str, Mapping[str, object], StoreSpec], Store]
 
 
 def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = None) -> Store:
-    """Open the store at a local path or a URL; nothing is created or contacted yet.
+    """Open the store at a local path or a URL, without creating or contacting anything yet.
 
     - url: `/data/root`, `file:///data/root`, `memory://name/prefix`, `s3://bucket/prefix`, `gs://...`, `az://...`,
       `abfs://...`, an installed package's scheme, or any other fsspec URL.
@@ -67,7 +67,7 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
 
 
 def open_spec(spec: StoreSpec) -> Store:
-    """Open the store of a pickled spec; credentials are found anew."""
+    """Open the store of a pickled spec. Credentials are looked up again."""
     return _open(spec.url, spec.options, spec)
 
 
@@ -85,7 +85,7 @@ def _ours(place: str) -> Opener:
 
 @cache
 def _of_a_package(scheme: str) -> Opener | None:
-    from importlib.metadata import entry_points  # 20 ms, and the schemes above need none
+    from importlib.metadata import entry_points  # 20 ms; the schemes above do not need it
 
     for entry_point in entry_points(group="penstock.stores", name=scheme):
         try:

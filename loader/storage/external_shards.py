@@ -1,7 +1,7 @@
 """Read shards outside the root, and check each object against its registered size and change token.
 
-A shard with a path in `foreign/` is one object of a bucket or folder, several concatenated ones, or an object's decoded
-bytes. An object that differs from its registration raises Changed.
+A shard with a path in `foreign/` is one object in a bucket or folder, several concatenated objects, or an object's
+decoded bytes. Reading an object that differs from its registration raises Changed.
 """
 
 import os
@@ -31,9 +31,9 @@ from .store import (
 FOREIGN = "foreign/"
 """Prefix of the paths of foreign shards."""
 SEVERAL = "several"
-"""Change token of a shard of several objects, which reads check each."""
+"""Change token of a shard with several objects; reads check each object."""
 DECODED = "decoded"
-"""Change token of a decoded shard, whose object reads check."""
+"""Change token of a decoded shard; reads check its object."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
 """Stored spans of an object -> their bytes."""
@@ -47,32 +47,32 @@ class Decoded(Protocol):
         """Number of decoded bytes."""
 
     def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return decoded bytes of spans, in order. anew: use no cache. Raises: Corrupt; as raw."""
+        """Return the decoded bytes of spans, in order. anew: bypass the cache. Raises: Corrupt; as `raw`."""
 
     def forget(self) -> None:
-        """Keep nothing that was read."""
+        """Drop cached bytes."""
 
     def apart(self) -> "Decoded":
-        """Return the same for a copy of the object, with a cache of its own."""
+        """Return a decoder for another copy of the object, with its own cache."""
 
 
 class PlacedObject(NamedTuple):
-    """One object of a shard, as it was registered."""
+    """One object of a shard, as registered."""
 
     store: Store
-    """Store that it lies in."""
+    """Store that contains the object."""
     key: str
     """Key in that store."""
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token; "" in a folder, which has `modified_us` instead."""
+    """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int | None
     """Last write, microseconds since 1970; 0 if unknown, None for an object adopted into the root."""
     offset: int
     """First byte in the shard."""
     decoded: Decoded | None = None
-    """The decoded bytes that the shard has; None for the object's own."""
+    """Decoder, if the shard has the object's decoded bytes; None for stored bytes."""
 
 
 class RefusedPlace:
@@ -84,19 +84,19 @@ class RefusedPlace:
         self.url, self._why = url, why
 
     def __getattr__(self, name: str) -> Any:
-        raise type(self._why)(str(self._why))  # anew: readers add notes to an error
+        raise type(self._why)(str(self._why))  # a new error: readers add notes to it
 
 
 ObjectsOf = Callable[[str], Sequence[PlacedObject]]
-"""Path of a shard -> its objects by offset. Raises: Corrupt."""
+"""Path of a shard -> its objects, sorted by offset. Raises: Corrupt."""
 
 
 class PlacedStore:
-    """A reader of shards, in the root and in foreign locations. Thread-safe; a disk if all of them are.
+    """Reads shards in the root and in foreign locations. Thread-safe. Acts as a disk if all locations are local.
 
     home: store of the root. places: stores of the locations. Raises: as these stores; also Changed.
 
-    unvouched: id of a location that the caller does not vouch for -> why its bytes are not copied into the root.
+    unvouched: id of a location that the caller does not vouch for -> reason why its bytes are not copied.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PlacedStore:
         self._lock = lock()
         self._pins: dict[tuple[str, str], str] = {}
         self.is_local = all(map(is_local, (home, *places)))
-        """True where every store is a folder of this machine."""
+        """True if every store is a local folder."""
 
     @property
     def url(self) -> str:
@@ -118,12 +118,12 @@ class PlacedStore:
 
     @property
     def urls(self) -> list[str]:
-        """URLs of the root and the places."""
+        """URLs of the root and the foreign locations."""
         return [self._home.url, *(one.url for one in self._places)]
 
     @property
     def stores(self) -> list[Store]:
-        """The store of the root and the stores of the places."""
+        """The stores of the root and the foreign locations."""
         return [self._home, *self._places]
 
     @property
@@ -132,26 +132,26 @@ class PlacedStore:
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
 
     def check_vouched(self, places: Iterable[str]) -> None:
-        """Raise Forbidden for a location whose bytes must not get into the root."""
+        """Raise Forbidden for a location whose bytes must not be copied into the root."""
         for place in places:
             if place in self._unvouched:
                 raise Forbidden(self._unvouched[place])
 
     def is_adopted(self, key: str) -> bool:
-        """Return whether a registered shard lies in the root by now."""
+        """Return whether a registered shard has been adopted into the root."""
         return self._objects_of(key)[0].modified_us is None
 
     def objects(self, key: str) -> Sequence[PlacedObject]:
-        """Return the objects of a registered shard, by offset."""
+        """Return the objects of a registered shard, sorted by offset."""
         return self._objects_of(key)
 
     def stored(self, placed: PlacedObject, span: Span) -> bytes:
-        """Return bytes of an object as it is stored."""
+        """Return stored bytes of an object."""
         with self._explained(placed):
             return self._read_ranges(placed, [span])[0][0]
 
     def place(self, key: str, offset: int = 0) -> tuple[str, int]:
-        """Return (URL, byte) of the object with a byte of a shard, decoded if the shard is."""
+        """Return (object URL, offset in it) for a byte of a shard; a decoded offset if the shard is decoded."""
         if not key.startswith(FOREIGN):
             return f"{self._home.url}/{key}", offset
         objects = self._objects_of(key)
@@ -159,7 +159,7 @@ class PlacedStore:
         return f"{placed.store.url}/{placed.key}", offset - placed.offset
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range, without caches: the bytes before were wrong."""
+        """Return a range without using caches, because a previous read was corrupt."""
         check_span(key, offset, nbytes)
         if not key.startswith(FOREIGN) or self._objects_of(key)[0].decoded is None:
             return self.get_ranges(key, [Span(offset, nbytes)], etag=etag)[0]
@@ -182,7 +182,7 @@ class PlacedStore:
         return [blob.data for blob in blobs], blobs[0].etag
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and change token of a shard with unchanged objects. Raises: also Changed."""
+        """Return a shard's size and change token. Raises: also Changed if an object changed."""
         if not key.startswith(FOREIGN):
             return self._home.head(key)
         objects = self._objects_of(key)
@@ -193,17 +193,17 @@ class PlacedStore:
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
 
     def look_at(self, key: str, offsets: Iterable[int]) -> None:
-        """Raise for missing or changed objects with one of these bytes of a shard."""
+        """Check the objects that contain these bytes of a shard. Raises if one is missing or changed."""
         objects = self._objects_of(key)
         for number in sorted({_which(objects, offset) for offset in offsets}):
             self._checked_info(objects[number])
 
-    # what a disk can do
+    # methods of a disk store
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of spans, as the disk does."""
+        """Return the bytes of spans, like the disk store."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_each(key, spans, etag=etag)
 
@@ -213,7 +213,7 @@ class PlacedStore:
         return self._read(key, [Span(*span) for span in spans], read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill buffers, as the disk does."""
+        """Fill buffers, like the disk store."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_into(key, pieces, etag=etag)
         data, token = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
@@ -221,7 +221,7 @@ class PlacedStore:
         return token
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        """Return a file's etag, as the disk does; None for several files, or decoded ones."""
+        """Return a file's etag, like the disk store; None for several or decoded files."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).etag_of(key, etag)
         objects = self._objects_of(key)
@@ -231,7 +231,7 @@ class PlacedStore:
             return _disk(objects[0].store).etag_of(objects[0].key, self._pinned(objects[0]))
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a descriptor, as the disk does."""
+        """Return a descriptor, like the disk store."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).open_same(key, etag)
         (placed,) = self._objects_of(key)
@@ -245,9 +245,9 @@ class PlacedStore:
         *,
         anew: bool = False,
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of a shard's spans, in order, and its token. A span lies in one object.
+        """Return (bytes of a shard's spans in order, its token). Each span is within one object.
 
-        anew: decode again.
+        anew: bypass the decode cache.
         """
         objects = self._objects_of(key)
         if (decoded := objects[0].decoded) is not None:
@@ -270,9 +270,9 @@ class PlacedStore:
         return out, token
 
     def _pinned(self, placed: PlacedObject) -> str | None:
-        """Return the change token to check; a folder is asked once. Raises: Changed.
+        """Return the change token to check. A folder is checked once. Raises: Changed.
 
-        An adopted object has none: its store may have mirrors, and its fields have checksums.
+        An adopted object has no token: its store may have mirrors, and its fields have checksums.
         """
         if placed.etag:
             return placed.etag
@@ -330,7 +330,7 @@ def _check_inside(placed: PlacedObject) -> None:
 
 
 def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> str:
-    """Return how an object differs from its registration; "" if it does not."""
+    """Return the difference between an object and its registration; "" if there is none."""
     if info.nbytes != nbytes:
         return f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
     if etag and info.etag != etag:

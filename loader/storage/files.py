@@ -12,9 +12,9 @@ from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
 from .stream import Pieces
 
 READ_BYTES = 256 * 2**10
-"""Bytes read at once, still in the processor's cache when hashed."""
+"""Bytes read at once, few enough to be in the processor's cache when hashed."""
 HELD_BYTES = 64 * 2**20
-"""Largest file in bytes to upload from memory."""
+"""Largest file that is uploaded from memory, in bytes."""
 _room = MemoryBudget(2**30, idle=0)
 
 Seen = Callable[[memoryview], object]
@@ -22,13 +22,13 @@ Seen = Callable[[memoryview], object]
 
 
 def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen | None = None) -> int:
-    """Put the file `path` at `key`, whole or not at all; return its bytes.
+    """Upload the file `path` to `key`, whole or not at all, and return its size.
 
-    seen: receives the bytes. A file above 64 MiB is read first for it, then again by the upload. Memory: the file's, up
-    to 64 MiB, and 1 GiB for all uploads of a process.
+    seen: receives the bytes. A file above 64 MiB is read once for `seen` and again for the upload. Uses the file's size
+    in memory, up to 64 MiB, and up to 1 GiB for all uploads of a process.
 
-    Raises: ObjectNotFound; InvalidStore for a directory; Changed for a concurrent write (above 64 MiB: with `seen`); as
-    `put_file` and `seen`.
+    Raises: ObjectNotFound; InvalidStore for a directory; Changed if the file is written meanwhile (above 64 MiB: only
+    with `seen`); as `put_file` and `seen`.
     """
     source, target = os.fspath(path), f"{store.url}/{key}"
     nbytes = upload_size(source, target)
@@ -46,11 +46,11 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
 
 
 def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
-    """Put the file `path` at `key`, which is free or holds these bytes.
+    """Upload the file `path` to `key`, which must be free or already hold these bytes.
 
-    Above 64 MiB a bucket's upload has parts, which are never conditional: the key is looked up first.
+    Above 64 MiB a bucket receives a multipart upload, which cannot be conditional, so the key is checked first.
 
-    Raises: AlreadyExists for other bytes; as `put_if_absent` and `put_file`.
+    Raises: AlreadyExists if the key holds other bytes; as `put_if_absent` and `put_file`.
     """
     source, target = os.fspath(path), f"{store.url}/{key}"
     nbytes = upload_size(source, target)
@@ -73,7 +73,7 @@ def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
 
 
 def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None = None) -> None:
-    """Put a file of `nbytes` by one request, from memory."""
+    """Upload a file of `nbytes` from memory, by one request."""
     with _room.memory(nbytes) as lent:
         _read(path, f"{store.url}/{key}", nbytes, lent.view, seen)
         store.put(key, lent.view)
@@ -81,7 +81,7 @@ def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None =
 
 
 def _read(path: str, target: str, nbytes: int, memory: memoryview, seen: Seen | None) -> tuple[int, ...]:
-    """Read a file into memory, reused if shorter, and return its state."""
+    """Read a file into reusable memory, and return its state."""
     done = 0
     with ExitStack() as stack:
         with _disk("read", path):
@@ -120,13 +120,13 @@ def download(
     info: ObjectInfo | None = None,
     seen: Seen | None = None,
 ) -> ObjectInfo:
-    """Write an object to the file `path`, whole or not at all; return the object's info.
+    """Download an object to the file `path`, whole or not at all, and return the object's info.
 
-    info: a recent listing's entry, which saves a request; another object by now is Changed. Requests are of at most 4
-    MiB, three at once, in 12 MiB of memory. Above four direct S3 downloads, each is one request for 64 MiB. Each is
-    retried under the store's budget.
+    info: a recent listing's entry, which saves a request; Changed if the object was replaced since. Requests have at
+    most 4 MiB, three at once, in 12 MiB of memory. With more than four direct S3 downloads at once, each uses single
+    requests of 64 MiB. Each request is retried within the store's budget.
 
-    Raises: ObjectNotFound; Changed; as reads of a range and `seen`; errors of the disk, as StoreError.
+    Raises: ObjectNotFound; Changed; as `get_range` and `seen`; disk errors as StoreError.
     """
     target = os.fspath(path)
     temporary = os.path.join(os.path.dirname(target), unfinished_name())
@@ -146,7 +146,7 @@ def download(
             os.replace(temporary, target)
     finally:
         pieces.close()
-        with suppress(FileNotFoundError):  # it was renamed, or never made
+        with suppress(FileNotFoundError):  # already renamed, or never created
             os.unlink(temporary)
     return pieces.info
 

@@ -1,4 +1,4 @@
-"""Open an fsspec file system, find its guarantees, and map its errors to `loader.errors`."""
+"""Open an fsspec file system, determine its guarantees, and map its errors to `loader.errors`."""
 
 import errno
 import re
@@ -20,10 +20,10 @@ from ..errors import (
 from .cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
 from .spec import redact
 
-# The packages whose `pipe_file(mode="create")` is one conditional request, and since which version.
+# Package -> first version whose `pipe_file(mode="create")` is one conditional request.
 ATOMIC = {"s3fs": "2024.10", "gcsfs": "2025.2", "adlfs": "2024.12"}
 
-# Client libraries that raise errors which are not OSError: looked for only when something imported them.
+# Client libraries whose errors are not OSErrors: considered only if already imported.
 _LIBRARIES = {
     "botocore.exceptions": ("ClientError", "BotoCoreError"),
     "aiohttp": ("ClientError",),
@@ -32,13 +32,13 @@ _LIBRARIES = {
     "azure.core.exceptions": ("AzureError",),
 }
 _TOKENS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
-# Classes of botocore, google-auth and azure-core: no credentials, or none that count any longer.
+# Classes in botocore, google-auth and azure-core for missing or expired credentials.
 _NO_CREDENTIALS = {
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "NoAuthTokenError"),
     *("TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"),
     *("DefaultCredentialsError", "RefreshError", "ClientAuthenticationError", "CredentialUnavailableError"),
 }
-# The only text of gcsfs about a missing bucket: it has no objects to list, or takes none.
+# gcsfs's only messages for a missing bucket: no objects to list, or none accepted.
 _OBJECTS = re.compile(r"(?:https?://.*/storage/v1/)?b/[^/]+/o(?:\?.*)?")
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
@@ -49,7 +49,7 @@ _AGAIN_ERRNO = {errno.EIO, errno.EREMOTEIO, errno.EAGAIN, errno.ETIMEDOUT, errno
 
 
 def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str]) -> tuple[Any, str]:
-    """Return (file system, path in it). Listings are not cached. Raises: InvalidStore; MissingDependency."""
+    """Return (file system, path in it). Listing caches are off. Raises: InvalidStore; MissingDependency."""
     import fsspec.core
 
     plain = {"skip_instance_cache": True, "use_listings_cache": False, **own}
@@ -66,28 +66,28 @@ def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str])
 
 
 def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
-    """Return an atomic `create(path, data)` that fails if the path exists; None without one."""
+    """Return an atomic `create(path, data)` that fails if the path exists; None if there is none."""
     if type(fs).__module__.split(".")[0] not in ATOMIC:
         return None
     return lambda path, data: fs.pipe_file(path, data, mode="create")
 
 
 def strips(fs: Any, path: str) -> Callable[[str], str] | None:
-    """Return a function to a path as the file system uses it (adlfs ends at '?'); None if `path` always differs."""
+    """Return a function to the path that the file system uses (adlfs stops at '?'); None if `path` always differs."""
     strip: Callable[[str], str] = fs._strip_protocol
     return strip if strip(path) == path else None
 
 
 def change_token(info: Mapping[str, Any]) -> str:
-    """Return the best change token in `info`, with the size."""
+    """Return the best change token in `info`, combined with the size."""
     token = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
-    if isinstance(token, datetime):  # some file systems give a date in one place and seconds in another
+    if isinstance(token, datetime):  # some file systems return a date in one call and seconds in another
         token = token.timestamp()
     return f"{token}:{info.get('size')}"
 
 
 def modified_us(info: Mapping[str, Any]) -> int | None:
-    """Return the last write, microseconds since 1970; None without one."""
+    """Return the last write, microseconds since 1970; None if unknown."""
     written: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     try:
         when = datetime.fromisoformat(written) if isinstance(written, str) else written
@@ -101,7 +101,7 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "crea
 
 
 def filesystem_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of file systems, without programming errors."""
+    """Return the exceptions that file systems raise, excluding programming errors."""
     errors: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
     for module, names in _LIBRARIES.items():
         if module in sys.modules:
@@ -137,7 +137,7 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
     if status in _AGAIN or number in _AGAIN_ERRNO or isinstance(error, (ConnectionError, TimeoutError)):
         return Transient(why)
     if status == 0 and type(error).__module__.split(".")[0] in ("aiohttp", "botocore"):
-        return Transient(why)  # no answer at all
+        return Transient(why)  # no response at all
     return StoreError(why)
 
 
@@ -155,10 +155,10 @@ def _answers(error: Exception) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_refused(error: Exception, answers: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the store refused the credentials, or there are none. A key's words decide nothing."""
-    if any(one.get("Code") == "401" for one in answers):  # s3fs makes EIO of it
+    """Return whether the store rejected the credentials or there are none. Text from a key is ignored."""
+    if any(one.get("Code") == "401" for one in answers):  # s3fs turns it into EIO
         return True
-    if type(error) is OSError and str(error).startswith("Forbidden: "):  # gcsfs, of any 403
+    if type(error) is OSError and str(error).startswith("Forbidden: "):  # gcsfs, for any 403
         return True
     return any(type(cause).__name__ in _NO_CREDENTIALS for cause in _causes(error))
 
@@ -174,7 +174,7 @@ def lacks_bucket(error: BaseException) -> bool:
 
 
 def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
-    """Return a call that looks up a path's bucket, judged by `lacks_bucket`; None except for adlfs."""
+    """Return a call that looks up a path's bucket (see `lacks_bucket`); None except for adlfs."""
     if type(fs).__module__.split(".")[0] != "adlfs":
         return None
     bucket = path.lstrip("/").partition("/")[0]

@@ -1,11 +1,11 @@
-"""Every other scheme, and any URL opened with {"fsspec": {...options of its file system...}}.
+"""Open every other scheme, and any URL with options {"fsspec": {...options of the file system...}}.
 
-Create-only writes work where the file system has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere
-fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused. No change token comes with the
-bytes, so a pinned range read costs a second request, an unpinned one two.
+Create-only writes need an atomic create: s3fs, gcsfs and adlfs have one, `mode="create"`. Elsewhere fsspec's create
+checks existence, then writes, and loses races, so `put_if_absent` raises. Reads return no change token, so a pinned
+range read costs one more request, an unpinned one two.
 
-Options beside "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`). The file system
-has its own timeouts.
+Options besides "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`). The file
+system has its own timeouts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
             f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}'
         )
     if ("::" not in url and url.split("://", 1)[0] in ("file", "local")) or "://" not in url:
-        return open_local(url, {}, spec)  # ours creates atomically, fsspec's does not
+        return open_local(url, {}, spec)  # our local store creates atomically, fsspec's does not
     return FsspecStore(url, own, options, spec)
 
 
@@ -110,7 +110,7 @@ class FsspecStore(Opened):
             data = self._slice(path, offset, nbytes)
             info = self._info(
                 key, path
-            )  # after the bytes: with the token unchanged, they are the pinned ones
+            )  # after the bytes: if the token is unchanged, the bytes are the pinned ones
             if info.etag != pin:
                 raise Changed(
                     f"{self.url}/{key}: the object was replaced since it was first read "
@@ -137,7 +137,7 @@ class FsspecStore(Opened):
         self._call("write", key, lambda: self._put(path, bytes(data)))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create an object. Raises: AlreadyExists; InvalidStore without an atomic create."""
+        """Create an object. Raises: AlreadyExists; InvalidStore if there is no atomic create."""
         path = self._path(key)
         if self._create is None:
             raise InvalidStore(
@@ -160,7 +160,7 @@ class FsspecStore(Opened):
             try:
                 held = bytes(self._fs.cat_file(path))
             except FileNotFoundError:
-                if isinstance(refused, FileExistsError):  # a conflict with a request under way
+                if isinstance(refused, FileExistsError):  # conflict with a concurrent request
                     raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict") from None
                 raise refused from refused.__cause__  # its cause may be a missing bucket
             if held != whole:
@@ -185,7 +185,7 @@ class FsspecStore(Opened):
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`, always from the beginning."""
+        """List as `store.list_place` does, always from the beginning."""
         full = self._base + check_prefix(prefix)
         listed = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
         for path in sorted(listed):
@@ -194,7 +194,7 @@ class FsspecStore(Opened):
                 continue
             if not (fault := self._fault(key, path)):
                 yield _listed(key, listed[path])
-            elif not key.endswith("/") or listed[path].get("size"):  # else a folder that a console made
+            elif not key.endswith("/") or listed[path].get("size"):  # otherwise a folder created by a console
                 refuse(key, fault)
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -209,7 +209,7 @@ class FsspecStore(Opened):
         from_, to = self._path(src), self._path(dst)
 
         def attempt() -> None:
-            self._info(src, from_)  # some file systems copy nothing without a word
+            self._info(src, from_)  # some file systems silently copy nothing
             self._parents(to)
             self._fs.cp_file(from_, to)
 
@@ -255,7 +255,7 @@ class FsspecStore(Opened):
         except filesystem_errors():
             if offset < int(self._fs.info(path)["size"]):
                 raise
-            return b""  # a range behind the end: the caller raises
+            return b""  # range after the end: the caller raises
 
     def _find(self, prefix: str, folder: str) -> dict[str, dict[str, Any]]:
         self._fs.invalidate_cache()
@@ -299,9 +299,9 @@ class FsspecStore(Opened):
         return self._retrier.call(once)
 
     def _missing_bucket(self, what: str) -> StoreError | None:
-        """Return the error of a missing bucket for a missing object; None if the bucket exists.
+        """Return the error for a missing bucket when an object is missing; None if the bucket exists.
 
-        It looks for the bucket until it was there, or access is refused.
+        Looks up the bucket until it was seen once or access is refused.
         """
         find_bucket = self._find_bucket
         if find_bucket is not None:

@@ -1,4 +1,4 @@
-"""A base class for stores of whole values: implement five verbs, inherit the others."""
+"""A base class for stores of whole values: implement five methods, inherit the others."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,10 +16,10 @@ __all__ = ["KeyValueStore", "check_key", "check_prefix"]
 
 
 class KeyValueStore(Opened, ABC):
-    """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`.
+    """A store built on its `get`, `put`, `put_if_absent`, `list` and `delete_many`.
 
-    These call `check_key` and `check_prefix`. A range costs the whole value; a store that reads parts has its own
-    `get_range`.
+    Implementations call `check_key` and `check_prefix`. A range costs the whole value; a store that can read parts
+    overrides `get_range`.
     """
 
     @abstractmethod
@@ -48,7 +48,7 @@ class KeyValueStore(Opened, ABC):
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        plan_reads(spans, **limits)  # raises the same errors as every store; each span is one read
+        plan_reads(spans, **limits)  # raises the same errors as other stores; each span is one read
         pinned = etag if etag is not None else self.get(key).etag
         return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
 

@@ -1,6 +1,6 @@
-"""memory://name/prefix: a store in this process, for tests and examples.
+"""memory://name/prefix: an in-process store for tests and examples.
 
-Stores of one name share objects. It pickles by name, and opens only in the process that made it.
+Stores with one name share objects. A store pickles by name, and opens only in the process that created it.
 """
 
 import os
@@ -29,7 +29,7 @@ _spaces_lock = Lock()
 
 
 def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Open the store of a name in this process. Raises: InvalidStore without a name, or for an option."""
+    """Open the store with a name in this process. Raises: InvalidStore if there is no name, or an option."""
     parts = urlsplit(url)
     if not parts.netloc:
         raise InvalidStore(f"{url!r} has no name; write memory://name or memory://name/prefix")

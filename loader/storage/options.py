@@ -1,12 +1,12 @@
-"""Options of every remote store, and their translation to obstore's names.
+"""Parse the options common to all remote stores, and translate options to obstore's names.
 
-Each provider module has one table: accepted name -> obstore's name. Other options are errors that name these.
+Each provider module has one table: accepted name -> obstore's name. Other options raise errors that list these.
 
-- timeout_s: seconds of one request, connection to last byte (30). For direct S3 reads: its head, and each wait for a
-  piece of its body of at most 16 MiB.
-- connect_timeout_s: seconds to make a connection (5).
-- retry_deadline_s: seconds in which a verb is tried again (60).
-- retry_base_s (0.05), retry_cap_s (5): its pauses in seconds.
+- timeout_s: seconds for one request, from connecting to the last byte (30). For direct S3 reads: for the head, and for
+  each piece of the body of at most 16 MiB.
+- connect_timeout_s: seconds to connect (5).
+- retry_deadline_s: seconds during which an operation is retried (60).
+- retry_base_s (0.05), retry_cap_s (5): pauses between tries, in seconds.
 - max_concurrency: requests in flight per store before the store throttles (64).
 - allow_http: plain http to an endpoint (true for http:// endpoints).
 - proxy_url, root_certificate (PEM).
@@ -35,34 +35,34 @@ _NUMBERS = {
 _CLIENT = ("allow_http", "proxy_url", "root_certificate")
 RUNTIME_OPTIONS = (*_NUMBERS, *_CLIENT)
 MOST = 1e9
-"""Largest value of any number: 31 years, and more requests than there are sockets."""
+"""Largest accepted number: 31 years, or more requests than sockets."""
 _ADDRESSES = {"endpoint", "base_url", "sts_endpoint", "metadata_endpoint", "msi_endpoint", "authority_host"}
-"""obstore's names of options that are addresses of servers; "" is none."""
+"""obstore's names of options that are server addresses; "" means none."""
 _ADDRESS = re.compile(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]\\]+)(?::(\d{1,5}))?(?:/[^\s?#]*)?")
 RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurrency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Transport settings of a remote store; its objects do not depend on them."""
+    """Transport settings of a remote store. They do not affect its objects."""
 
     timeout_s: float
-    """Seconds of one request (the option `timeout_s`)."""
+    """Seconds for one request (option `timeout_s`)."""
     connect_timeout_s: float
-    """Seconds until a connection is made."""
+    """Seconds to connect."""
     budget: RetryBudget
-    """Deadline and pauses of retries."""
+    """Deadline and pauses for retries."""
     max_concurrency: int
-    """Requests in flight, at most."""
+    """Most requests in flight."""
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the HTTP client, under obstore's names."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Secret texts to keep out of messages."""
     part_retries: int = 10
-    """Times that obstore repeats a failed part of an upload."""
+    """How often obstore retries a failed part of an upload."""
 
     def limiter(self) -> Limiter:
-        """Return a fresh limiter: one per store."""
+        """Return a new limiter. Each store has one."""
         return Limiter(self.max_concurrency)
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Runtime:
 
 
 def runtime_of(url: str, options: Mapping[str, object]) -> Runtime:
-    """Return the common part of the options. Raises: InvalidStore for a value that is no such number."""
+    """Return the options common to all stores. Raises: InvalidStore for an invalid number."""
     numbers = {name: _number(url, name, options.get(name, default)) for name, default in _NUMBERS.items()}
     return Runtime(
         timeout_s=numbers["timeout_s"],
@@ -101,11 +101,11 @@ def runtime_of(url: str, options: Mapping[str, object]) -> Runtime:
 def translate_options(
     url: str, options: Mapping[str, object], names: Mapping[str, str], also: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return `options` under obstore's names; None means not given.
+    """Return `options` under obstore's names. Options that are None are dropped.
 
-    names: accepted name -> obstore's name. also: names that the caller handles, left out here.
+    names: accepted name -> obstore's name. also: accepted names that the caller handles.
 
-    Raises: InvalidStore for an unknown name, contradictory names, or no address.
+    Raises: InvalidStore for an unknown name, contradictory names, or an invalid address.
     """
     translated: dict[str, Any] = {}
     spellings: dict[str, str] = {}
@@ -130,7 +130,7 @@ def translate_options(
 
 
 def check_address(url: str, what: str, address: object) -> str:
-    """Return a server's address, over which the client would panic if invalid. what: the setting's name.
+    """Return a server's address, checked because the client panics on an invalid one. what: the setting's name.
 
     Raises: InvalidStore.
     """

@@ -1,6 +1,6 @@
 """Plan the requests for a set of byte ranges, for every backend.
 
-Reading a little too much is cheaper than another round trip, so close spans share one read, up to a bound.
+Reading a little too much is cheaper than another round trip, so close spans share a read, up to a limit.
 """
 
 from bisect import bisect_right
@@ -36,9 +36,9 @@ def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int =
 
 
 def slice_reads(spans: Sequence[Span], reads: Sequence[Span], data: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each span, in order, cut from `plan_reads`' reads. A whole read is not copied.
+    """Return the bytes of each span, in order, cut from the reads of `plan_reads`. A whole read is not copied.
 
-    data: bytes of each read.
+    data: bytes returned by each read.
     """
     starts = [read.offset for read in reads]
     return [_cut(span, bisect_right(starts, span.offset) - 1, reads, data) for span in spans]

@@ -1,7 +1,7 @@
-"""Sequential reads: one of many objects by one connection, without read-ahead.
+"""Read an object sequentially over one connection without read-ahead, when many objects are read at once.
 
-Read-ahead hides latency, but its bytes have left the processor's cache when they are hashed (0.4 s of processor per
-GiB). When many objects are read at once, the other reads hide it.
+Read-ahead hides latency, but its bytes have left the processor's cache before they are hashed (0.4 s of processor per
+GiB). When many objects are read at once, the other reads hide the latency.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from weakref import WeakSet
 
 from .store import Store
 
-MANY = 4  # more objects than that at once, in this process
-BODY_BYTES = 64 * 2**20  # one answer; between two of them nothing comes
-LOOK_BYTES = 2**19  # what is read of it at once: it stays in the cache of one processor
+MANY = 4  # read-ahead stops above this many objects at once, in this process
+BODY_BYTES = 64 * 2**20  # size of one response; no data arrives between two responses
+LOOK_BYTES = 2**19  # bytes read at once: they stay in one processor's cache
 
 
 class Answer(Protocol):
-    """An object store's answer to a read, which is read once."""
+    """An object store's response to a read; its body can be read once."""
 
     etag: str
     """Change token of the object."""
@@ -29,62 +29,62 @@ class Answer(Protocol):
         """Return the body. Raises: as obstore; Broken."""
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with the next bytes, and yield each number that came. Either may end first."""
+        """Fill `view` with the next bytes, and yield the size of each read. Body or view may end first."""
 
 
 class RangeSeries:
-    """Reads of one object that follow each other, up to `stop`. Not thread-safe.
+    """Consecutive reads of one object, up to `stop`. Not thread-safe.
 
-    One answer may serve several reads. If the server closes a slow reader's connection, the next read requests the
+    One response may serve several reads. If the server closes a slow reader's connection, the next read requests the
     rest.
     """
 
     def __init__(self, stop: int) -> None:
-        self.stop, self.etag = stop, ""  # of the object, once there was an answer
+        self.stop, self.etag = stop, ""  # etag of the object, after the first response
         self._answer: Answer | None = None
         self._at = self._end = 0
 
     @property
     def is_under_way(self) -> bool:
-        """True while an answer goes on."""
+        """True while a response has unread bytes."""
         return self._answer is not None
 
     def begin(self, answer: Answer, at: int, etag: str) -> None:
-        """Begin with an answer whose body starts at the object's byte `at`."""
+        """Continue with a response whose body starts at the object's byte `at`."""
         self._answer, self._at, self.etag = answer, at, etag
         self._end = at + (getattr(answer, "remaining", 0))
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
-        """Fill `view` from `at` on, if an answer continues there; yield each number of bytes."""
+        """Fill `view` from `at` on, if a response continues there; yield the size of each read."""
         answer, self._answer = self._answer, None
         if answer is None or self._at != at:
             return
         for count in answer.into(view):
             at += count
             yield count
-        # By what it had to begin with: from the end of its body on others may ask its connection.
+        # Compare with the state before reading: once the body ends, other threads may use the connection.
         if at < self._end:
             self._answer, self._at = answer, at
 
 
 class ReadsSeries(Protocol):
-    """A store that reads a series of ranges by one answer."""
+    """A store that serves a series of ranges from one response."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None, series: RangeSeries) -> str:
         """Fill `view` with bytes from `offset`, and return the object's etag."""
 
 
 class SequentialRead:
-    """One reader of one object, which counts as one of many until it is closed, or gone. Not thread-safe."""
+    """One reader of one object, which counts towards `MANY` until closed or collected. Not thread-safe."""
 
     def __init__(self, store: Store, key: str, nbytes: int, *, whole: bool = False) -> None:
-        """nbytes: of the object; whole: read it by one answer, and no other way."""
+        """nbytes: size of the object. whole: always read it by one response."""
         self._store, self._key, self._nbytes, self._whole = store, key, nbytes, whole
         self._series = RangeSeries(0)
         _readers.add(self)
 
     def next_bytes(self, at: int) -> int:
-        """Return the bytes from `at` for `fill` to read; 0: read another way."""
+        """Return how many bytes `fill` should read from `at`; 0 if the object must be read another way."""
         if not self._series.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._series.stop:
@@ -104,7 +104,7 @@ class SequentialRead:
         return cast(ReadsSeries, self._store).fill(self._key, at, view, etag, self._series)
 
     def close(self) -> None:
-        """Drop the current answer."""
+        """Drop the current response."""
         _readers.discard(self)
         self._series = RangeSeries(0)
 

@@ -1,4 +1,4 @@
-"""Specs of stores: URL and options without secrets, as shown and pickled.
+"""Store specs: URL and options without secrets, to show and pickle.
 
 Credentials never travel: a worker finds its own in the environment, a profile or an instance role.
 """
@@ -12,9 +12,8 @@ from urllib.parse import unquote, urlsplit
 from ..errors import InvalidStore
 from .store import Store
 
-# The one list of secret option names, without the providers' prefixes. Names that merely contain one of the
-# fragments count too, so that an option of an fsspec file system that we have never heard of is rather dropped
-# than written to disk.
+# The list of secret option names, without the providers' prefixes. Names that contain one of the fragments
+# are also secret, so that unknown options of an fsspec file system are dropped, not written to disk.
 SECRET_OPTIONS = frozenset(
     {
         *("key", "secret", "token", "anon_token", "password", "passwd", "passphrase", "username", "api_key"),
@@ -30,9 +29,9 @@ PLAIN_OPTIONS = frozenset(
         *("web_identity_token_file", "federated_token_file", "application_credentials"),
         *("credential_provider", "credential_type"),
     }
-)  # files and references, not the secrets themselves
+)  # files and references, not secrets themselves
 PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
-"""Prefixes of an option's name that do not change its meaning."""
+"""Prefixes of option names that do not change their meaning."""
 
 _USERINFO = re.compile(r"(?<=://)[^/@:\s]*:[^/@\s]*@")
 _SIGNED = re.compile(
@@ -40,20 +39,20 @@ _SIGNED = re.compile(
     r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"
 )
 
-# The parts of a shared access signature or a connection string that a store may quote by themselves.
+# Parts of a shared access signature or connection string that a store may quote on their own.
 _PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\s]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """A store that can be opened again, here or in another process."""
+    """Describes a store so that this or another process can open it."""
 
     url: str
     """URL without secrets."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of the store, without secrets."""
     dropped: tuple[str, ...] = ()
-    """Names of secret options that the store was first opened with and that this spec leaves out."""
+    """Names of the secret options that this spec leaves out."""
 
     def open(self) -> Store:
         """Open the store. Raises: InvalidStore; MissingDependency."""
@@ -82,7 +81,7 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(name: str, value: object) -> bool:
-    """Return whether an option is secret by its name, or by a password in the URL that it is."""
+    """Return whether an option is secret by its name, or because its value is a URL with a password."""
     if isinstance(value, str) and _USERINFO.search(value):
         return True
     return is_secret(name) and not _is_plain(value)
@@ -112,12 +111,12 @@ def reopen(spec: StoreSpec) -> Store:
 
 
 class Opened:
-    """The common part of all backends: a place to show, and pickling as a spec."""
+    """Base class of all backends: provides a URL to show, and pickling as a spec."""
 
     spec: StoreSpec
-    """The spec that another process opens it from."""
+    """The spec from which another process opens the store."""
     url: str
-    """Place of the store, without secrets: messages and manifests may show it."""
+    """URL of the store, without secrets: messages and manifests may show it."""
 
     def __init__(self, spec: StoreSpec, url: str) -> None:
         self.spec, self.url = spec, url
@@ -130,7 +129,7 @@ class Opened:
 
 
 def _refuse_secrets(url: str) -> None:
-    """Refuse secrets in each URL of a chain, as fsspec has them: 'simplecache::https://host/folder'."""
+    """Reject secrets in each URL of an fsspec chain such as 'simplecache::https://host/folder'."""
     for part in url.split("::"):
         try:
             parts = urlsplit(part)
@@ -163,7 +162,7 @@ def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a `token` of gcsfs is a word or file name, and no secret."""
+    """Return whether a gcsfs `token` is a word or file name rather than a secret."""
     return isinstance(value, str) and (value in ("", "anon", "google_default") or value.endswith(".json"))
 
 

@@ -1,8 +1,8 @@
-"""The verbs of every store, their small values, and what listings leave out.
+"""The interface of all stores, its value types, and rules for keys and listings.
 
-One `Store` is one URL prefix. Keys are relative to it, `/`-separated UTF-8, without a leading `/`, by one rule for
-every backend. Stores are thread-safe; `loader.storage.open_store(url)` opens them, and they pickle as a spec (URL and
-non-secret options). A local folder can also fill buffers and be mapped.
+One `Store` is one URL prefix. Keys are relative to it, `/`-separated UTF-8 without a leading `/`, with the same rules
+for every backend. Stores are thread-safe; `loader.storage.open_store(url)` opens them, and they pickle as a spec (URL
+and non-secret options). A local folder can also fill buffers and be memory-mapped.
 """
 
 import logging
@@ -18,7 +18,7 @@ from ..errors import InvalidRuntime, InvalidStore, MissingDependency, ObjectNotF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object as a listing or a head reports it."""
+    """One object, as reported by a listing or `head`."""
 
     key: str
     """Key, relative to the store."""
@@ -27,11 +27,11 @@ class ObjectInfo:
     etag: str
     """Opaque change token: ETag, GCS generation, or mtime+inode+size. Differs between mirrors: never store it."""
     modified_us: int | None = field(default=None, compare=False)
-    """Time of the last write by the store's clock, in microseconds since 1970; None if the store gives none."""
+    """Time of the last write by the store's clock, in microseconds since 1970; None if the store does not report it."""
 
 
 class Blob(NamedTuple):
-    """Bytes read, and the change token of their object."""
+    """Bytes read, with their object's change token."""
 
     data: bytes
     """The bytes."""
@@ -49,36 +49,36 @@ class Span(NamedTuple):
 
 
 class ReadLimits(TypedDict, total=False):
-    """Limits of `get_ranges`; the defaults stand at `ranges.plan_reads`."""
+    """Limits for `get_ranges`; defaults as in `ranges.plan_reads`."""
 
     max_gap: int
-    """Bytes between two spans that share a request, at most; 64 KiB unless given."""
+    """Most bytes between two spans that share a request; default 64 KiB."""
     max_span: int
-    """Bytes of a request, at most; 16 MiB unless given."""
+    """Most bytes of a request; default 16 MiB."""
 
 
 class Objects(Protocol):
-    """A store as far as reading whole objects needs one."""
+    """The part of a store needed to read whole objects."""
 
     @property
     def url(self) -> str:
-        """Place of the store, without secrets."""
+        """URL of the store, without secrets."""
 
     def get(self, key: str) -> Blob:
         """Return the whole object."""
 
 
 class RangeReader(Protocol):
-    """A store, or a cache before one, as far as reading samples needs it."""
+    """The part of a store, or of a cache in front of it, needed to read samples."""
 
     @property
     def url(self) -> str:
-        """Place of the store, without secrets: messages and manifests may show it."""
+        """URL of the store, without secrets: messages and manifests may show it."""
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return exactly `nbytes` bytes from `offset`.
 
-        Raises: ObjectNotFound; Changed for another etag than given; Corrupt for an object that ends before.
+        Raises: ObjectNotFound; Changed if the object's etag is not `etag`; Corrupt if the object ends too early.
         """
 
     def get_ranges(
@@ -86,12 +86,13 @@ class RangeReader(Protocol):
     ) -> list[Blob]:
         """Return one blob per span, in order.
 
-        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes; a larger span takes several.
+        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes; a larger span takes several
+        requests.
         """
 
 
 class Store(RangeReader, Protocol):
-    """One URL prefix whose verbs are sync and thread-safe, and raise only leaves of `StoreError`."""
+    """One URL prefix. Methods are synchronous and thread-safe, and raise only leaves of `StoreError`."""
 
     def get(self, key: str) -> Blob:
         """Return the whole object."""
@@ -100,13 +101,13 @@ class Store(RangeReader, Protocol):
         """Create or replace the object, whole or not at all."""
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create the object; succeeds if the key already holds these bytes (our own write with a lost answer).
+        """Create the object. Succeeds if the key already holds these bytes (an own write whose response was lost).
 
-        Raises: AlreadyExists for others.
+        Raises: AlreadyExists if it holds other bytes.
         """
 
     def put_file(self, key: str, path: str) -> None:
-        """Upload a local file, in parts where the store wants that; visible whole or not at all."""
+        """Upload a local file, in parts if the store needs that; visible whole or not at all."""
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and change token."""
@@ -115,22 +116,22 @@ class Store(RangeReader, Protocol):
         """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete; a key that is not there is no error."""
+        """Delete objects; a missing key is no error."""
 
     def copy(self, src: str, dst: str) -> None:
-        """Copy inside the store."""
+        """Copy an object within the store."""
 
     def open_stream(self, key: str) -> BinaryIO:
-        """Return a sequential binary reader of ranges of at most 16 MiB, or 64 of one of many objects on S3."""
+        """Return a sequential binary reader. Requests have at most 16 MiB, or 64 MiB for many S3 objects at once."""
 
     def close(self) -> None:
         """Release connections; the store can be used again afterwards."""
 
 
 Buffer = Any
-"""A buffer that `os.preadv` writes into: a memoryview, a bytearray, a numpy array; C-contiguous and writable."""
+"""A buffer that `os.preadv` can fill: a C-contiguous, writable memoryview, bytearray or numpy array."""
 Piece = tuple[int, int, Sequence[Buffer]]
-"""(offset, nbytes, buffers of `nbytes` together, to be filled from there on)."""
+"""(offset, nbytes, buffers to fill from there on, `nbytes` in total)."""
 
 
 def fill_pieces(pieces: Sequence[Piece], data: Sequence[bytes]) -> None:
@@ -144,11 +145,11 @@ def fill_pieces(pieces: Sequence[Piece], data: Sequence[bytes]) -> None:
 
 
 class Disk(RangeReader, Protocol):
-    """A folder, or several stores of which the nearest is one. Raises as every store."""
+    """A local folder, or several stores whose nearest is one. Raises the same as every store."""
 
     @property
     def disk(self) -> "Disk | None":
-        """This store itself, or None where the nearest store is no folder of this machine."""
+        """This store itself; None if the nearest store is not a local folder."""
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
@@ -156,54 +157,54 @@ class Disk(RangeReader, Protocol):
         """Return the bytes of (offset, nbytes) spans in the order given, and the object's etag."""
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill the buffers of pieces from one object, and give its etag; sorted by offset is best."""
+        """Fill the buffers of pieces from one object, and return its etag. Fastest if sorted by offset."""
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        """Return the etag of a file as it is now; None where the object has to be read elsewhere."""
+        """Return a file's current etag; None if the object must be read elsewhere."""
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a new descriptor of the file that has this etag; None where it was replaced."""
+        """Return a new descriptor for the file with this etag; None if it was replaced."""
 
 
 def disk_of(store: RangeReader) -> Disk | None:
-    """Return the store, if it can do what a folder of this machine can."""
+    """Return the store as a `Disk` if it can act as a local folder, else None."""
     return cast(Disk, store).disk if hasattr(type(store), "disk") else None
 
 
 class NewObject(Protocol):
-    """An object that is not there yet. Raises leaves of StoreError."""
+    """A new object that is being written. Raises leaves of StoreError."""
 
     def write(self, data: memoryview) -> None:
         """Append bytes."""
 
     def finish(self) -> None:
-        """Put the object at its key, in place of one that is there."""
+        """Publish the object under its key, replacing any existing one."""
 
     def close(self) -> None:
-        """Leave nothing behind of an object that was not finished."""
+        """Discard the object if it is unfinished."""
 
 
 class WritesInPlace(Protocol):
-    """A store whose objects need no size in advance."""
+    """A store that needs no object sizes in advance."""
 
     def open_new(self, key: str) -> NewObject:
-        """Return an object that is not there yet."""
+        """Return an unfinished new object."""
 
 
 def new_in_place(store: Store, key: str) -> NewObject | None:
-    """Return an object that is written where it stays; None where it is put whole: `scratch.OnScratch`."""
+    """Return a new object that is written in place; None if the store only puts whole objects (`scratch.OnScratch`)."""
     return cast(WritesInPlace, store).open_new(key) if hasattr(type(store), "open_new") else None
 
 
 def is_local(store: RangeReader) -> bool:
-    """Return whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
-    if isinstance(known := getattr(store, "is_local", None), bool):  # of several stores
+    """Return whether a store is a local folder: its reads are fast and need no cache."""
+    if isinstance(known := getattr(store, "is_local", None), bool):  # set by stores that combine several
         return known
     return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
 
 
 def is_there(store: Store, key: str) -> bool:
-    """Return whether there is an object, by one request."""
+    """Return whether the object exists. Costs one request."""
     try:
         store.head(key)
     except ObjectNotFound:
@@ -212,21 +213,19 @@ def is_there(store: Store, key: str) -> bool:
 
 
 def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-    """Yield as `Store.list`, but a bucket begins behind `start_after`: O(listed objects).
+    """Yield as `Store.list` does, but start a bucket's listing after `start_after`: O(listed objects).
 
-    Servers differ in that, so the result may be incomplete. Other stores list from the beginning. Raises: as
-    `Store.list`.
+    Servers implement that differently, so the result may be incomplete. Other stores list from the beginning. Raises:
+    as `Store.list`.
     """
     seeking = cast(Callable[[str, str], Iterator[ObjectInfo]], getattr(store, "list_from", store.list))
     return seeking(prefix, start_after)
 
 
-TEMPORARY = (
-    ".tmp-"  # how the names begin of files that a local store is still writing; never listed, never a key
-)
+TEMPORARY = ".tmp-"  # prefix of files that a local store is still writing; never listed, never a key
 UNFINISHED = r"\.tmp-[0-9a-f]{16}"
-"""A regular expression of these names, as `unfinished_name` gives them."""
-MAX_KEY_BYTES = 1024  # S3 and GCS; Azure takes 1024 characters
+"""Regular expression for names from `unfinished_name`."""
+MAX_KEY_BYTES = 1024  # S3 and GCS; Azure allows 1024 characters
 
 _ACCEPTED = (
     "a key is a relative path of '/'-separated UTF-8 segments, such as 'data/part-00042.tar', "
@@ -235,13 +234,13 @@ _ACCEPTED = (
 
 
 def unfinished_name() -> str:
-    """Return a name for a file that is not yet written."""
+    """Return a name for an unfinished file."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 @lru_cache(maxsize=8192)
 def check_key(key: str) -> str:
-    """Return the key itself, when every backend can hold it. Raises: InvalidStore (nothing is cached then)."""
+    """Return the key if every backend accepts it. Raises: InvalidStore (failures are not cached)."""
     if not isinstance(key, str):
         raise InvalidStore(f"key {key!r} is a {type(key).__name__}; {_ACCEPTED}")
     if not key:
@@ -260,11 +259,11 @@ def check_key(key: str) -> str:
 
 
 _PLAIN_KEY = re.compile(r"(?!.*//|/|.*/\Z)(?!.*(?:\A|/)\.)[^\x00-\x1f\x7f\ud800-\udfff]{1,256}", re.DOTALL)
-"""Most keys: `key_fault` of any other costs a few microseconds."""
+"""Pattern of most valid keys; checking others by `key_fault` costs a few microseconds."""
 
 
 def key_fault(key: str) -> str:
-    """Return why no store takes this text for a key; "" for a key."""
+    """Return the reason why this text is not a valid key; "" if it is valid."""
     if _PLAIN_KEY.fullmatch(key):
         return ""
     try:
@@ -285,7 +284,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_span(key: str, offset: int, nbytes: int) -> None:
-    """Raise InvalidStore when the range is not one that any object could have."""
+    """Raise InvalidStore if no object could have this range."""
     if offset < 0 or nbytes < 0:
         raise InvalidStore(f"{key}: range [{offset}, +{nbytes}) is negative; offset and nbytes are 0 or more")
 
@@ -305,12 +304,12 @@ _log = logging.getLogger(__name__)
 
 SHOWN = 20
 Refuse = Callable[[str, str], object]
-"""Receives (name, reason) of an object that a listing cannot return."""
+"""Receives (name, reason) for an object that a listing cannot return."""
 
 
 @dataclass(slots=True)
 class Refusals:
-    """Objects that listings refused: their number, and the first of them."""
+    """Objects that listings refused: their number and the first of them."""
 
     n: int = 0
     """Number of refused objects."""
@@ -324,7 +323,7 @@ class Refusals:
             self.first.append((name, reason))
 
     def lines(self) -> list[str]:
-        """Return a line of text for each, and one for the number not shown."""
+        """Return one line per object in `first`, and one with the number not shown."""
         shown = [f"  refused: {name[:300]!r}: {reason}" for name, reason in self.first]
         return [*shown, f"  ... and {self.n - len(shown)} more"] if self.n > len(shown) else shown
 
@@ -344,9 +343,10 @@ def list_place(
     seek: bool = False,
     outside: bool = False,
 ) -> Iterator[ObjectInfo]:
-    """Yield as `Store.list` the objects of a location that others fill.
+    """Yield the objects of a location that others write to, as `Store.list` does.
 
-    refuse: receives each other object; None logs it. seek: as `list_from`. outside: follow symbolic links out of it.
+    refuse: receives each object that cannot be listed; None logs it. seek: as `list_from`. outside: follow symbolic
+    links out of the location.
     """
     refuse = refuse or log_refusals(store.url)
     if hasattr(type(store), "list_place"):
@@ -355,7 +355,7 @@ def list_place(
 
 
 def log_refusals(url: str) -> Refuse:
-    """Return a function that logs what a listing of the store at `url` refuses: the first `SHOWN` by name."""
+    """Return a function that logs objects refused by a listing of `url`: the first `SHOWN` by name."""
     refusals = Refusals()
 
     def refuse(name: str, reason: str) -> None:
@@ -369,19 +369,19 @@ def log_refusals(url: str) -> Refuse:
 
 
 KeyFilter = Callable[[str], str]
-"""Key -> why it is left out: "not_included", "excluded" or ""."""
+"""Key -> reason why it is left out: "not_included", "excluded", or "" if it is not."""
 
 
 def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
-    """Return a function to the reason why patterns leave out a key.
+    """Return a function that returns the reason why patterns leave out a key.
 
-    include: patterns to keep, all when empty. exclude: patterns to leave out. Raises: InvalidRuntime for an invalid
+    include: patterns to keep; empty keeps all. exclude: patterns to leave out. Raises: InvalidRuntime for an invalid
     pattern; MissingDependency.
     """
     if not include and not exclude:
         return lambda key: ""
     try:
-        from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
+        from pathspec import GitIgnoreSpec  # 20 ms; definitions are loaded often
     except ImportError:
         raise MissingDependency(f"{whose}: patterns need pathspec: pip install pathspec") from None
     try:

@@ -1,8 +1,8 @@
 """Read an object from front to back through bounded ranges.
 
-A native response stream that is read slowly breaks off: its timeout covers the whole body. Bounded ranges, fetched at
-full speed, do not, and each can be retried. Two ranges are read ahead. If many objects are read at once, each is read
-by one connection instead (`sequential_read.py`).
+A native response stream breaks if it is read slowly, because its timeout covers the whole body. Bounded ranges are
+fetched at full speed, and each can be retried. Two ranges are read ahead. If many objects are read at once, each is
+read over one connection instead (`sequential_read.py`).
 """
 
 import io
@@ -16,37 +16,38 @@ from .shared import fork
 from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store, disk_of
 
-FIRST_BYTES = 2**20  # readers of only a header fetch no more than this
+FIRST_BYTES = 2**20  # readers of only a header fetch at most this much
 MAX_BYTES = (
     4 * 2**20
-)  # then each range doubles, up to here: larger ones cost more new memory than they save requests
-AHEAD = 2  # ranges on their way while one is looked at; a reader holds (AHEAD + 1) * MAX_BYTES, 12 MiB
+)  # then each range doubles, up to this size: larger ones cost more in memory than they save in requests
+AHEAD = 2  # ranges being fetched while one is used; a reader holds (AHEAD + 1) * MAX_BYTES, 12 MiB
 
 
 class Filling(Protocol):
-    """A store that reads into memory of the caller's: without a copy more, and without new memory."""
+    """A store that reads into the caller's memory, without an extra copy or allocation."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
         """Fill `view` (bytes) from `offset`, and return the object's etag."""
 
 
 class Pieces:
-    """One object in pieces of at most MAX_BYTES, front to back, pinned to its first etag. Not thread-safe.
+    """Reads one object in pieces of at most MAX_BYTES, front to back, pinned to its first etag. Not thread-safe.
 
-    Memory is reused: a piece is valid until the next call of `next`. One request per MAX_BYTES, and at most two more.
+    Memory is reused: a piece is valid until the next call to `next`. Costs one request per MAX_BYTES and at most two
+    more.
     """
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
-        """info: the object's entry in a listing or a head a moment ago; None asks."""
+        """info: the object's recent `ObjectInfo`; None requests it."""
         self._born = fork.token()
         self._store, self._key = store, key
         self.info = store.head(key) if info is None else info
-        self._asked, self._size = 0, FIRST_BYTES  # of the object, so far; of the next range
+        self._asked, self._size = 0, FIRST_BYTES  # bytes requested so far; size of the next range
         self._coming: deque[tuple[int, Future[memoryview]]] = deque()
         self._spare: list[bytearray] = []
         self._piece_out = memoryview(b"")
         self._pool: DaemonPool | None = None
-        self.requests = 0  # for ranges, so far
+        self.requests = 0  # range requests so far
         self._sequential = SequentialRead(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
@@ -61,14 +62,14 @@ class Pieces:
         if self._asked and not self._coming and (nbytes := self._sequential.next_bytes(self._asked)):
             piece = self._as_it_comes(nbytes)
         elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
-            piece = self._alone()  # the first, or the only one that is left
+            piece = self._alone()  # the first piece, or the only remaining one
         else:
             piece = self._of_several()
         self._piece_out = piece
         return piece
 
     def close(self) -> None:
-        """Cancel the reads under way."""
+        """Cancel the reads in progress."""
         self._sequential.close()
         if self._pool is not None:
             self._pool.dismiss()
@@ -91,7 +92,7 @@ class Pieces:
     def _of_several(self) -> memoryview:
         if self._pool is None:
             self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
-        # (memory of the first ranges is too small for later ones)
+        # (the first ranges' memory is too small for later ones)
         self._spare = [one for one in self._spare if len(one) >= self._next_bytes()]
         while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
             memory, offset = self._memory(self._next_bytes()), self._asked
@@ -106,7 +107,7 @@ class Pieces:
                 future.cancel()
             self._coming.clear()
             self._spare.clear()
-            self._asked = offset  # memory of what is still under way is not used again
+            self._asked = offset  # memory of reads in progress is not reused
             raise
 
     def _next_bytes(self) -> int:
@@ -129,7 +130,7 @@ class Pieces:
 
 
 class RangeReader(io.RawIOBase):
-    """A sequential raw reader of one object, pinned to the version that was seen first."""
+    """A sequential raw reader of one object, pinned to its first etag."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
@@ -139,7 +140,7 @@ class RangeReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Fill `buffer` as far as the piece at hand goes."""
+        """Fill `buffer` from the current piece."""
         target = memoryview(cast(bytearray, buffer)).cast("B")
         if not self._piece:
             self._piece = self._pieces.next()
@@ -160,7 +161,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` by the store's cheapest call, and return the etag."""
+    """Fill `view` with the store's cheapest call, and return the etag."""
     if hasattr(type(store), "fill"):
         return cast(Filling, store).fill(key, offset, view, etag)
     if (disk := disk_of(store)) is not None:

@@ -1,7 +1,7 @@
-"""Conformance suites for extensions: of stores (`loader.testing.stores`) and of modalities (`.modalities`).
+"""Conformance suites for extensions: for stores (`loader.testing.stores`) and modalities (`loader.testing.modalities`).
 
-A suite is a class. Extend it in a test file with a fixture that returns the object under test; pytest then runs all
-tests of the suite. Needs `pip install 'penstock-data[testing]'`.
+A suite is a class. Extend it in a test file with a fixture that returns the object under test; pytest runs all of the
+suite's tests. Needs `pip install 'penstock-data[testing]'`.
 """
 
 from ..errors import MissingDependency

@@ -1,4 +1,4 @@
-"""The conformance suite of modalities: what holds for every decoder and encoder of a field.
+"""The conformance suite for modalities: rules for every decoder and encoder of a field.
 
 class TestPoints(ModalityConformance):
     @pytest.fixture
@@ -25,7 +25,7 @@ from ..modalities import Buffer, Decoder
 def damaged(data: bytes, seed: int, n: int = 100) -> Iterator[bytes]:
     """Yield `n` truncations, from nothing to all but the last byte, and `n` copies with 1 to 5 bytes changed.
 
-    n: 2 or more.
+    n: number of truncations, 2 or more.
     """
     for share in range(n):
         yield data[: (len(data) - 1) * share // (n - 1)]
@@ -47,17 +47,17 @@ class Modality:
     decode: Decoder
     """The decoder."""
     samples: Sequence[bytes]
-    """Bytes that it decodes; one or more."""
+    """One or more byte strings that it decodes."""
     garbage: bytes | None = b"\xff\xfe\x00\x01 no such format"
-    """Bytes that it refuses; None if it decodes any bytes."""
+    """Bytes that it rejects; None if it decodes any bytes."""
     encode: Callable[[str, Any], Buffer] | None = None
-    """The encoder: (field, value) -> bytes; None for none."""
+    """The encoder: (field, value) -> bytes; None if there is none."""
     values: Sequence[object] = ()
-    """Values that survive encoding and decoding. The encoder refuses a plain `object()`."""
+    """Values that survive encoding and decoding. The encoder rejects a plain `object()`."""
 
 
 class ModalityConformance:
-    """Decoding and encoding of one field. A class that extends it has a fixture `modality`, a `Modality`."""
+    """Tests for decoding and encoding one field. Extend it with a fixture `modality` that returns a `Modality`."""
 
     def test_garbage_is_refused_with_a_reason(self, modality: Modality) -> None:
         if modality.garbage is None:
@@ -121,7 +121,7 @@ class ModalityConformance:
 
 
 def same(first: object, other: object) -> bool:
-    """Return whether two decoded values are of one type and equal: arrays with their dtype, bit for bit."""
+    """Return whether two decoded values have the same type and are equal: arrays with their dtype, bit for bit."""
     if type(first) is not type(other):
         return False
     if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):

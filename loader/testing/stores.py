@@ -1,4 +1,4 @@
-"""The conformance suite of stores.
+"""The conformance suite for stores.
 
 class TestMyStore(StoreConformance):
     @pytest.fixture
@@ -24,7 +24,7 @@ from ..storage.store import list_from, new_in_place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """An empty location, and the store there."""
+    """An empty location, and the store that opens it."""
 
     open: Callable[[], Store]
     """Opens the store; each call opens the same location."""
@@ -33,16 +33,16 @@ class Backend:
     tells_time: bool = True
     """False for a store whose `ObjectInfo.modified_us` is None."""
     refused: frozenset[str] = frozenset()
-    """Characters that the format allows in a key, and this store refuses with InvalidStore."""
+    """Characters that the format allows in a key, but this store rejects with InvalidStore."""
     secrets: tuple[str, ...] = ()
-    """Texts of credentials, which pickles and names of the store must not contain."""
+    """Credential texts that the store's pickles and names must not contain."""
 
 
 DATA = bytes(random.Random(1).randbytes(200_000))
 
 
 class StoreReads:
-    """Reads of objects and listings, and their errors."""
+    """Tests for reads, listings and their errors."""
 
     @pytest.mark.parametrize("nbytes", [0, 1, 65536, 200_000])
     def test_put_and_get(self, store: Store, nbytes: int) -> None:
@@ -207,7 +207,7 @@ class StoreReads:
     def test_a_listing_that_goes_on_and_when_objects_were_written(
         self, backend: Backend, store: Store
     ) -> None:
-        """`list_from` gives what `list` gives behind a key, and both tell the time where the store keeps one."""
+        """`list_from` returns what `list` returns after a key; both return modification times if the store has them."""
         keys = sorted(["a", "b!", "b.c", "b/c", "b/c.d/e", "b0", "ä/1", "z/1", "z/10", "日本"])
         for key in keys:
             store.put(key, b"x")
@@ -220,7 +220,7 @@ class StoreReads:
             assert listed.modified_us is not None
             latest_us = time.time_ns() // 1000 + 60_000_000
             assert 1_600_000_000_000_000 < listed.modified_us < latest_us  # some servers' clocks stand still
-            modified_us = store.head("a").modified_us  # by HTTP's dates, which have whole seconds
+            modified_us = store.head("a").modified_us  # from HTTP dates, which have whole seconds
             assert modified_us is not None
             assert modified_us // 1_000_000 == listed.modified_us // 1_000_000
 
@@ -243,7 +243,7 @@ BAD_KEYS = [
 
 
 class StoreWrites:
-    """Writes of objects, keys, and stores that travel to other processes."""
+    """Tests for writes, keys, and stores sent to other processes."""
 
     def test_put_replaces(self, store: Store) -> None:
         store.put("k", b"long before")
@@ -427,21 +427,21 @@ __all__ = ["Backend", "StoreConformance"]
 
 
 class StoreConformance(StoreReads, StoreWrites):
-    """Every verb and every error of a store.
+    """Tests for every store method and every error.
 
-    A class that extends it has a fixture `backend`, a `Backend` at an empty location, new for each test.
+    Extend it with a fixture `backend` that returns a `Backend` at an empty location, new for each test.
     """
 
     @pytest.fixture
     def store(self, backend: Backend) -> Iterator[Store]:
-        """Yield the store, opened."""
+        """Yield the opened store."""
         opened = backend.open()
         yield opened
         opened.close()
 
     @pytest.fixture
     def worker_environment(self) -> None:
-        """Give the environment the credentials that a worker finds there: they never travel in a pickle.
+        """Set the environment variables in which a worker finds the credentials: they are never sent in a pickle.
 
         A store without credentials needs none.
         """

@@ -1,4 +1,4 @@
-"""A card as JSON, and as metadata of the Hugging Face Hub (huggingface/hub-docs, datasetcard.md)."""
+"""A card as JSON, and as Hugging Face Hub metadata (huggingface/hub-docs, datasetcard.md)."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from .value import FORMAT, Card, CardColumn, CardKind, Example
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a card as plain JSON. sheets: kind -> file name of its contact sheet."""
+    """Return a card as JSON-compatible values. sheets: kind -> file name of its contact sheet."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,
@@ -57,7 +57,7 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return `card_document` as text, with sorted keys."""
+    """Return `card_document` as JSON text with sorted keys."""
     body = card_document(card, sheets)
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -84,7 +84,7 @@ def _kind(kind: CardKind) -> dict[str, Any]:
 
 
 def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return classes as a list: a JSON object would lose their order."""
+    # A list, because a JSON object would lose the order.
     return [{"name": name, "n": n} for name, n in classes.items()]
 
 
@@ -135,7 +135,7 @@ _SLUG = re.compile(r"[^a-z0-9.]+")
 
 
 def front_matter(card: Card) -> str:
-    """Return YAML between two lines of '---'."""
+    """Return the Hub's YAML front matter, between two '---' lines."""
     lines = ["---", f"pretty_name: {yaml_text(card.dataset)}"]
     licences = hub_licences(card)
     lines += _list("license", licences)
@@ -166,13 +166,13 @@ def _other_licences(card: Card) -> str:
 
 
 def languages(card: Card) -> set[str]:
-    """Return the ISO 639 codes of the samples' languages."""
+    """Return the ISO 639 codes of the languages in the samples."""
     named = {name for kind in card.kinds for name, _ in kind.languages.counts}
     return {code for code in map(hub_language, named) if code}
 
 
 def tasks(card: Card) -> Iterator[str]:
-    """Yield the Hub's tasks that the fields allow."""
+    """Yield the Hub task names that the fields support."""
     fields = {
         modality: {name for group in card.groups if modality in group.modalities for name in group.fields}
         for modality in MODALITIES

@@ -23,27 +23,27 @@ from .tally import Counts, NameTally, NumberSummary, ranked_counts
 from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
-"""Examples of each kind: default, maximum."""
+"""Default and maximum number of examples per kind."""
 
-# The reason of a filter (assets/spec.py, Filter.reason).
+# A filter's reason (assets/spec.py, Filter.reason).
 _FILTERED = re.compile(
     r"^(?P<column>\w+) = .* is (?P<bound>below|above|not one of) (?P<limit>.*)$", re.DOTALL
 )
-# The reason of a featurizer: "<name>: <code>: <reason>".
+# A featurizer's reason: "<name>: <code>: <reason>".
 _REFUSED = re.compile(r"^(?P<featurizer>[\w.:-]+): (?P<code>\w+): ")
 
-# The reason of a near-duplicate (assets/dedup/settle.py, Copy.reason).
+# A near-duplicate's reason (assets/dedup/settle.py, Copy.reason).
 _COPY = re.compile(
     r"^(?P<code>near_duplicate) of .+ \((?P<by>distance|cosine) [0-9.-]+(?P<mirrored> mirrored)?, ", re.DOTALL
 )
 
 
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
-    """Return the card of an open version. It depends on nothing but the version.
+    """Return the card of an open version. It depends only on the version, its ancestors and their records.
 
     Reads the samples table once, the stage records, and the media of `n_examples` samples per kind.
 
-    Raises: Corrupt; StoreError; MissingDependency without Pillow or av; InvalidRuntime for `n_examples`.
+    Raises: Corrupt; StoreError; MissingDependency (Pillow, av); InvalidRuntime if `n_examples` is out of range.
     """
     if not 0 <= n_examples <= MAX_EXAMPLES:
         raise InvalidRuntime(f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}")
@@ -118,7 +118,7 @@ def _sizes(tally: NameTally, n: int) -> Counts:
 
 
 def exclusion_counts(version: Version) -> Counts:
-    """Return the excluded samples by reason. Reads the exclusions tables. Raises: Corrupt."""
+    """Return the excluded sample count per reason. Reads the exclusion tables. Raises: Corrupt."""
     counts = Counter[str]()
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
@@ -197,7 +197,6 @@ def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
 
 
 def _unknown(columns: Mapping[str, Any], kinds: tuple[CardKind, ...], past: History) -> Iterator[str]:
-    """Yield a sentence about each missing fact."""
 
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")

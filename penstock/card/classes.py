@@ -1,4 +1,4 @@
-"""Classes of samples: layouts of parts, modalities, sizes, durations, licences."""
+"""Classify samples by modality, size, duration, language and licence, and parts by layout."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SHORT_SIDES = (
     "1080-2159",
     "2160 or more",
 )
-"""Classes of the shorter side, in px."""
+"""Classes of the shorter side's length, in pixels."""
 
 DURATION_S = (1, 2, 5, 10, 30, 60, 300, 1800)
 DURATIONS = (
@@ -36,14 +36,14 @@ DURATIONS = (
     "5-30 min",
     "30 min or more",
 )
-"""Classes of length; the lower end is included."""
+"""Duration classes; each includes its lower bound."""
 
 ASPECTS = ("9:21", "9:16", "2:3", "3:4", "1:1", "4:3", "3:2", "16:9", "21:9")
-"""Aspect ratios; an image belongs to the nearest by logarithm."""
+"""Aspect ratios. An image belongs to the nearest one on a logarithmic scale."""
 _RATIOS = np.array([int(name.split(":")[0]) / int(name.split(":")[1]) for name in ASPECTS])
 _HALFWAYS = np.sqrt(_RATIOS[1:] * _RATIOS[:-1])
 
-# Last words of field names. The first modality wins.
+# The last words of field names. The first modality that matches wins.
 MODALITIES = {
     "video": ("mp4", "mkv", "webm", "mov", "avi", "ts", "run"),
     "image": ("jpg", "jpeg", "png", "webp", "avif", "heic", "tif", "tiff", "gif", "bmp"),
@@ -71,41 +71,41 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}")
 
 
 def short_side_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Return indexes into SHORT_SIDES."""
+    """Return each image's index into SHORT_SIDES."""
     return np.searchsorted(np.array(SHORT_SIDE_PX), np.minimum(width_px, height_px), side="right")
 
 
 def aspect_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Return indexes into ASPECTS, for sides above 0."""
+    """Return each image's index into ASPECTS. Sides must be positive."""
     return np.searchsorted(_HALFWAYS, width_px / height_px, side="right")
 
 
 def duration_class(seconds: Floats) -> Int64s:
-    """Return indexes into DURATIONS."""
+    """Return each duration's index into DURATIONS."""
     return np.searchsorted(np.array(DURATION_S), seconds, side="right")
 
 
 def modality_of(fields: "frozenset[str] | set[str]") -> str:
-    """Return image, video, audio, text or other."""
+    """Return the modality: image, video, audio, text or other."""
     words = {field.rpartition(".")[2].lower() for field in fields}
     return next((name for name, known in MODALITIES.items() if words & set(known)), OTHER)
 
 
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
-    """Return the field that decides the modality: the shortest name, then the first."""
+    """Return the field that decides the modality: the shortest name; among these, the first."""
     known = MODALITIES.get(modality, ())
     candidates = [field for field in fields if field.rpartition(".")[2].lower() in known]
-    # A clip's own bytes are `mp4`, its mask's `mask.mp4`; a document is `txt`, its caption `caption.txt`.
+    # A clip is stored as `mp4` and its mask as `mask.mp4`; a document as `txt` and its caption as `caption.txt`.
     return min(candidates, key=lambda field: (field.count("."), len(field), field), default=None)
 
 
 def is_unknown_licence(name: str) -> bool:
-    """Return whether a licence means "unknown"."""
+    """Return whether a licence name means "unknown"."""
     return name.strip().lower() in _UNKNOWN_LICENCES
 
 
 def hub_licence(name: str) -> str:
-    """Return the Hub's identifier, 'unknown' or 'other'."""
+    """Return the Hub's identifier of a licence, 'unknown' or 'other'."""
     if is_unknown_licence(name):
         return "unknown"
     word = re.sub(r"[\s_]+", "-", name.strip().lower())
@@ -113,13 +113,13 @@ def hub_licence(name: str) -> str:
 
 
 def hub_language(name: str) -> str | None:
-    """Return the ISO 639 code of a tag such as 'pt-BR'; None if it has none."""
+    """Return the ISO 639 code in a language tag such as 'pt-BR', or None."""
     word = re.split(r"[-_]", name.strip().lower())[0]
     return word if _LANGUAGE.fullmatch(word) else None
 
 
 def size_category(n: int) -> str:
-    """Return the Hub's class of a sample count: 'n<1K', '1K<n<10K' ... 'n>1T'."""
+    """Return the Hub's size class for a sample count: 'n<1K', '1K<n<10K' ... 'n>1T'."""
     marks = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
     if n < 1000:
         return "n<1K"
@@ -129,24 +129,24 @@ def size_category(n: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """The layouts of a version's parts; parts with the same groups share one."""
+    """The layouts of a version's parts. Parts with the same groups share a layout."""
 
     of_part: Int64s
-    """Layout of each part [parts]."""
+    """Layout index of each part [parts]."""
     start: Int64s
-    """First row of each part in the version, and the number of rows [parts + 1]."""
+    """Number of each part's first row in the version, then the total number of rows [parts + 1]."""
     modalities: tuple[str, ...]
     """Modality of each layout."""
     sounds: tuple[bool, ...]
-    """True for layouts of clips with audio."""
+    """True for each layout of clips with audio."""
 
     def of_rows(self, rows: Int64s) -> Int64s:
-        """Return the layout of each row."""
+        """Return each row's layout index."""
         layouts: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
         return layouts
 
     def place(self, row: int) -> tuple[int, int]:
-        """Return (position of the part, row in it)."""
+        """Return (position of the row's part, row within that part)."""
         part = int(np.searchsorted(self.start, row, side="right")) - 1
         return part, row - int(self.start[part])
 

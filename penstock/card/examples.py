@@ -1,4 +1,4 @@
-"""Example samples of every kind, in bounded number and size."""
+"""Example samples of every kind, limited in number and size."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -25,17 +25,19 @@ from .scan import SampleScan
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
-"""Largest field that is read for an image, in bytes."""
+"""Largest field that is read to draw an image, in bytes."""
 MAX_CAPTION = 280
-"""Characters of a caption."""
+"""Longest caption, in characters."""
 MAX_KINDS = 8
-"""Most kinds with examples, the largest first."""
+"""Number of kinds, largest first, that get examples."""
 _CAPTIONS = ("caption.txt", "text.txt", "title.txt")
 _SHOWN = ("label", "language", "licence", "raw_key")
 
 
 def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
-    """Return the chosen samples of each kind, in the order of their hashes. Reads an index row group and a range each.
+    """Return the example samples of each kind, ordered by key hash.
+
+    Each example costs one index row group and one range read.
 
     Raises: StoreError; MissingDependency.
     """
@@ -51,7 +53,7 @@ def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
 
 
 def _different(kind: KindScan, scanned: SampleScan) -> list[int]:
-    """Return the rows to show: the smallest hashes, from different raw objects if possible."""
+    """Return the rows with the smallest key hashes, from different raw objects if possible."""
     ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
     first: dict[str, int] = {}
     for row in ordered:
@@ -78,7 +80,7 @@ def example_of(
     find: Callable[[Sequence[str]], SampleAddress],
     column_values: Mapping[str, Any],
 ) -> Example:
-    """Return a sample with its image. find: returns the address of some fields.
+    """Return a sample with its image. find: function from field names to their address.
 
     Raises: StoreError; MissingDependency.
     """
@@ -98,7 +100,7 @@ def example_of(
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:
-        # One damaged sample must not cost the card.
+        # One damaged sample must not fail the whole card.
         trouble = clean(error, 200)
     return Example(
         key=str(column_values.get("key", "")),
@@ -117,7 +119,7 @@ def example_of(
 
 
 def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
-    """Return the address of fields of a live sample. place: (position of the part in the version, row)."""
+    """Return the address of a live sample's fields. place: (part's position in the version, row in the part)."""
     part, row = place
     ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())
     return version.address(np.array([ordinal]), fields)[0]

@@ -1,4 +1,4 @@
-"""The provenance of a version: the stage records of its batches, and of all versions before it.
+"""The provenance of a version: the stage records of the version and all its ancestors.
 
 manifest -> producer -> stage_record (samples), audit_record (gate)
 """
@@ -27,18 +27,18 @@ _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """The records of one version; each is empty if it is unknown."""
+    """The records of one version. A record that is unavailable is empty."""
 
     producer: Mapping[str, Any]
-    """The manifest's entry `producer`."""
+    """The manifest's `producer` entry."""
     samples: Mapping[str, Any]
-    """The record of its samples."""
+    """Stage record of its samples."""
     audit: Mapping[str, Any]
-    """The record of its audit."""
+    """Stage record of its gate."""
 
 
 def history(root: Root, version: Version) -> History:
-    """Return the history of a version and its ancestors. Costs a manifest and two records per version.
+    """Return the history of a version and its ancestors. Costs one manifest and two records per version.
 
     Raises: Corrupt; StoreError.
     """
@@ -75,7 +75,7 @@ def lineage(root: Root, version: Version) -> Iterable[VersionRecord]:
 def _publish(store: Store, record: VersionRecord) -> Publish:
     try:
         producer = read_manifest(store, record.manifest, record.sha256)["producer"]
-    except ObjectNotFound:  # an earlier version that was collected
+    except ObjectNotFound:  # an earlier version that garbage collection deleted
         return Publish(producer={}, samples={}, audit={})
     records = [_record(store, producer.get(name)) for name in ("stage_record", "audit_record")]
     return Publish(producer=producer, samples=records[0], audit=records[1])
@@ -136,7 +136,6 @@ def _pairs(settings: Mapping[str, Any]) -> str:
 
 
 def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
-    """Yield the checks of all batches, by name. batches: newest first."""
     checks_by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:
         body = batch.audit.get("body", {})

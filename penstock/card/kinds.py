@@ -18,9 +18,9 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_NAMES = 60
-"""Most kinds or splits; a column with more is not a category."""
+"""Most kinds or splits. A column with more values is not a category."""
 CANDIDATES = 4
-"""Candidates per example, to choose from different raw objects."""
+"""Candidates per example, to choose different raw objects."""
 OTHERS = "(others)"
 
 SIDES = ("width_px", "height_px")
@@ -29,41 +29,41 @@ LANGUAGES = ("language", "lang")
 
 @dataclass(slots=True)
 class KindScan:
-    """The counts of one kind."""
+    """Everything counted for one kind."""
 
     modality: str = ""
-    """image, video, audio, text or other."""
+    """Modality: image, video, audio, text or other."""
     splits: Int64s = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.int64))
-    """Samples [split]."""
+    """Sample count [split]."""
     seconds: Floats = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.float64))
-    """Total length, in seconds [split]."""
+    """Total duration in seconds [split]."""
     raw_objects: int | None = None
     """Distinct raw objects; None if no sample names one."""
     sound_s: float = 0.0
-    """Length of clips with audio, in seconds."""
+    """Total duration of clips with audio, in seconds."""
     duration_s: NumberSummary = field(default_factory=NumberSummary)
-    """Lengths, in seconds."""
+    """Durations in seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
-    """Samples [DURATIONS]."""
+    """Sample count [DURATIONS]."""
     sizes: NameTally = field(default_factory=NameTally)
-    """Samples by width_px x 2^32 + height_px."""
+    """Sample count per size, coded as width_px x 2^32 + height_px."""
     short_sides: Int64s = field(default_factory=lambda: np.zeros(len(classes.SHORT_SIDES), np.int64))
-    """Samples [SHORT_SIDES]."""
+    """Sample count [SHORT_SIDES]."""
     aspects: Int64s = field(default_factory=lambda: np.zeros(len(classes.ASPECTS), np.int64))
-    """Samples [ASPECTS]."""
+    """Sample count [ASPECTS]."""
     labels: NameTally = field(default_factory=NameTally)
-    """Samples by `label`."""
+    """Sample count per `label`."""
     languages: NameTally = field(default_factory=NameTally)
-    """Samples by LANGUAGES."""
+    """Sample count per language."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
-    """Heap of candidates for examples: (-hash of the key, row, run)."""
+    """Heap of example candidates: (-key hash, row, index of the change)."""
 
     @property
     def samples(self) -> int:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count rows. splits, with_sound: of each row."""
+        """Count rows. splits: split code per row. with_sound: whether each row has audio."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             self._add_sides(*(floats(batch.column(name)) for name in SIDES))
@@ -78,7 +78,7 @@ class KindScan:
     def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
         """Keep the rows with the smallest key hashes, so that every version shows the same samples.
 
-        rows: numbers in the version; run: number of the run that has their files.
+        rows: row numbers in the version. run: index of the change with these rows.
         """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
@@ -106,7 +106,7 @@ class KindScan:
 
 
 class NameCodes:
-    """Codes for names in order of appearance; beyond MAX_NAMES all share one."""
+    """Integer codes for names, in order of appearance. Names beyond MAX_NAMES share one code."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -123,7 +123,7 @@ class NameCodes:
         return self._codes[label]
 
     def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
-        """Return a code per value; nulls and blanks get theirs from `unknown`."""
+        """Return a code per value. Nulls and blanks get the code in `unknown`."""
         encoded = text(values).dictionary_encode()
         distinct_names = encoded.dictionary.to_pylist()
         places = (
@@ -136,7 +136,7 @@ class NameCodes:
 
 
 def floats(values: pa.Array) -> Floats:
-    """Return float64; NaN for null and for types without numbers."""
+    """Return float64 values; NaN for nulls and non-numeric columns."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return np.full(len(values), np.nan)
     numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -144,20 +144,20 @@ def floats(values: pa.Array) -> Floats:
 
 
 def text(values: pa.Array) -> pa.Array:
-    """Return strings; null for nested types."""
+    """Return values as strings; null for nested types."""
     if pa.types.is_nested(values.type):
         return pa.nulls(len(values), pa.string())
     return values.cast(pa.string())
 
 
 def words(values: pa.Array) -> pa.Array:
-    """Return strings; null for blank ones."""
+    """Return values as strings; null for blank ones."""
     texts = text(values)
     return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), None, texts)
 
 
 def licences(values: pa.Array) -> pa.Array:
-    """Return strings; null for unknown licences."""
+    """Return licence names; null for unknown licences."""
     encoded = text(values).dictionary_encode()
     licence_names = [
         None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()

@@ -1,4 +1,4 @@
-"""Small images of samples: thumbnails, frames of a clip, spectrograms, contact sheets. Deterministic."""
+"""Draw samples as small images: thumbnails, video frames, spectrograms, contact sheets. Deterministic."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 THUMBNAIL_PX = (320, 240)
 """Largest width and height of a thumbnail."""
 CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
-"""Frames of a clip, and the largest width and height of each."""
+"""Number of frames per clip, and the largest width and height of a frame."""
 SOUND_PX = (400, 150)
 SOUND_S = 30.0
-"""Longest audio that is drawn whole, in seconds."""
+"""Longest audio that is drawn in full, in seconds."""
 MAX_SOUND_S = 4 * 3600.0
-"""Longest audio that is decoded for an image, in seconds."""
+"""Longest audio that is decoded, in seconds."""
 MAX_FRAME_PX = 4096 * 2304
-"""Most pixels of a frame. Decoding a few larger ones takes a gigabyte."""
+"""Largest frame, in pixels. Decoding a few larger frames takes a gigabyte."""
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 _JPEG_QUALITY = 82
 _GROUND = (238, 239, 243)
-# Colours of spectrograms, dark to light: near black, violet, magenta, orange, cream; interpolated in RGB.
+# Spectrogram colours, dark to light: near black, violet, magenta, orange, cream; interpolated in RGB.
 _SOUND_COLOURS = np.array(
     [(12, 10, 30), (66, 28, 110), (150, 44, 122), (234, 92, 74), (253, 235, 190)], float
 )
@@ -43,19 +43,19 @@ class EncodedImage:
     """An encoded image."""
 
     data: bytes
-    """The encoded bytes; b"" for no image."""
+    """The encoded bytes, or b""."""
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
-    """Width."""
+    """Width in pixels."""
     height_px: int
-    """Height."""
+    """Height in pixels."""
     alt: str
-    """A description in words."""
+    """Alternative text."""
 
 
 def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
-    """Return an image of one field. packets: the packet table of a run.
+    """Return an image of one field. packets: packet table of a run of packets.
 
     Raises: DecodeFailed; MissingDependency.
     """
@@ -76,7 +76,7 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
 
 
 def image_picture(field: str, data: bytes) -> EncodedImage:
-    """Return an upright thumbnail; transparent parts become grey."""
+    """Return an upright thumbnail. Transparent areas become grey."""
     pixels = _decoded(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
         raise DecodeFailed(f"{field}: no decoder for it here")
@@ -86,7 +86,7 @@ def image_picture(field: str, data: bytes) -> EncodedImage:
 
 
 def video_picture(field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
-    """Return frames at equal distances, in rows of three. packets: the packet table of a run."""
+    """Return evenly spaced frames, three per row. packets: packet table of a run of packets."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
@@ -100,7 +100,7 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Enco
 
 
 def audio_picture(field: str, data: bytes) -> EncodedImage:
-    """Return the envelope above a spectrogram whose frequencies are logarithmic."""
+    """Return an image of the envelope above a spectrogram with a logarithmic frequency axis."""
     from PIL import Image
 
     rate_hz = _rate_hz(field, data)
@@ -124,7 +124,7 @@ def audio_picture(field: str, data: bytes) -> EncodedImage:
 
 
 def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
-    """Return encoded images as one JPEG of this width, `across` in a row."""
+    """Return one JPEG, `width_px` wide, that shows the encoded images with `across` per row."""
     from PIL import Image
 
     across = min(across, len(pictures))
@@ -163,7 +163,6 @@ def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -
 
 
 def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
-    """Return tiles in rows, each centred in a cell of the same width, on white."""
     from PIL import Image
 
     across, wide = min(across, len(tiles)), max(tile.width for tile in tiles)
@@ -242,7 +241,7 @@ def _rate_hz(field: str, data: bytes) -> int:
 
 
 def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return uint8 [height, width, 3]: the range of samples in each column of pixels, full scale."""
+    """Return uint8 [height, width, 3]: the range of audio samples in each pixel column, at full scale."""
     edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
     starts = np.minimum(edges[:-1], len(heard) - 1)
     low, high = np.minimum.reduceat(heard, starts), np.maximum.reduceat(heard, starts)
@@ -256,14 +255,14 @@ def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype
 
 
 def spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return uint8 [height, width, 3]: power from 0 to -80 dB below the loudest, by Hann windows of 512 samples."""
+    """Return uint8 [height, width, 3]: power down to 80 dB below the maximum, from Hann windows of 512 samples."""
     n = 512
     padded = np.pad(heard, (0, max(0, n - len(heard))))
     starts = np.linspace(0, len(padded) - n, width).astype(np.int64)
     windows = padded[starts[:, None] + np.arange(n)] * np.hanning(n)
     power = np.abs(np.fft.rfft(windows, axis=1)) ** 2
     level = 10 * np.log10(np.maximum(power, 1e-12))
-    # Rows from the highest frequency down to 1/128 of it, equal steps in octaves.
+    # Rows run from the highest frequency down to 1/128 of it, in equal steps of pitch.
     bins = np.clip(np.round(np.geomspace(n // 2, 2, height)).astype(int), 0, n // 2)
     shown = np.clip((level[:, bins].T - level.max()) / 80 + 1, 0, 1)
     place = shown * (len(_SOUND_COLOURS) - 1)

@@ -1,4 +1,4 @@
-"""Count the raw objects of samples, and their locations."""
+"""Count the raw objects that samples come from, and their locations."""
 
 import hashlib
 import re
@@ -19,9 +19,9 @@ _SECRETS = re.compile(r"//[^/@]*@")
 
 
 class RawObjects:
-    """Counts distinct raw objects by 64-bit hashes of their most specific name, 8 bytes each.
+    """Counts distinct raw objects by a 64-bit hash of their most specific name.
 
-    Among ten million, two share a hash with a probability of 3 in a million.
+    Among ten million objects, the probability that two share a hash is 3 in a million.
     """
 
     COLUMNS = ("raw_sha256", "raw_uri", "raw_key", "subject")
@@ -35,7 +35,7 @@ class RawObjects:
         self._sources, self._folders, self._n = NameTally(), NameTally(), 0
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
-        """Count rows. kinds: a code per row."""
+        """Count a batch of rows. kinds: kind code per row."""
         names = set(batch.schema.names)
         if self._name in names:
             self._n += len(batch)
@@ -55,7 +55,7 @@ class RawObjects:
             )
 
     def distinct(self, kind: int | None = None) -> int | None:
-        """Return the raw objects of one kind or of all; None if no sample names one."""
+        """Return the number of raw objects in one kind or in all; None if no sample names one."""
         for code in self._hashes if kind is None else [kind]:
             self._hashes[code] = [_different(self._hashes.get(code, []))]
         pieces_of_kinds = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
@@ -67,16 +67,16 @@ class RawObjects:
         return len(self._subjects) if self._has_subjects else None
 
     def sources(self, n_rows: int) -> Counts:
-        """Return samples by the location of their raw objects, without credentials."""
+        """Return the sample count per raw location. Credentials are removed from locations."""
         return self._sources.result(n_rows)
 
     def folders(self, n_rows: int) -> Counts:
-        """Return samples by the first folder of the raw key."""
+        """Return the sample count per first folder of the raw key."""
         return self._folders.result(n_rows)
 
 
 def _different(pieces: Sequence[Hashes]) -> Hashes:
-    """Return the distinct hashes, sorted. np.unique would take four times the memory."""
+    # np.unique would need four times the memory.
     whole = np.concatenate([np.zeros(0, np.uint64), *pieces])
     whole.sort()
     first = np.ones(len(whole), bool)
@@ -92,14 +92,14 @@ def _hashed(values: pa.Array) -> Hashes:
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """Return each URI without its key; without a key, scheme and host."""
+    """Return each URI without its key, or its scheme and host if there is no key."""
     hosts = pc.struct_field(pc.extract_regex(uris, _HOST), "source")
     places = pc.if_else(pc.is_valid(hosts), hosts, pc.if_else(pc.is_valid(uris), "local files", None))
     if keys is not None:
         length = pc.subtract(pc.utf8_length(uris), pc.utf8_length(keys)).to_numpy(zero_copy_only=False)
         out = np.array(places.to_pylist(), object)
         for n in np.unique(length[length > 0]).tolist():
-            # One location is one length: the loop runs over locations, not rows.
+            # Rows from one location share a length, so this loop runs over locations, not rows.
             rows = np.flatnonzero(length == n)
             examples = uris.take(pa.array(rows))
             front = pc.utf8_slice_codeunits(examples, 0, int(n))

@@ -1,8 +1,8 @@
 """Count everything that a card shows, in one pass over the samples table.
 
-Reads the table run by run and batch by batch, with annotations laid over. Memory: the annotated values, the files of
-one run, 10 bytes per row and 16 per raw object. Time: O(rows x columns), and a microsecond per key. The stored
-statistics cannot serve: they count excluded samples, and know neither kinds nor splits.
+Reads one change's files at a time, batch by batch, and applies the annotations. Memory: the annotated values, one
+change's files, 10 bytes per row and 16 per raw object. Time: O(rows x columns), plus a microsecond per key. The stored
+statistics do not suffice: they include excluded samples, and are not broken down by kind or split.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class AnnotatedCells:
-    """Annotated cells: 8 bytes per annotated sample, and its values.
+    """Annotated cells: values, and 8 bytes per annotated sample.
 
-    start: int64 [parts], first row of each part. live: bool [rows].
+    start: each part's first row, int64 [parts]. live: whether each row is live, bool [rows].
     """
 
     def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
@@ -57,7 +57,7 @@ class AnnotatedCells:
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with annotated values. rows: its rows in the version."""
+        """Return the batch with annotated values. rows: row numbers in the version."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
@@ -73,14 +73,14 @@ class AnnotatedCells:
         return batch
 
     def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
-        """Return (rows, values) of a column's annotated cells."""
+        """Return (row numbers, values) of a column's annotated cells."""
         if name not in self._values:
             return np.zeros(0, np.int64), pa.nulls(0, pa.string())
         at = np.flatnonzero(self._annotated[name])
         return self._rows[at], self._values[name].take(pa.array(at))
 
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """Yield (rows, a column of them) for annotated cells that no batch had."""
+        """Yield (row numbers, one column) for the annotated cells that were in no batch."""
         for name, column in self._remaining.items():
             if column.any():
                 at = np.flatnonzero(column)
@@ -90,31 +90,31 @@ class AnnotatedCells:
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
-"""Columns that a card shows of an example."""
+"""Columns that a card shows for an example."""
 
 
 @dataclass(slots=True)
 class SampleScan:
-    """The counts of a version."""
+    """Everything counted in one version."""
 
     splits: list[str]
     """Split names, by code."""
     kinds: dict[str, KindScan]
-    """Kind -> counts, the largest first."""
+    """Kind -> its counts, largest kind first."""
     columns: dict[str, NumberSummary | NameTally]
-    """Column -> numbers or names."""
+    """Column -> its summary or tally."""
     spans: dict[str, tuple[Any, Any]]
-    """Column of times -> (first, last), microseconds since 1970."""
+    """Timestamp column -> (first, last) as stored."""
     licences: NameTally
-    """Samples by licence."""
+    """Sample count per licence."""
     raw: RawObjects
-    """Raw objects."""
+    """Counts of raw objects."""
     layouts: Layouts
-    """Layouts of parts."""
+    """Layouts of the parts."""
     facts: dict[int, dict[str, Any]]
-    """Row of an example -> column of FACTS -> value."""
+    """Row number of an example candidate -> FACTS column -> value."""
     n_examples: int
-    """Examples per kind."""
+    """Number of examples per kind."""
 
 
 def scan(version: Version, *, n_examples: int) -> SampleScan:
@@ -123,7 +123,7 @@ def scan(version: Version, *, n_examples: int) -> SampleScan:
 
 
 class _SampleScanner:
-    """One scan. Row r of the part at position p is start[p] + r."""
+    """One scan. Row r of the part at position p has the number start[p] + r."""
 
     def __init__(self, version: Version, n_examples: int) -> None:
         self._version, self._n_examples = version, n_examples
@@ -134,7 +134,7 @@ class _SampleScanner:
         for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
             self._live[start[position] : start[position + 1]] = parts.live_members(position)
         self._kind_names, self._split_names = NameCodes(), NameCodes()
-        # The fields decide the kind of samples without one in their own column.
+        # If a sample's `kind` cell is empty, its fields decide the kind.
         by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
         self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
         self._no_split = self._split_names.code(NO_SPLIT)
@@ -150,7 +150,7 @@ class _SampleScanner:
         total = sum(file["n_rows"] for run in self._runs for file in run)
         rows, kinds = self._edited.annotated_rows(
             "kind"
-        )  # also of samples that came in files without such a column
+        )  # annotations also cover samples from files without a `kind` column
         self._kind[rows] = self._kind_names.codes(kinds, self._kind[rows].astype(np.int64))
         numbered = list(enumerate(self._runs))
         for number, run in progress(
@@ -275,7 +275,7 @@ class _SampleScanner:
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
             self._tally(name).add(values)
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            # An int column may be a double one in another run; the manifest has the type that holds both.
+            # A column may be int in one change and double in another; the manifest has the type that fits both.
             whole = "int" in self._version.manifest["columns"][name]["type"]
             spread = self._columns.setdefault(name, NumberSummary(whole=whole))
             if isinstance(spread, NumberSummary):
@@ -292,7 +292,6 @@ class _SampleScanner:
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """Return the files of the samples table by change, without annotations."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in files_of(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))

@@ -1,4 +1,4 @@
-"""The sections of a card: headings, bars and rows for Markdown and HTML."""
+"""The sections of a card: headings, bars and table rows for Markdown and HTML."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,25 +25,25 @@ MANY = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A distribution."""
+    """A distribution drawn as bars."""
 
     title: str
     """The heading."""
     rows: tuple[tuple[str, int, bool], ...]
     """(name, samples, whether the name is known)."""
     total: int
-    """Samples of all rows."""
+    """Samples in all rows."""
     note: str = ""
-    """A sentence, or ""."""
+    """Remark below the bars, or ""."""
 
     @property
     def most(self) -> int:
-        """Samples of the longest bar, at least 1."""
+        """Samples in the longest bar, at least 1."""
         return max([n for _, n, _ in self.rows], default=0) or 1
 
 
 def template_values(card: Card) -> dict[str, Any]:
-    """Return the values that the templates use, by name."""
+    """Return template variable -> value."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
     return {
@@ -64,7 +64,7 @@ def template_values(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """Return (name, amount) of the tiles at the top."""
+    """Return (name, amount) for each tile at the top of the card."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -136,7 +136,7 @@ def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: i
 
 
 def column_words(column: CardColumn) -> tuple[str, str]:
-    """Return (known samples, description of the values)."""
+    """Return (samples with a value, description of the values)."""
     if column.numbers is not None:
         numbers = column.numbers
         spread = f"{number(numbers.minimum)} to {number(numbers.maximum)}"
@@ -160,7 +160,7 @@ def column_words(column: CardColumn) -> tuple[str, str]:
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows): a row per kind, a column per split."""
+    """Return (header, rows): one row per kind, one column per split."""
     splits = list(card.splits)
     header = ["kind", *splits, "samples", "share", "raw objects", "length"]
     rows = []
@@ -184,7 +184,7 @@ def _of_split(kind: CardKind, name: str) -> str:
 
 
 def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the shards. Bytes and rows include excluded samples."""
+    """Return (header, rows) of the table of groups. Bytes and rows include excluded samples."""
     header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
     all_rows = card.samples + card.excluded_samples
     rows = [
@@ -203,7 +203,7 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def excluded_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (reason, samples) of excluded samples."""
+    """Return (reason, excluded sample count) pairs."""
     rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
     if card.excluded.n_others:
         rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
@@ -211,7 +211,7 @@ def excluded_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (outcome, raw objects)."""
+    """Return (outcome, raw object count) pairs."""
     counts = card.history.counts
     rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
     rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
@@ -219,7 +219,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (name, value) of the version's origin."""
+    """Return (name, value) pairs about the version's origin."""
     past = card.history
     rows = [
         ("version", card.id),
@@ -240,7 +240,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """Return (kind, text, batches) of policies, featurizers and filters."""
+    """Return (kind, text, batch count) for each policy, featurizer and filter."""
     past = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
     rows += [
@@ -252,7 +252,7 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
 
 
 def render_html(card: Card) -> str:
-    """Return the page. Raises: MissingDependency."""
+    """Return an HTML page. Raises: MissingDependency."""
     return templates().get_template("card.html.j2").render(template_values(card))
 
 
@@ -263,6 +263,6 @@ def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
-    """Return a Markdown table. right: first column that is right-aligned. Raises: MissingDependency."""
+    """Return a Markdown table. right: index of the first right-aligned column. Raises: MissingDependency."""
     text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
     return text.strip()

@@ -1,4 +1,4 @@
-"""Store a card: beside its version, or in a folder of your choice. A stored card is never replaced.
+"""Store a card in the root, where it is never replaced, or in a local folder.
 
 cards/<dataset>/<number>-<version id>/card.json  card.md  card.html  examples-<kind>.jpg
 """
@@ -21,26 +21,26 @@ from .sections import render_html, render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}
-"""Modality -> images in a row of a sheet."""
+"""Modality -> images per row of a contact sheet."""
 SHEET_PX = 960
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """A card in a root."""
+    """A card stored in a root."""
 
     folder: str
-    """Key of its folder."""
+    """Key of the card's folder."""
     written: tuple[str, ...]
-    """Files that equal this card."""
+    """Files whose stored content equals this card."""
     kept: tuple[str, ...]
-    """Files that held other content, and still do."""
+    """Files already stored with other content, which were not replaced."""
     document: dict[str, Any]
-    """Content of card.json in the root."""
+    """Content of the stored card.json."""
 
 
 def card_files(card: Card) -> dict[str, bytes]:
-    """Return file name -> bytes. card.json is the last, so its presence means that all are there."""
+    """Return file name -> bytes. card.json is last, so its presence means that all files exist."""
     sheets, pictures = {}, {}
     for kind in card.kinds:
         shown = [
@@ -60,9 +60,9 @@ def card_files(card: Card) -> dict[str, bytes]:
 
 
 def save_card(store: Store, card: Card) -> SavedCard:
-    """Write the files that are missing.
+    """Write the card files that the root lacks.
 
-    Raises: StoreError; Corrupt if the stored card.json is no card.
+    Raises: StoreError; Corrupt if the stored card.json is not a card.
     """
     folder = card_folder(card.dataset, card.number, card.id)
     written, kept = [], []
@@ -70,7 +70,7 @@ def save_card(store: Store, card: Card) -> SavedCard:
         try:
             store.put_if_absent(f"{folder}/{name}", data)
             written.append(name)
-        except AlreadyExists:  # another release wrote it: what people have read stays
+        except AlreadyExists:  # another release may have written it; a published card is never replaced
             kept.append(name)
     there = store.get(f"{folder}/card.json").data if "card.json" in kept else data
     document = _parsed(there, f"{store.url}/{folder}/card.json")
@@ -78,7 +78,7 @@ def save_card(store: Store, card: Card) -> SavedCard:
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
-    """Return the stored card.json. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return the parsed card.json of a version. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
     document = _parsed(store.get(path).data, f"{store.url}/{path}")
     number, of = document["card"], document["version"]

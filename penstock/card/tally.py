@@ -1,4 +1,4 @@
-"""Counts and distributions of a column, in constant memory."""
+"""Count and summarize a column's values in constant memory."""
 
 import math
 from collections import Counter
@@ -13,33 +13,33 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_DISTINCT = 20_000
-"""Names that one tally keeps; a column with more is an identifier."""
+"""Distinct names that one tally keeps. A column with more is an identifier."""
 MAX_BINS = 40
-"""Most bins of a histogram; it has 21 to 40 unless the values are few."""
+"""Most bins in a histogram. It has 21 to 40 bins unless there are few values."""
 RATIO = 1.005
-"""Ratio of the ends of a sketch bin. Quantiles are right to 0.5 %, and exact between equal values."""
+"""Ratio of a sketch bin's upper to lower bound. Quantiles are within 0.5 %, and exact in bins of equal values."""
 SMALLEST, LARGEST = 1e-12, 1e15
-"""Smallest and largest magnitude that the sketch resolves."""
+"""Smallest and largest magnitudes that the sketch resolves."""
 
 _FINEST = -1000
-"""Exponent of bins that hold only zeros."""
+"""Bin width exponent of a histogram of zeros."""
 _STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Occurrences of each name."""
+    """Number of occurrences per name."""
 
     counts: tuple[tuple[str, int], ...] = ()
-    """(name, occurrences), by number then name; empty unless `complete`."""
+    """(name, occurrences) pairs, most frequent first, then by name; empty unless `complete`."""
     n_others: int = 0
-    """Names that are not listed."""
+    """Number of names that are not listed."""
     others: int = 0
-    """Occurrences of these names."""
+    """Occurrences of all unlisted names."""
     unknown: int = 0
-    """Rows without a name."""
+    """Number of rows without a name."""
     complete: bool = True
-    """False if there were too many names."""
+    """False if there were too many distinct names to count."""
 
     @property
     def known(self) -> int:
@@ -60,27 +60,27 @@ class Numbers:
     """A distribution of finite numbers."""
 
     known: int
-    """Finite numbers."""
+    """Rows with a finite number."""
     unknown: int
     """Other rows."""
     total: float
     """Sum."""
     minimum: float
-    """Least number."""
+    """Minimum."""
     mean: float
     """Mean."""
     maximum: float
-    """Greatest number."""
+    """Maximum."""
     p5: float
-    """5 % quantile, right to 0.5 % of its value."""
+    """5 % quantile, within 0.5 %."""
     p50: float
-    """Median, likewise."""
+    """Median, within 0.5 %."""
     p95: float
-    """95 % quantile, likewise."""
+    """95 % quantile, within 0.5 %."""
     edges: tuple[float, ...]
-    """Ends of the bins [n + 1]; their width is a power of two."""
+    """Bin edges [n + 1]. The bin width is a power of two."""
     counts: tuple[int, ...]
-    """Numbers in each bin [n]."""
+    """Rows in each bin [n]."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
@@ -90,14 +90,14 @@ class Numbers:
 
 
 class NameTally:
-    """Counts names; sets `overflowed` if there are more than `most`."""
+    """Counts names. Sets `overflowed` if there are more than `most` distinct names."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
         self._most, self._counts, self.n = most, Counter[str](), 0
         self.overflowed = False
 
     def add(self, values: pa.Array) -> None:
-        """Count names, except nulls."""
+        """Count names, ignoring nulls."""
         self.n += len(values) - values.null_count
         if self.overflowed:
             return
@@ -120,31 +120,31 @@ class NameTally:
             self._counts.clear()
 
     def counted(self) -> dict[str, int]:
-        """Return name -> count; empty after an overflow."""
+        """Return name -> count; empty if the tally overflowed."""
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """Return the counts of `n_rows` rows. listed: names with a row of their own."""
+        """Return the counts among `n_rows` rows. listed: most names to list individually."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
         return ranked_counts(self._counts, n_rows - self.n, listed)
 
 
 def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Return counts ordered by number."""
+    """Return the counts, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (
         ordered[listed:] if len(ordered) > listed + 1 else []
-    )  # one name takes the room that "others" would
+    )  # listing one more name takes no more room than "others"
     shown = ordered[: len(ordered) - len(rest)]
     return Counts(counts=tuple(shown), n_others=len(rest), others=sum(n for _, n in rest), unknown=unknown)
 
 
 class NumberSummary:
-    """Sums, quantiles and a histogram of numbers, independent of the batches except for rounding."""
+    """Sums, quantiles and a histogram of numbers. Apart from rounding, batching does not change them."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """whole: integers, whose bins are at least 1 wide."""
+        """whole: True for integers, whose bins are at least 1 wide."""
         self.n, self._sum, self._whole = 0, 0.0, whole
         self._low, self._high = math.inf, -math.inf
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
@@ -152,7 +152,7 @@ class NumberSummary:
         self._bins = _Bins(0 if whole else None)
 
     def add(self, values: Floats) -> None:
-        """Add the finite numbers below 1e150; those below 1e-150 count as 0."""
+        """Add the finite numbers whose magnitude is below 1e150. Magnitudes below 1e-150 count as 0."""
         numbers = values[np.abs(values) < 1e150]
         numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
         if not len(numbers):
@@ -170,7 +170,7 @@ class NumberSummary:
         self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
-        """Return the distribution in `n_rows` rows; None for no numbers."""
+        """Return the distribution among `n_rows` rows; None if there are no numbers."""
         if not self.n:
             return None
         below = np.cumsum(self._marks)
@@ -191,13 +191,15 @@ class NumberSummary:
 
     def _quantile(self, below: Int64s, share: float) -> float:
         mark = int(np.searchsorted(below, share * (self.n - 1), side="right"))
-        value = float(self._sums[mark] / self._marks[mark])  # exact where all numbers of the mark are one
+        value = float(
+            self._sums[mark] / self._marks[mark]
+        )  # exact if all numbers in the sketch bin are equal
         value = min(max(value, self._low), self._high)
         return float(round(value)) if self._whole else value
 
 
 class _Bins:
-    """A histogram whose bins double in width as the range grows: bin i is [i 2^k, (i + 1) 2^k)."""
+    """A histogram whose bins double in width as the range grows. Bin i is [i 2^k, (i + 1) 2^k)."""
 
     def __init__(self, finest: int | None) -> None:
         self._finest = finest
@@ -221,7 +223,7 @@ class _Bins:
 
     def _widen(self, k: int) -> None:
         if self._k is not None and self._k < k and self._first == 0 and len(self._counts) == 1:
-            self._k = k  # only bin 0: zeros are a thousand doublings away
+            self._k = k  # only bin 0 has values: widening bins of zeros step by step takes a thousand steps
         while self._k is not None and self._k < k:
             first = self._first // 2
             places = (np.arange(self._first, self._first + len(self._counts)) // 2) - first
@@ -239,7 +241,7 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """Return the smallest k for at most MAX_BINS bins of width 2^k, within the precision of doubles."""
+    """Return the smallest k that needs at most MAX_BINS bins of width 2^k, within double precision."""
     size = max(abs(low), abs(high))
     floor = math.frexp(size)[1] - 40 if size else _FINEST
     span = high - low

@@ -1,7 +1,7 @@
-"""Jinja templates for HTML and Markdown: every expression is cleaned and escaped as text.
+"""Load Jinja templates for HTML and Markdown. Every expression is cleaned and escaped as text.
 
-Only what a template itself produced is `Markup`. Quote an attribute that has an expression. In Markdown, write macros
-and text side by side: `~` and `join` would escape for HTML.
+Only a template's own output is `Markup`. Quote every attribute that contains an expression. In Markdown, place macros
+and text side by side, because `~` and `join` would escape for HTML.
 """
 
 import base64
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 OWN = Path(__file__).parent / "rendering"
 _ESCAPES = {"html": html_text, "md": markdown_text}
 _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr")
-"""Jinja's filters whose result would count as escaped."""
+"""Removed Jinja filters, whose results would count as escaped."""
 
 
 @cache
 def templates(folder: Path = OWN) -> "Environment":
-    """Return the templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may include this package's.
+    """Return the environment for a folder's `<name>.html.j2` and `<name>.md.j2`, which may include this package's.
 
-    Further filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `fenced` (inside a Markdown fence), `line`
-    (keeps blanks), `percent` (for decodeURIComponent). An undefined name raises. Raises: MissingDependency.
+    Additional filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `fenced` (inside a Markdown fence), `line`
+    (keeps blanks), `percent` (for decodeURIComponent). Undefined names raise. Raises: MissingDependency.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
@@ -51,7 +51,7 @@ def templates(folder: Path = OWN) -> "Environment":
 
     environment = Environment(
         loader=FileSystemLoader([folder, OWN]),
-        autoescape=True,  # macros and blocks are Markup; all else passes `escaped`
+        autoescape=True,  # macros and blocks are Markup; everything else passes through `escaped`
         finalize=escaped,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,4 +1,4 @@
-"""A dataset card as a value, which every rendering reads."""
+"""Dataset cards as values, from which every format is rendered."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,38 +11,38 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardKind:
-    """The samples of one kind. Classes are in their own order, including empty ones between."""
+    """The samples of one kind. Classes are in their natural order, and include empty ones between others."""
 
     name: str
-    """Name."""
+    """Kind name."""
     modality: str
-    """image, video, audio, text or other."""
+    """Modality: image, video, audio, text or other."""
     samples: int
     """Live samples."""
     splits: Mapping[str, int]
-    """Split -> samples."""
+    """Split -> sample count."""
     raw_objects: int | None
-    """Distinct raw objects; None if the samples name none."""
+    """Distinct raw objects; None if no sample names one."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Split -> total length, in seconds; empty if unknown."""
+    """Split -> total duration in seconds; empty if unknown."""
     sound_s: float = 0.0
-    """Length of clips with audio, in seconds."""
+    """Total duration of clips with audio, in seconds."""
     without_seconds: int = 0
-    """Samples of unknown length."""
+    """Samples of unknown duration."""
     duration_s: Numbers | None = None
-    """Lengths in seconds; None if unknown."""
+    """Durations in seconds; None if all are unknown."""
     durations: Mapping[str, int] = field(default_factory=dict)
-    """Class of length -> samples."""
+    """Duration class -> sample count."""
     sizes: Counts = field(default_factory=Counts)
-    """"width x height" in px -> samples."""
+    """"width x height" in pixels -> sample count."""
     short_sides: Mapping[str, int] = field(default_factory=dict)
-    """Class of the shorter side, in px -> samples."""
+    """Class of the shorter side -> sample count."""
     aspects: Mapping[str, int] = field(default_factory=dict)
-    """Class of aspect ratio -> samples."""
+    """Aspect ratio class -> sample count."""
     labels: Counts = field(default_factory=Counts)
-    """Label -> samples."""
+    """Label -> sample count."""
     languages: Counts = field(default_factory=Counts)
-    """Language -> samples."""
+    """Language -> sample count."""
 
     @property
     def hours(self) -> float | None:
@@ -51,20 +51,20 @@ class CardKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Fields stored together."""
+    """A group: fields stored together."""
 
     name: str
-    """Name."""
+    """Group name."""
     nbytes: int
-    """Bytes of its shards, excluded samples included."""
+    """Total size of its shards in bytes, including excluded samples."""
     rows: int
-    """Samples that have it, excluded ones included."""
+    """Samples that have the group, including excluded ones."""
     parts: int
-    """Parts that have it."""
+    """Parts that have the group."""
     fields: Mapping[str, int]
-    """Field -> payload bytes."""
+    """Field -> payload size in bytes."""
     modalities: tuple[str, ...]
-    """Modalities of samples that have it."""
+    """Modalities of the samples that have the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,29 +72,29 @@ class CardColumn:
     """A column of the samples table."""
 
     name: str
-    """Name."""
+    """Column name."""
     type: str
-    """Type in the manifest."""
+    """Type according to the manifest."""
     numbers: Numbers | None = None
-    """Distribution of a numeric column."""
+    """Distribution, for a numeric column."""
     counts: Counts | None = None
-    """Value -> samples of a text column."""
+    """Samples per value, for a text column."""
     note: str = ""
     """Remark, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check of a batch before its publication."""
+    """One gate check's results over all batches."""
 
     name: str
-    """Name."""
+    """Check name."""
     batches: int
-    """Batches that passed it."""
+    """Batches that passed."""
     failed: int
-    """Batches that failed it as a warning."""
+    """Batches that were published although the check failed."""
     newest: str
-    """Explanation for the newest batch."""
+    """Explanation of the newest batch's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,27 +102,27 @@ class History:
     """The provenance of a version and its ancestors."""
 
     versions: int = 0
-    """Versions up to this one."""
+    """Versions up to and including this one."""
     publishes: int = 0
     """Versions with known provenance."""
     batches: int = 0
-    """Batches of the pipeline."""
+    """Pipeline batches, one per version with a stage record."""
     accounted: int = 0
-    """Batches with refusal codes on record."""
+    """Batches that recorded their refusal codes."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Outcome (landed, used, rejected, left_out, ...) -> objects."""
+    """Outcome (landed, used, rejected, left_out, ...) -> raw object count."""
     refused: tuple[tuple[str, str, str, int], ...] = ()
-    """(outcome, stage, code, objects)."""
+    """(outcome, stage, code, raw object count) tuples."""
     policies: tuple[tuple[str, int], ...] = ()
-    """(policy, batches)."""
+    """(policy, batch count) pairs."""
     featurizers: tuple[tuple[str, str, str, int], ...] = ()
-    """(name, version, parameters, batches)."""
+    """(name, version, parameters, batch count) tuples."""
     filters: tuple[tuple[str, int], ...] = ()
-    """(filter, batches)."""
+    """(filter, batch count) pairs."""
     checks: tuple[Check, ...] = ()
-    """By name."""
+    """Checks, sorted by name."""
     run: Mapping[str, str] = field(default_factory=dict)
-    """Name -> id of the producer."""
+    """Producer property, such as `run_id` -> its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,29 +130,29 @@ class Example:
     """An example sample."""
 
     key: str
-    """Key."""
+    """Sample key."""
     kind: str
-    """Kind."""
+    """Kind name."""
     modality: str
-    """Modality."""
+    """Modality of the kind."""
     split: str
-    """Its split, or ""."""
+    """Split, or "" if unknown."""
     facts: Mapping[str, str]
-    """Name -> displayed value."""
+    """Name of a fact -> displayed value."""
     caption: str = ""
-    """Its caption, or its text; "" for none."""
+    """Caption, or the text of a text sample, or ""."""
     picture: bytes = b""
-    """JPEG or PNG; b"" for none."""
+    """JPEG or PNG bytes, or b""."""
     media_type: str = ""
-    """`image/jpeg` or `image/png`; "" for none."""
+    """`image/jpeg` or `image/png`, or ""."""
     width_px: int = 0
-    """Pixels."""
+    """Width in pixels."""
     height_px: int = 0
-    """Pixels."""
+    """Height in pixels."""
     alt: str = ""
     """Description of the image."""
     trouble: str = ""
-    """Why there is no image, or ""."""
+    """Reason for a missing image, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,43 +160,43 @@ class Card:
     """A dataset card."""
 
     dataset: str
-    """Dataset."""
+    """Dataset name."""
     number: int
     """Version number."""
     id: str
     """Version id, `v-...`."""
     parent: str | None
-    """Id of the parent version; None for the first."""
+    """Id of the parent version; None for the first version."""
     created: str
-    """Creation time, UTC."""
+    """Creation time in UTC."""
     samples: int
     """Live samples."""
     excluded_samples: int
     """Excluded samples."""
     excluded: Counts
-    """Reason -> excluded samples."""
+    """Reason -> excluded sample count."""
     kinds: tuple[CardKind, ...]
-    """Kinds of samples, the largest first."""
+    """Kinds of samples, largest first."""
     groups: tuple[Group, ...]
-    """Groups, by name."""
+    """Groups, sorted by name."""
     columns: tuple[CardColumn, ...]
-    """Columns of the samples table, by name."""
+    """Columns of the samples table, sorted by name."""
     licences: Counts
-    """Licence -> samples."""
+    """Licence -> sample count."""
     sources: Counts
-    """Location of raw objects, without credentials -> samples."""
+    """Raw location, without credentials -> sample count."""
     folders: Counts
-    """First folder of the raw key -> samples."""
+    """First folder of the raw key -> sample count."""
     subjects: int | None
-    """Distinct subjects; None if the samples name none."""
+    """Distinct subjects; None if no sample names one."""
     raw_objects: int | None
-    """Distinct raw objects; None if the samples name none."""
+    """Distinct raw objects; None if no sample names one."""
     history: History
-    """Provenance."""
+    """Provenance of the version."""
     examples: tuple[Example, ...]
-    """Examples."""
+    """Example samples."""
     warnings: tuple[str, ...]
-    """Sentences."""
+    """Warnings, as sentences."""
     unknown: tuple[str, ...]
     """Sentences about facts that are not recorded."""
 
@@ -210,7 +210,7 @@ class Card:
 
     @property
     def splits(self) -> dict[str, int]:
-        """Split -> samples, the largest first."""
+        """Split -> sample count, largest first."""
         total: dict[str, int] = {}
         for kind in self.kinds:
             for name, n in kind.splits.items():
@@ -218,12 +218,12 @@ class Card:
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
     def hours(self, modality: str) -> float | None:
-        """Return the hours of a modality; None if unknown."""
+        """Return the total hours of a modality; None if unknown."""
         known = [kind.hours for kind in self.kinds if kind.modality == modality]
         hours_of_kinds = [hours for hours in known if hours is not None]
         return sum(hours_of_kinds) if hours_of_kinds else None
 
     @property
     def sound_hours(self) -> float:
-        """Hours of clips with audio."""
+        """Total hours of clips with audio."""
         return sum(kind.sound_s for kind in self.kinds) / 3600

@@ -1,16 +1,16 @@
-"""Save and load checkpoints of trainings, in any store.
+"""Save and load training checkpoints in any store.
 
     from penstock.checkpoints import Checkpoints, TrainingState
 
     checkpoints = Checkpoints("s3://bucket/root", "run-7", keep_last=3, keep_every=10_000)
     state = {"train": TrainingState(model, optimizer)}
-    checkpoints.load(state, batches)  # the newest, at any number of ranks; None at the first start
+    checkpoints.load(state, batches)  # the newest, on any number of ranks; None if there is none yet
     for batch in batches:
         ...
         checkpoints.save(batches.step, state, batches, wait=False)
     checkpoints.close()
 
-The marker, written last, makes a checkpoint (docs/format.md, "Checkpoints").
+A checkpoint is complete once its marker is written (docs/format.md, "Checkpoints").
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .marker import Checkpoint
 from .run import Checkpoints
 
-if TYPE_CHECKING:  # torch is imported with the first save or load
+if TYPE_CHECKING:  # torch is imported on the first save or load
     from .training_state import TrainingState
 
 __all__ = ["Checkpoint", "Checkpoints", "TrainingState"]

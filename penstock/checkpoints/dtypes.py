@@ -1,4 +1,4 @@
-"""Convert between torch and safetensors: element types, and bytes without a copy."""
+"""Convert element types between torch and safetensors, and access tensor bytes without copying."""
 
 import re
 from typing import Any
@@ -8,12 +8,12 @@ import torch
 
 from loader.errors import InvalidField, MissingDependency
 
-# `weights_only=True` has run code before 2.6 (CVE-2025-32434), and overwritten memory before 2.10 (CVE-2026-24747).
+# `weights_only=True` could run code before 2.6 (CVE-2025-32434) and overwrite memory before 2.10 (CVE-2026-24747).
 LEAST = (2, 10)
 
 
 def check_torch() -> None:
-    """Check torch's release, which pip may have ignored. Raises: MissingDependency."""
+    """Check that torch is recent enough, which pip does not guarantee. Raises: MissingDependency."""
     match = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if match is None or (int(match[1]), int(match[2])) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -48,7 +48,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_name(name: str, dtype: torch.dtype) -> str:
-    """Return safetensors' name of an element type. Raises: InvalidField if it has none."""
+    """Return the safetensors name of an element type. Raises: InvalidField if there is none."""
     if dtype not in _NAMES:
         accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
         raise InvalidField(
@@ -58,15 +58,15 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """Return a tensor's bytes in row-major order, copied only if they lie otherwise."""
+    """Return a tensor's bytes in row-major order, copied only if necessary."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
 def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]") -> None:
-    """Copy memory words into a tensor as elements of `dtype`, converted if necessary.
+    """Copy raw elements into a tensor, converting from `dtype` if necessary.
 
-    source: an array of the target's shape, with elements as wide as `dtype`'s.
+    source: array of the target's shape that holds the bits of `dtype` elements as integers of equal width.
     """
     if is_plain(target, dtype):
         np.copyto(words(target), source)
@@ -77,7 +77,7 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
 
 
 def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a CPU tensor holds elements of `dtype` as they are stored."""
+    """Return whether a tensor is on the CPU and its memory holds plain `dtype` elements."""
     return target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg())
 
 
@@ -87,5 +87,5 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
-    """Return a CPU tensor's memory as integers of its elements' width; numpy has no bfloat16."""
+    """Return a CPU tensor's memory as integers of its element width, because numpy has no bfloat16."""
     return tensor.detach().view(_WORDS[tensor.element_size()]).numpy()

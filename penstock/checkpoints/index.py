@@ -1,4 +1,4 @@
-"""The index of a checkpoint: the location of each piece of each tensor. Needs no torch.
+"""The index of a checkpoint: where each tensor piece is stored. Does not need torch.
 
     {"index": 1, "block_bytes": 1048576,
      "tensors": {name: {"dtype": "F32", "sizes": [768, 768],
@@ -6,7 +6,7 @@
      "values": {name: [part, offset, nbytes, crc32c]},
      "paths": {name: ["optimizer", "state", ...]}}
 
-part: number in the marker's list. paths: the keys to a name in the nested state.
+part: index into the marker's list of parts. paths: the keys that lead to each name in the nested state.
 """
 
 import json
@@ -29,32 +29,32 @@ class Tensor:
     """A stored tensor."""
 
     dtype: str
-    """Element type of safetensors."""
+    """Element type, as safetensors names it."""
     sizes: tuple[int, ...]
-    """The whole tensor's shape."""
+    """Shape of the whole tensor."""
     pieces: tuple[StoredPiece, ...]
-    """Its pieces."""
+    """The tensor's pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Everything that a checkpoint holds."""
+    """Everything in a checkpoint."""
 
     tensors: Mapping[str, Tensor]
     """Name -> tensor."""
     values: Mapping[str, StoredPiece]
-    """Name -> location of a value that is no tensor."""
+    """Name -> location of a value that is not a tensor."""
     paths: Mapping[str, tuple[str | int, ...]]
-    """Name -> its keys in the nested state."""
+    """Name -> the keys that lead to it in the nested state."""
 
     def parts(self) -> list[StoredObject]:
-        """Return its parts, sorted by name."""
+        """Return all parts, sorted by name."""
         pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
         return sorted({piece.part for piece in (*pieces, *self.values.values())})
 
 
 def encode(index: Index) -> bytes:
-    """Return an index as JSON. Raises: InvalidField for keys other than texts and integers."""
+    """Return an index as JSON. Raises: InvalidField for keys that are neither strings nor integers."""
     numbers = {part: number for number, part in enumerate(index.parts())}
     for name, path in index.paths.items():
         if not all(isinstance(word, str | int) for word in path):
@@ -83,7 +83,7 @@ def encode(index: Index) -> bytes:
 
 
 def decode(data: bytes, parts: Sequence[StoredObject], where: str) -> Index:
-    """Return an index. Raises: Corrupt."""
+    """Return the index parsed from JSON. Raises: Corrupt."""
     try:
         body = parse_json_object(data)
         if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:

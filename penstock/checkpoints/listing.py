@@ -1,4 +1,4 @@
-"""List the checkpoints under a root, and check their bytes. Needs no torch."""
+"""List and verify the checkpoints under a root. Does not need torch."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -24,19 +24,21 @@ class ListedStep:
     run: str
     """The run's name."""
     step: int
-    """Completed steps."""
+    """Number of completed steps."""
     checkpoint: Checkpoint | None
-    """Content of its marker; None without a readable one."""
+    """Content of its marker; None if the marker is missing or unreadable."""
     problem: str
-    """Why it cannot be loaded, or ""."""
+    """Reason that it cannot be loaded, or ""."""
     unfinished: bool
-    """True without a marker."""
+    """True if there is no marker."""
     nbytes: int
-    """Bytes of its objects."""
+    """Total size of its objects in bytes."""
 
 
 def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
-    """Yield every step with a marker or parts, of a run or of all. Costs two listings per run and a request per marker.
+    """Yield every step that has a marker or parts, in one run or in all.
+
+    Costs two listings per run and one request per marker.
 
     With mirrors, reads the primary. Raises: CheckpointNotFound; StoreError.
     """
@@ -51,7 +53,7 @@ def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
 
 
 def finished_steps(store: Store, run: str) -> list[int]:
-    """Return the steps of a run that have a marker, ascending; none during its first save.
+    """Return a run's steps that have a marker, ascending. The list is empty during the first save.
 
     Raises: CheckpointNotFound if the run has no objects.
     """
@@ -69,7 +71,7 @@ def finished_steps(store: Store, run: str) -> list[int]:
 def checked_objects(
     store: Store, checkpoints: Iterable[Checkpoint]
 ) -> Iterator[tuple[Checkpoint, StoredObject, str]]:
-    """Yield (checkpoint, object, problem or "") for every object. Reads it whole, in 1 MiB of memory each.
+    """Yield (checkpoint, object, problem or "") for every object. Reads whole objects in 1 MiB blocks.
 
     With mirrors, reads the primary. Raises: StoreError.
     """

@@ -1,4 +1,4 @@
-"""The keys of checkpoints, and the marker that completes one. Needs no torch.
+"""Checkpoint keys, and the marker that completes a checkpoint. Does not need torch.
 
     checkpoints/<run>/steps/<step>.json                          the marker: created once, last
     checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      the parts of one rank and attempt
@@ -25,12 +25,12 @@ _STEP = re.compile(r"[0-9]{12}\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class StoredObject:
-    """An object of a checkpoint."""
+    """One object of a checkpoint."""
 
     name: str
-    """Name below `parts/<step>/`."""
+    """Name under `parts/<step>/`."""
     nbytes: int
-    """Size."""
+    """Size in bytes."""
     sha256: str
     """SHA-256, 64 hex digits."""
 
@@ -40,46 +40,46 @@ class Checkpoint:
     """The content of a marker."""
 
     run: str
-    """Name of the run."""
+    """Run name."""
     step: int
-    """Completed steps."""
+    """Number of completed steps."""
     at_us: int
-    """Time of the save, UTC microseconds since 1970."""
+    """Time of the save, in UTC microseconds since 1970."""
     world_size: int
-    """Ranks that saved it."""
+    """Number of ranks that saved it."""
     index: StoredObject
-    """Object with the index."""
+    """The index object."""
     parts: Sequence[StoredObject]
-    """Objects with tensors and values."""
+    """Objects that contain tensors and values."""
     plan: str | None = None
-    """Hash of the training's plan; None without a loader."""
+    """Plan hash; None if saved without a loader."""
     versions: Sequence[Mapping[str, str]] = ()
-    """Versions of the plan, each {"source", "id", "name"}."""
+    """Versions that the plan reads, each {"source", "id", "name"}."""
     loader: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The loader's state; None without a loader."""
+    """Loader state; None if saved without a loader."""
 
     @property
     def objects(self) -> list[StoredObject]:
-        """Everything but the marker."""
+        """The index and the parts."""
         return [self.index, *self.parts]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything but the marker."""
+        """Total size in bytes, without the marker."""
         return sum(one.nbytes for one in self.objects)
 
     def key(self, stored: StoredObject) -> str:
-        """Return the key of an object."""
+        """Return an object's key."""
         return part_key(self.run, self.step, stored.name)
 
 
 def sha256(data: bytes) -> str:
-    """Return the hash as 64 hex digits."""
+    """Return the SHA-256 as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def check_run(run: str) -> str:
-    """Return a valid name. Raises: InvalidName."""
+    """Return a valid run name. Raises: InvalidName."""
     if not _NAME.fullmatch(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"
@@ -93,18 +93,18 @@ def marker_key(run: str, step: int) -> str:
 
 
 def part_key(run: str, step: int, name: str) -> str:
-    """Return the key of an object of a step; with the name "" the prefix of all."""
+    """Return the key of one object in a step, or their common prefix if `name` is ""."""
     return f"checkpoints/{run}/parts/{step:012d}/{name}"
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the marker: canonical JSON with the SHA-256 of its content."""
+    """Return the marker's bytes: canonical JSON with the SHA-256 of its content."""
     body = {"checkpoint": FORMAT, **asdict(checkpoint)}
     return canonical({**body, "sha256": sha256(canonical(body))})
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """Return the content of a marker. Raises: Corrupt; FormatTooNew."""
+    """Return a marker's content. Raises: Corrupt; FormatTooNew."""
     try:
         body = parse_json_object(data)
         recorded = body.pop("sha256")
@@ -129,7 +129,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
 
 
 def read(store: Store, run: str, step: int) -> Checkpoint:
-    """Return the checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
+    """Return a step's checkpoint. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
     key = marker_key(run, step)
     try:
         checkpoint = decode(store.get(key).data, f"{store.url}/{key}")

@@ -1,7 +1,7 @@
-"""Parts: safetensors files with pieces of tensors, and other values as bytes.
+"""Write parts: safetensors files of tensor pieces, and of other values as bytes.
 
-A tensor that several ranks saved, or that exceeds a part, has pieces called `name[first:last,...]`. Other values are U8
-arrays with the bytes of torch.save. Wide elements come first, so that every piece is aligned.
+If several ranks save a tensor, or it exceeds a part, its pieces are called `name[first:last,...]`. Other values are U8
+arrays of torch.save bytes. Wide elements come first, so that every piece is aligned.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from loader.dataset.shards.shard import crc32c
 from .marker import StoredObject
 
 PART_BYTES = 64 * 2**20
-"""Most bytes of a part, unless one value is larger."""
+"""Largest part in bytes, unless a single value is larger."""
 
 BLOCK_BYTES = 2**20
-"""Bytes per checksum, from the beginning of a piece: partial reads are verified."""
+"""Bytes per checksum, from the start of a piece, to verify partial reads."""
 
 ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -29,27 +29,27 @@ ITEM_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"), 1),
 }
-"""Element type of safetensors -> bytes."""
+"""Element type, as safetensors names it -> size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPiece:
-    """A box of a tensor, or a value, to store. A value has no `within` and no `offsets`."""
+    """A box of a tensor, or another value, to be stored. A value's `within` and `offsets` are empty."""
 
     item: Any
-    """Its write item."""
+    """Torch's `WriteItem`."""
     label: str
-    """Its name in the file."""
+    """Name in the file."""
     dtype: str
-    """Element type of safetensors."""
+    """Element type, as safetensors names it."""
     within: tuple[int, ...]
-    """Start in the item's tensor, in elements per axis."""
+    """Start of the box in the item's tensor, in elements per axis."""
     offsets: tuple[int, ...]
-    """Start in the whole tensor, in elements per axis."""
+    """Start of the box in the whole tensor, in elements per axis."""
     sizes: tuple[int, ...]
-    """Its shape."""
+    """Shape of the piece."""
     nbytes: int
-    """Its bytes."""
+    """Size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +57,21 @@ class StoredPiece:
     """The location of a stored piece."""
 
     part: StoredObject
-    """Its part."""
+    """Part that contains the piece."""
     offset: int
-    """First byte in the part."""
+    """Offset in the part, in bytes."""
     nbytes: int
-    """Its bytes."""
+    """Size in bytes."""
     offsets: tuple[int, ...]
     """Start in the whole tensor, in elements per axis; () for a value."""
     sizes: tuple[int, ...]
-    """Its shape."""
+    """Shape of the piece."""
     crc32c: tuple[int, ...]
     """CRC-32C of each block."""
 
 
 def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
-    """Yield the pieces of each part, in order: as many as fit, with distinct names."""
+    """Yield each part's pieces, in order: as many as fit, with distinct names."""
     part: list[TensorPiece] = []
     labels: set[str] = set()
     held = 0
@@ -87,7 +87,7 @@ def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[lis
 
 
 def header(pieces: Sequence[TensorPiece]) -> bytes:
-    """Return the header of a safetensors file; the pieces follow without gaps."""
+    """Return the safetensors header for these pieces, which follow it without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", "written_by": "penstock checkpoints 1"}}
     end = 0
     for piece in pieces:
@@ -101,9 +101,9 @@ def header(pieces: Sequence[TensorPiece]) -> bytes:
 def sealed_part(
     name: str, pieces: Sequence[TensorPiece], contents: Sequence[memoryview]
 ) -> tuple[memoryview, list[StoredPiece]]:
-    """Return a part's bytes, read-only, and the location of each piece."""
+    """Return a part's bytes, read-only, and each piece's location."""
     begins = header(pieces)
-    # numpy asks for large pages: of 64 MiB, small ones cost as much processor time as their SHA-256.
+    # numpy requests large pages. With small pages, allocating 64 MiB takes as much CPU time as hashing it.
     whole = np.empty(len(begins) + sum(map(len, contents)), np.uint8)
     offset = 0
     for content in (memoryview(begins), *contents):
@@ -129,7 +129,7 @@ def sealed_part(
 
 
 def checksums(data: memoryview) -> tuple[int, ...]:
-    """Return the CRC-32C of each block."""
+    """Return each block's CRC-32C."""
     return tuple(crc32c(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
 
 
@@ -141,7 +141,7 @@ Sizes = tuple[int, ...]
 
 
 def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """Yield (offsets, sizes) of contiguous boxes of at most `most` elements that fill an array, in order."""
+    """Yield (offsets, sizes) of the contiguous boxes, of at most `most` elements, that make up an array, in order."""
     whole, total = tuple(sizes), prod(sizes)
     if not total:
         return
@@ -158,12 +158,12 @@ def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, S
 
 
 def strides(sizes: Sequence[int]) -> Sizes:
-    """Return the elements between neighbours along each axis."""
+    """Return each axis's stride, in elements."""
     return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
 def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-    """Return (first, count) of the shortest run of elements that holds a box, which is not empty."""
+    """Return (first, count) of the shortest contiguous range of elements that contains a non-empty box."""
     steps = strides(sizes)
     first = sum(offset * step for offset, step in zip(offsets, steps, strict=True))
     last = sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
@@ -171,7 +171,7 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
 
 
 def piece_name(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
-    """Return the name of a piece, such as `wte.weight[0:64,0:768]`."""
+    """Return a piece's name, such as `wte.weight[0:64,0:768]`."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}[{','.join(f'{low}:{low + size}' for low, size in zip(offsets, sizes, strict=True))}]"

@@ -1,4 +1,4 @@
-"""Share results and errors among ranks; call functions on many items in bounded memory."""
+"""Share results and errors among ranks, and map functions over many items in bounded memory."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from loader.storage.shared.threads import DaemonPool
 
 AT_ONCE = 4
-"""Parts in flight per process: 256 MiB with parts of 64 MiB. More gain little."""
+"""Parts in flight per process: 256 MiB at 64 MiB per part. More are hardly faster."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,9 +19,9 @@ R = TypeVar("R")
 def several(
     call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE
 ) -> Generator[R, None, None]:
-    """Yield the result of the call for each item, in order.
+    """Yield the result of calling `call` on each item, in order.
 
-    A call's error is raised in its turn. Running calls are awaited: they may be filling the caller's memory.
+    An error is raised at its item's turn. Closing waits for running calls, which may be filling the caller's memory.
     """
     pool = DaemonPool(at_once, "penstock-checkpoint")
     going: deque[Future[R]] = deque()
@@ -37,7 +37,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Return a call's result. Raises: the lowest rank's error, which torch wraps."""
+    """Return the result of `call`. Raises: the lowest rank's error, unwrapped from torch's exception."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -49,9 +49,9 @@ def first_error(call: Callable[[], T]) -> T:
 
 
 def from_first_rank(call: Callable[[], T], group: Any) -> T:
-    """Return the first rank's result on every rank. Raises: its error, on every rank.
+    """Return the first rank's result on every rank. Raises: the first rank's error, on every rank.
 
-    group: a process group; None for a single process.
+    group: process group; None for a single process.
     """
     if group is None:
         return call()

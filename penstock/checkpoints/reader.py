@@ -1,4 +1,4 @@
-"""A StorageReader of `torch.distributed.checkpoint` that reads and verifies the byte ranges that a rank needs."""
+"""A StorageReader for `torch.distributed.checkpoint` that reads and verifies the byte ranges that a rank needs."""
 
 import io
 import os
@@ -32,7 +32,7 @@ _REQUEST_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadBlock:
-    """A read item and its location. first, count: the elements of the piece that cover its box."""
+    """A read item and its location. first, count: range of the piece's elements that covers the item's box."""
 
     item: ReadItem
     piece: StoredPiece
@@ -49,7 +49,7 @@ class _ReadBlock:
 
 
 class _ReadTarget(NamedTuple):
-    """A block and the tensor to fill; None for a value. memory: the tensor's own, if bytes are read into it."""
+    """A block and its target tensor, None for a value. memory: the tensor's, if bytes are read straight into it."""
 
     block: _ReadBlock
     target: torch.Tensor | None
@@ -57,15 +57,15 @@ class _ReadTarget(NamedTuple):
 
 
 class CheckpointReader(StorageReader):
-    """Loads one checkpoint at any number of ranks: `torch.distributed.checkpoint.load(state, storage_reader=reader)`.
+    """Loads a checkpoint on any number of ranks: `torch.distributed.checkpoint.load(state, storage_reader=reader)`.
 
-    Reads only the blocks that this rank needs, a few parts at a time. Values pass torch.load with weights_only=True
-    first.
+    Reads only the blocks that this rank needs, a few parts at a time. Values other than tensors must load with
+    torch.load's weights_only=True.
 
-    partial: ignore entries that the state lacks. The default raises CheckpointMismatch: an unused optimizer would lose
-    its moments silently.
+    partial: True ignores stored entries that the state lacks. The default raises CheckpointMismatch, because an
+    optimizer could lose its moments silently.
 
-    Raises: MissingDependency for a torch whose weights_only=True is not safe.
+    Raises: MissingDependency if torch's weights_only=True is not safe.
     """
 
     def __init__(self, store: Store, checkpoint: Checkpoint, index: Index, *, partial: bool = False) -> None:
@@ -81,14 +81,14 @@ class CheckpointReader(StorageReader):
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check an id. Raises: InvalidRuntime for another step."""
+        """Check torch's checkpoint id. Raises: InvalidRuntime if it names another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._checkpoint.step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this reader loads step {self._checkpoint.step}: leave it out"
             )
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
-        """Return the index as torch's metadata; each piece is a chunk."""
+        """Return the index as torch metadata, with one chunk per piece."""
         entries: dict[str, dcp.STORAGE_TYPES] = {
             name: dcp.BytesStorageMetadata() for name in self._index.values
         }
@@ -112,7 +112,7 @@ class CheckpointReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Check the plans, on the coordinator. Raises: CheckpointMismatch."""
+        """Check all load plans, on the coordinator. Raises: CheckpointMismatch."""
         requested = {item.storage_index.fqn for plan in plans for item in plan.items}
         stored = {name for name, tensor in self._index.tensors.items() if tensor.pieces} | set(
             self._index.values
@@ -128,9 +128,9 @@ class CheckpointReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill the state; from a disk, read whole pieces into the tensors.
+        """Fill the state. From a disk, whole pieces are read straight into the tensors.
 
-        Raises: Corrupt for damaged bytes; discard the state then.
+        Raises: Corrupt for damaged bytes; discard the state.
         """
         by_part: dict[str, list[_ReadBlock]] = {}
         for item in plan.items:
@@ -170,7 +170,7 @@ class CheckpointReader(StorageReader):
         )
 
     def _read(self, requests: list[_ReadTarget]) -> list[tuple[_ReadTarget, memoryview | bytes | None]]:
-        """Return the blocks of one part, None if read in place. Reads a damaged block once more."""
+        """Return one part's blocks, None for each read in place. A damaged block is read a second time."""
         key = self._checkpoint.key(requests[0].block.piece.part)
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
         for request, read in zip(requests, self._blocks(key, requests), strict=True):
@@ -193,7 +193,7 @@ class CheckpointReader(StorageReader):
         disk, spans = disk_of(self._store), [one.block.span for one in requests]
         if disk is None:
             return [blob.data for blob in self._store.get_ranges(key, spans, max_span=_REQUEST_BYTES)]
-        # numpy allocates large pages: filling them costs a third of reading as bytes.
+        # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
         buffers = [
             one.memory if one.memory is not None else np.empty(span.nbytes, np.uint8).data
             for one, span in zip(requests, spans, strict=True)
@@ -210,7 +210,7 @@ class CheckpointReader(StorageReader):
         return io.BytesIO(data)
 
     def _box(self, block: _ReadBlock, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
-        """Return the item's box as integers of its elements' width: a view of the bytes."""
+        """Return the item's box as integers of its element width, a view of the bytes."""
         width = ITEM_BYTES[block.dtype]
         begin = block.piece.offset + block.first * width - block.span.offset
         steps = tuple(step * width for step in strides(block.piece.sizes))
@@ -228,7 +228,6 @@ def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTar
 
 
 def _memory(block: _ReadBlock, target: torch.Tensor) -> memoryview | None:
-    """Return the tensor's memory if the blocks are its content byte for byte, else None."""
     if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
     return bytes_of(target) if block.span.nbytes == target.nbytes else None

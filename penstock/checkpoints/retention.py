@@ -1,7 +1,7 @@
-"""Delete old checkpoints of a run after a commit.
+"""Delete a run's old checkpoints after a commit.
 
-Steps only go up: a save at or below the newest committed step is refused. So an object below the newest marker that no
-marker names can never be committed, whatever the clocks. Objects above it may be being written.
+A save at or below the newest committed step is rejected. So an object up to that step that no marker names can never
+be committed, regardless of clocks. Objects of later steps may be in use by a running save.
 """
 
 import logging
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRetention:
-    """The checkpoints to keep. Raises: InvalidRuntime."""
+    """Rule for which checkpoints to keep. Raises: InvalidRuntime."""
 
     keep_last: int | None = None
-    """Number of the newest to keep; None for all."""
+    """Number of newest checkpoints to keep; None keeps all."""
     keep_every: int | None = None
-    """Keep each step that it divides; None for no more."""
+    """Also keep each step divisible by this; None keeps no others."""
 
     def __post_init__(self) -> None:
         for name in ("keep_last", "keep_every"):
@@ -38,7 +38,7 @@ class CheckpointRetention:
             )
 
     def kept(self, committed: Iterable[int]) -> set[int]:
-        """Return the steps to keep, always with the newest."""
+        """Return the steps to keep, always including the newest."""
         ordered = sorted(committed)
         if self.keep_last is None:
             return set(ordered)
@@ -47,14 +47,14 @@ class CheckpointRetention:
 
 
 def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> None:
-    """Delete what need not stay beside the newest checkpoint, which was just committed.
+    """Delete the checkpoints and leftovers that are no longer needed. `newest` was just committed.
 
-    A failed deletion is logged, and tried again after the next commit. Markers go before their parts, so that no marker
-    outlives them. Listings may lag: the store is asked for each marker that decides, and a listing without the newest
-    step deletes nothing.
+    A failed deletion is logged, and retried after the next commit. No marker outlives its parts, because it is deleted
+    first. Listings may lag, so decisive markers are requested directly. If a listing lacks the newest step, nothing is
+    deleted.
 
-    Costs two listings, the previous marker, `keep_last` requests if a marker goes, one per step whose parts go, and one
-    per 1,000 deleted objects.
+    Costs two listings, one read of the previous marker, and one request per 1,000 deleted objects. Deleting a marker
+    costs `keep_last` more requests; deleting a step's parts, one.
     """
     try:
         committed = steps(store, newest.run)
@@ -68,7 +68,7 @@ def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> N
             return
         kept = retention.kept(committed)
         if len(kept) < len(committed):
-            # A deleted step that is still listed must not take another's place.
+            # A deleted step that is still listed must not count towards `keep_last`.
             kept = retention.kept(_without_deleted(store, newest.run, committed, retention.keep_last or 0))
         store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
         delete_in_place(store, _leftovers(store, newest, kept), _parts(newest.run))
@@ -77,7 +77,7 @@ def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> N
 
 
 def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
-    """Yield (step, object) of a run's parts, by step."""
+    """Yield (step, object) for each of a run's parts, by step."""
     return _by_step(run, store.list(_parts(run)))
 
 
@@ -89,12 +89,11 @@ def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, Obj
 
 
 def _parts(run: str) -> str:
-    """Return the folder of a run's parts. Links in it point to objects of others, which stay."""
     return part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
-    """Return the steps, without deleted ones that are still listed among the `last` newest."""
+    """Return the steps, without those among the `last` newest that are listed although deleted."""
     there: list[int] = []
     for at in range(len(committed), 0, -1):
         if len(there) == last:
@@ -105,7 +104,7 @@ def _without_deleted(store: Store, run: str, committed: list[int], last: int) ->
 
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
-    """Yield keys up to the newest committed step that no checkpoint has."""
+    """Yield the keys up to the newest committed step that belong to no checkpoint."""
     before = max((step for step in kept if step < newest.step), default=None)
     named = {item.step: item for item in (newest, _marker(store, newest.run, before)) if item is not None}
     own = {item.key(part) for item in named.values() for part in item.objects}

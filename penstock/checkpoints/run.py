@@ -1,4 +1,4 @@
-"""Save and load the checkpoints of one run, in the background if you like."""
+"""Save and load one run's checkpoints, optionally saving in the background."""
 
 import logging
 import os
@@ -28,18 +28,18 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """`checkpoints/<run>/` under a root. A context manager, not thread-safe.
+    """One run's checkpoints, stored in `checkpoints/<run>/`. A context manager, not thread-safe.
 
-    root: a loader.Root, path or URL, which may differ from the data's. With mirrors, only the primary is used.
+    root: a loader.Root, path or URL. It may differ from the data's root. With mirrors, only the primary is used.
 
-    run: a name. Its steps only go up: a training that returns to an earlier step needs a new name.
+    run: run name. Its steps only increase: a run that returns to an earlier step needs a new name.
 
-    keep_last, keep_every: after a save, keep the newest checkpoints and the steps that keep_every divides. Without
-    keep_last, only leftovers of killed saves are deleted.
+    keep_last, keep_every: each save keeps the `keep_last` newest checkpoints and the steps divisible by `keep_every`.
+    If `keep_last` is None, it deletes only leftovers of killed saves.
 
-    part_bytes: size of the files; four at a time are in memory.
+    part_bytes: size of a part; four are in memory at a time.
 
-    Every rank calls `save`, `load`, `wait` and `close`. With torch.distributed they use a gloo group of their own.
+    Every rank must call `save`, `load`, `wait` and `close`. Under torch.distributed they use their own gloo group.
 
     Raises: InvalidName; InvalidRuntime.
     """
@@ -65,14 +65,14 @@ class Checkpoints:
     def __repr__(self) -> str:
         return f"Checkpoints({self._root.url!r}, {self.run!r})"
 
-    # steps, without torch
+    # Steps, which do not need torch
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, ascending."""
         return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
-        """Return the checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew; StoreError."""
+        """Return a step's checkpoint. Raises: CheckpointNotFound; Corrupt; FormatTooNew; StoreError."""
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
@@ -80,7 +80,7 @@ class Checkpoints:
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
-    # saving
+    # Saving
 
     def save(
         self,
@@ -90,15 +90,15 @@ class Checkpoints:
         *,
         wait: bool = True,
     ) -> None:
-        """Save a state after `step` steps.
+        """Save a state after `step` completed steps.
 
-        state: tensors, plain values, dicts and lists of them, or objects with a state_dict().
+        state: tensors, plain values, nested dicts and lists, or objects with a state_dict().
 
         batches: the loader, whose position, plan and versions are saved too.
 
-        wait: False uploads a copy in the background, one save at a time. The next call raises its error.
+        wait: False uploads a copy in the background, one save at a time. If that fails, the next call raises its error.
 
-        Raises: Conflict for a step that is not above the newest; InvalidField; StoreError; another rank's error.
+        Raises: Conflict if `step` is not above the newest step; InvalidField; StoreError; another rank's error.
         """
         self.wait()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
@@ -113,18 +113,18 @@ class Checkpoints:
             going = first_error(lambda: async_save(dict(state), **how))
             assert isinstance(going, Future)
             going.add_done_callback(lambda _: begun.set())
-            begun.wait()  # its thread warns before that, and warning filters are shared by all threads
+            begun.wait()  # torch warns in its thread until then, and all threads share the warning filters
         going.add_done_callback(lambda done: _log_failure(done, step, self))
         self._pending = step, going
 
     def wait(self) -> None:
-        """Wait for the background save. Raises: its error."""
+        """Wait for the background save. Raises: that save's error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
 
     def writer(self, step: int, batches: "loader.Loader | None" = None) -> "CheckpointWriter":
-        """Return a writer for torch.distributed.checkpoint. Raises: MissingDependency; InvalidRuntime."""
+        """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
         try:
@@ -136,7 +136,7 @@ class Checkpoints:
             self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes
         )
 
-    # loading
+    # Loading
 
     def load(
         self,
@@ -146,14 +146,16 @@ class Checkpoints:
         step: int | Literal["latest"] = "latest",
         partial: bool = False,
     ) -> Checkpoint | None:
-        """Fill a state, and move the loader to its position. Return None, unchanged, if there is no checkpoint.
+        """Load a checkpoint into a state, and move the loader to its position.
 
-        state: as it was saved, with tensors sharded as they are now, which are filled in place.
+        If there is no checkpoint, returns None and changes nothing.
 
-        partial: ignore entries that the state lacks.
+        state: dict with the saved structure. Its tensors may be sharded differently, and are filled in place.
 
-        Raises: PlanMismatch for another order, before anything is filled; CheckpointMismatch; CheckpointNotFound for a
-        `step`; Corrupt; StoreError; another rank's error.
+        partial: True ignores stored entries that the state lacks.
+
+        Raises: PlanMismatch if the loader has another plan, before anything is filled; CheckpointMismatch;
+        CheckpointNotFound if `step` has none; Corrupt; StoreError; another rank's error.
         """
         self.wait()
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -183,7 +185,7 @@ class Checkpoints:
         return self._reader(checkpoint, self._index(checkpoint), partial)
 
     def close(self) -> None:
-        """Wait for the background save, and release the process group. Raises: that save's error."""
+        """Wait for the background save, and destroy the process group. Raises: that save's error."""
         try:
             self.wait()
         finally:
@@ -254,7 +256,6 @@ def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that lead to each value of nested dicts and lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _paths(inner, (*path, str(key)))
@@ -271,7 +272,6 @@ def _subscripts(path: tuple[str, ...]) -> str:
 
 @contextmanager
 def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
-    """Silence torch's warning about a process without collectives."""
     if not how.get("no_dist"):
         yield
         return
@@ -285,7 +285,7 @@ def _facts(batches: "loader.Loader") -> dict[str, Any]:
     versions = {
         (source, view.version.id, view.version.name)
         for (source, _), view in views.items()
-        if isinstance(view, loader.View)  # a synthetic one has no version
+        if isinstance(view, loader.View)  # a synthetic source has no version
     }
     return {
         "plan": batches.plan.hash,

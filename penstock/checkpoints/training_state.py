@@ -1,4 +1,4 @@
-"""A model and its optimizers as one entry of a state."""
+"""A model and its optimizers as one state entry."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from torch.optim import Optimizer
 
 
 class TrainingState:
-    """A Stateful of torch.distributed.checkpoint: `checkpoints.save(step, {"train": TrainingState(...)})`.
+    """A torch.distributed.checkpoint Stateful: `checkpoints.save(step, {"train": TrainingState(...)})`.
 
-    Parameters and moments have the model's own names, without the prefixes of DDP, FSDP or torch.compile. A state saved
-    under one of these loads under another. Loading also fills an optimizer that has made no step yet.
+    Names are the model's own, without DDP, FSDP or torch.compile prefixes, so a state saved under one wrapper loads
+    under another. Loading also fills an optimizer that has not taken a step.
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizer | Iterable[Optimizer] = ()) -> None:
         self._model, self._optimizers = model, optimizers
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters, buffers and the optimizers' state; tensors are not copied."""
+        """Return parameters, buffers and optimizer states. Tensors are not copied."""
         model, optimizer = get_state_dict(self._model, self._optimizers)
         return {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
 

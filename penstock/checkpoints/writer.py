@@ -1,4 +1,4 @@
-"""A StorageWriter of `torch.distributed.checkpoint`: each rank writes parts, the coordinator the marker."""
+"""A StorageWriter for `torch.distributed.checkpoint`: each rank writes parts, the coordinator writes the marker."""
 
 import io
 import os
@@ -38,17 +38,17 @@ from .retention import CheckpointRetention
 
 
 class CheckpointWriter(StorageWriter):
-    """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
+    """Saves one step: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
 
-    A few parts at a time are in memory. Replaces nothing: part names are random, and the marker is created last.
+    A few parts at a time are in memory. Replaces no object: part names are random, and the marker is created last.
 
-    facts: further fields of the marker.
+    facts: additional fields for the marker.
 
-    Raises, within torch's exception: Conflict for a step that is not above the newest; InvalidField; StoreError.
+    Raises, wrapped in torch's exception: Conflict if the step is not above the newest; InvalidField; StoreError.
     """
 
     on_set_up: Callable[[], object] | None = None
-    """Called when a save begins."""
+    """Callback for the start of a save."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class CheckpointWriter(StorageWriter):
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check an id. Raises: InvalidRuntime for another step."""
+        """Check torch's checkpoint id. Raises: InvalidRuntime if it names another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
             )
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Check the options. Raises: InvalidRuntime without collectives."""
+        """Check the options. Raises: InvalidRuntime if collectives are disabled."""
         if not kwargs.get("use_collectives", True):
             raise InvalidRuntime(
                 "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
@@ -94,13 +94,13 @@ class CheckpointWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Check the run, on the coordinator. Raises: Conflict; NotARoot."""
+        """Create the root and check the step, on the coordinator. Raises: Conflict; NotARoot."""
         self._root.create()
         self._check_newest()
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's parts, several at once."""
+        """Write this rank's parts, several at a time."""
         attempt = secrets.token_hex(8)
         self._values = {}
         stored: dict[dcp.MetadataIndex, list[StoredPiece]] = {item.index: [] for item in plan.items}
@@ -126,7 +126,7 @@ class CheckpointWriter(StorageWriter):
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the index and the marker, then apply the retention; on the coordinator.
+        """Write the index and the marker, then apply the retention rule, on the coordinator.
 
         Raises: InvalidRuntime if ranks save different steps or runs; Conflict.
         """
@@ -157,9 +157,9 @@ class CheckpointWriter(StorageWriter):
             )
             raise
         later = [step for step in committed if step > self._step]
-        # A listing may still show a deleted marker, which must not withdraw this one.
+        # A listing may still show a deleted marker, which must not invalidate this checkpoint.
         if newest := next(filter(self._has_marker, reversed(later)), None):
-            # Another process went on meanwhile, and may have deleted these parts.
+            # Another process has saved a later step, and may have deleted these parts.
             self._store.delete_many([key])
             raise self._conflict(newest)
         retention.apply(self._store, self._keep, checkpoint)
@@ -223,15 +223,13 @@ class CheckpointWriter(StorageWriter):
 
 
 class _RankResults(list[WriteResult]):
-    """The results of one rank, with its run and step."""
-
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)
         self.run, self.step = run, step
 
 
 def check_value(name: str, data: bytes) -> None:
-    """Raise InvalidField for a value that torch.load with weights_only=True would not load."""
+    """Raise InvalidField for a value that torch.load does not load with weights_only=True."""
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:

@@ -1,1 +1,1 @@
-"""Engines that place the blocks of a job."""
+"""Run data jobs on a cluster or on this machine."""

@@ -1,6 +1,6 @@
-"""Submit a new job, wait for it, and yield its blocks as they finish.
+"""Submit a job, wait for it, and yield its blocks as they finish.
 
-An engine's silence is never an end. If an attempt ends while blocks are missing, the next one skips finished blocks.
+A silent engine has not ended the job. If an attempt ends while blocks are missing, the next one skips finished blocks.
 """
 
 import hashlib
@@ -31,37 +31,37 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 INTENT_S = 60.0
-"""After this time, in s, an intent without a submission is overtaken."""
+"""Seconds until another process replaces an intent that led to no submission."""
 SLOWER = 6
-"""Idle poll interval, in multiples of the engine's own."""
+"""Longest idle poll interval, in multiples of the engine's own."""
 BARREN = 2
-"""Attempts in a row that began no block; then the job fails."""
+"""Consecutive attempts that start no block before the job fails."""
 ATTEND_S = 600.0
-"""Interval of a waiting process's sign of life, in s."""
+"""Interval of a waiting process's heartbeat, in s."""
 SILENCE_S = 24 * 3600.0
 """Longest wait for an unreachable engine, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """State of a job."""
+    """A job's state."""
 
     id: str
     """Id of the job."""
     about: str
-    """Its words for people."""
+    """Human-readable job name."""
     n_blocks: int
-    """Blocks."""
+    """Number of blocks."""
     n_done: int
-    """Blocks that are done."""
+    """Number of finished blocks."""
     n_units: int
-    """Units."""
+    """Number of units."""
     units_done: int
-    """Units of blocks that are done."""
+    """Number of units in finished blocks."""
     attempt: int
-    """Newest attempt; 0 before the first."""
+    """Newest attempt's number; 0 before the first."""
     status: AttemptStatus
-    """Its status, from the engine."""
+    """Status of that attempt, from the engine."""
 
 
 StateCallback = Callable[[JobState], None]
@@ -74,7 +74,7 @@ def attach(
     cluster: Cluster,
     on_state: StateCallback | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job as they finish; begin missing blocks if no process works on them.
+    """Yield a job's blocks as they finish; start missing blocks if no process works on them.
 
     on_state: called at each poll. Raises: as `submitted` and `follow`.
     """
@@ -84,9 +84,9 @@ def attach(
 def outcomes_anew(
     work: Work[U, R], units: Sequence[U], cluster: Cluster, *, store: Store, about: str
 ) -> Iterator[Outcome[R]]:
-    """Yield the outcome of each unit, in order, from a job in `store`; compute it again if it has ended.
+    """Yield the outcome of each unit, in order, from a job in `store`. A job that has already ended runs again.
 
-    about: words for people. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
+    about: human-readable name. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
     """
     words = hashlib.sha256()
     for unit in units:
@@ -115,14 +115,12 @@ def follow(
     *,
     begins: bool = True,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a submitted job.
+    """Yield a submitted job's blocks as they finish.
 
-    begins: False for a process that only waits, since it cannot vouch for the description.
-
+    begins: False for a process that only waits, because it cannot vouch for the description.
     Memory: 100 bytes per block, and one block's outcomes. Requests: one per block, and a listing per poll.
-
-    Raises: JobFailed for a block that began eight times, runners that never begin, or mixed library releases;
-    JobCancelled; EngineUnreachable after a day of silence; InvalidRuntime for an idle job without `begins`.
+    Raises: JobFailed if a block starts eight times without outcomes, runners start no block, or library releases vary;
+    JobCancelled; EngineUnreachable after a silent day; InvalidRuntime if the job is idle and `begins` is False.
     """
     folder, description = there.folder, there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
@@ -162,7 +160,7 @@ def follow(
 def job_state(
     folder: JobFolder, description: JobDescription, done: Iterable[int], attempt: int, status: AttemptStatus
 ) -> JobState:
-    """Return the state of a job with these blocks done."""
+    """Return the state of a job whose finished blocks are `done`."""
     numbers = list(done)
     return JobState(
         id=folder.id,
@@ -177,14 +175,14 @@ def job_state(
 
 
 class _Waiter:
-    """Keeps an attempt at a job placed until its blocks exist."""
+    """Keeps an attempt at a job submitted until all blocks exist."""
 
     def __init__(self, there: Submission, engine: Engine, cluster: Cluster, *, begins: bool) -> None:
         self._folder, self._description = there.folder, there.description
         self._engine, self._cluster, self._begins = engine, cluster, begins
         self._heard_s = time.monotonic()
-        self._own_attempt = 0  # the newest attempt that this process placed
-        self._n_barren = 0  # of its attempts in a row that began no block
+        self._own_attempt = 0  # the newest attempt that this process submitted
+        self._n_barren = 0  # consecutive attempts of this process that started no block
         self.attempt = 0
 
     def status(self, n_missing: int) -> AttemptStatus:
@@ -204,7 +202,7 @@ class _Waiter:
     def end(self) -> AttemptStatus:
         """Poll each attempt once more, and return the final status.
 
-        If its controller dies just then, Slurm begins an element twice and holds it for ever: a poll releases it.
+        If Slurm's controller dies as a job ends, it starts an element twice and holds it forever; a poll releases it.
         """
         attempts = self._folder.attempts()
         self.attempt = max(attempts, default=0)
@@ -233,7 +231,7 @@ class _Waiter:
                 )
         status = self._engine.status(name)
         if status.state == "ended" and 0 < self._own_attempt < self.attempt:
-            # The newest one may be of a machine that this engine does not see: ours goes on.
+            # The newest attempt may run on a machine that this engine cannot see: keep following our own.
             status = self._engine.status(self._folder.attempt_name(self._own_attempt))
         n_left = len(self._description.blocks) - len(self._folder.done(self._description))
         if status.state != "ended" or n_left < n_missing:
@@ -260,7 +258,7 @@ class _Waiter:
         runner = self._cluster.runner(self._folder, attempt, self._description.sha256)
         try:
             self._engine.submit(self._folder.attempt_name(attempt), runner, n_blocks, FINAL)
-        except EngineUnreachable:  # it may have been heard: the intent stays one until the name is looked for
+        except EngineUnreachable:  # it may have been accepted: keep the intent until the name is looked up
             raise
         except Exception:
             self._folder.placed(attempt, record)
@@ -296,7 +294,7 @@ class _Waiter:
 
 
 def cancel(folder: JobFolder, engine: Engine) -> None:
-    """End a job: runners begin no further block, and the newest attempt is cancelled."""
+    """End a job: runners start no more blocks, and the newest attempt is cancelled."""
     folder.stop()
     attempt, record = folder.newest_attempt()
     if record is not None:

@@ -1,6 +1,6 @@
-"""Blocks: runs of units that an engine places.
+"""Blocks: runs of units that a runner computes together.
 
-Only the units decide the cuts. A job has the same blocks on a laptop and on 500 nodes.
+Only the units decide where to cut, so a job has the same blocks on a laptop and on 500 nodes.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ U = TypeVar("U")
 R = TypeVar("R")
 MAX_UNITS = 256
 MAX_COST_S = 120.0
-"""Most estimated seconds of a block; a costlier unit stands by itself."""
+"""Most estimated seconds in a block; a costlier unit gets its own block."""
 MAX_NBYTES = 256 * 2**20
-"""Most estimated output of a block, in bytes; a larger unit stands by itself."""
+"""Most estimated output bytes in a block; a larger unit gets its own block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +27,17 @@ class BlockOutcomes(Generic[R]):
     """A finished block."""
 
     number: int
-    """Number of the block."""
+    """Number of the block in its job."""
     first: int
-    """Number of its first unit in the job."""
+    """Number of the block's first unit in the job."""
     outcomes: list[Outcome[R]]
-    """Outcomes, in the order of the units."""
+    """Outcomes, in unit order."""
     part: Any = None
     """Result of the work's `finish`, or None."""
 
 
 def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
-    """Yield the units in runs, in order. Memory: one run."""
+    """Yield the units in blocks, in order. Memory: one block."""
     block: list[U] = []
     seconds, written = 0.0, 0
     for unit in units:
@@ -54,12 +54,12 @@ def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsFile:
-    """A file of units: a frame per block, a line per unit."""
+    """A file of units: one frame per block, one line per unit."""
 
     sha256: str
     """SHA-256 hex of the file."""
     blocks: list[tuple[int, int, int]]
-    """(number of units, first byte, bytes) of each block."""
+    """Per block: number of units, offset of its frame, and bytes."""
     frames: list[str]
     """SHA-256 hex of each block's frame."""
 

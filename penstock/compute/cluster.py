@@ -1,4 +1,4 @@
-"""Read a cluster's TOML file: its engine, a runner's share, and the code to run. Examples: docs/clusters.md."""
+"""Read a cluster's TOML file: its engine, each runner's share, and the code to run. Examples: docs/clusters.md."""
 
 import json
 import sys
@@ -26,20 +26,20 @@ OUR_PACKAGES = ("assets", "penstock")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Share of the cluster that a runner gets."""
+    """Share of the cluster that each runner gets."""
 
     cpus: int = 0
-    """Processors; 0: all for the local engine, 1 for others."""
+    """Processors; 0: all for the local engine, 1 for other engines."""
     memory: str = ""
     """Memory, such as "32GiB"; "": the engine's default."""
     scratch: str = ""
-    """Space on the node's own disk; "": unchecked."""
+    """Space needed on the node's own disk; "": unchecked."""
     gpus: int = 0
     """Slurm, Ray, Kubernetes: GPUs, each with a worker of its own."""
     gpu_type: str = ""
     """Slurm, Ray: kind of GPU, such as "a100"; "": any."""
     number: int = 1
-    """Runners at once."""
+    """Number of concurrent runners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class Cluster:
     engine: str = "local"
     """Name in `ENGINES`."""
     venv: str = ""
-    """Environment on the nodes or in the image, or "" for Python's own."""
+    """Virtual environment on the nodes or in the image; "": the default Python."""
     image: str = ""
-    """Kubernetes: image of the runners, by digest."""
+    """Kubernetes: runner image, by digest."""
     packages: tuple[str, ...] = ()
-    """Further packages whose works may run."""
+    """Other packages whose `Work` objects may run."""
     slot: Slot = field(default_factory=Slot)
-    """Share of a runner."""
+    """Each runner's share."""
     queue: str = ""
     """Slurm: partition; "": its default. Kubernetes: Kueue's LocalQueue; "": none."""
     account: str = ""
@@ -67,29 +67,29 @@ class Cluster:
     submit: tuple[str, ...] = ()
     """Slurm: prefix for its commands, such as ["ssh", "login1"]; empty: this machine's."""
     limit_s: int = 0
-    """Slurm: time limit of a runner, in s; 0: the queue's."""
+    """Slurm: time limit per runner, in s; 0: the queue's."""
     array_max: int = 1000
-    """Slurm: elements of an array, at most."""
+    """Slurm: most elements in an array."""
     address: str = ""
     """Ray: URL of the head's dashboard, such as "http://head:8265"."""
     secret: str = ""
     """Kubernetes: name of a Secret with the runners' variables."""
     kubernetes: Placing = field(default_factory=Placing)
-    """Kubernetes: place of pods."""
+    """Kubernetes: where pods may run."""
 
     @property
     def cpus(self) -> int:
-        """Processors of a runner."""
+        """Processors per runner."""
         return self.slot.cpus or (n_cores() if self.engine in ("inline", "local") else 1)
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes that a runner needs on the node's own disk; 0: unchecked."""
+        """Bytes that each runner needs on the node's own disk; 0: unchecked."""
         return parse_size(self.slot.scratch) if self.slot.scratch else 0
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of a runner, in bytes; 0: unknown."""
+        """Memory per runner, in bytes; 0: unknown."""
         return parse_size(self.slot.memory) if self.slot.memory else 0
 
     def open(self) -> Engine:
@@ -97,7 +97,7 @@ class Cluster:
         return ENGINES[self.engine](self)
 
     def runner(self, folder: JobFolder, attempt: int, sha256: str) -> list[str]:
-        """Return the command of a runner, without its element. sha256: of the job's description."""
+        """Return a runner's command, without its element number. sha256: SHA-256 of the job's description."""
         place = StoredPlace.of(folder.store)
         settings = {
             "root": place.url,
@@ -182,11 +182,11 @@ _ONLY_OF = {
     **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
     **dict.fromkeys(("image", "secret", "kubernetes"), ("kubernetes",)),
 }
-"""Key of the file or its `slot` -> engines that accept it."""
+"""Key of the file or of its `slot` table -> engines that accept it."""
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Return the cluster of a file. Raises: InvalidCluster, with file, key and accepted values."""
+    """Read a cluster's file. Raises: InvalidCluster, with file, key and accepted values."""
     try:
         tables = tomllib.loads(Path(path).read_text())
         slot = tables.get("slot", {})
@@ -197,7 +197,7 @@ def read_cluster(path: str | Path) -> Cluster:
         cluster = from_mapping(tables, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
             parse_size(size or "0")
-    except (OSError, ValueError) as error:  # from reading, TOML, msgspec and sizes
+    except (OSError, ValueError) as error:  # raised by reading, TOML, msgspec and sizes
         raise InvalidCluster(f"{path}: {error}") from error
     if cluster.engine not in ENGINES:
         raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")

@@ -1,4 +1,4 @@
-"""Run works as jobs on a cluster, and small tasks on this machine.
+"""Run each `Work` as a job on a cluster, and small tasks on this machine.
 
 If the waiting process dies, the job continues, and the same command finds it again.
 """
@@ -21,14 +21,14 @@ R = TypeVar("R")
 
 
 class ClusterCompute:
-    """An engine whose works run on a cluster.
+    """A `Compute` that runs each `Work` on a cluster.
 
-    here: engine of this machine, for `map`; closed with this one.
-    tell: receives a line at each change of a job's state.
-    given_up: True once a person ended the work.
-    waits: receives the id of a job before the wait, and "" after it.
-    file: the cluster's file, for messages.
-    ended: receives the last state of each job.
+    here: this machine's `Compute`, for `map`; closed with this one.
+    tell: receives a line whenever a job's state changes.
+    given_up: returns True once a user has ended the run.
+    waits: receives a job's id before the wait, and "" after it.
+    file: name of the cluster's file, for messages.
+    ended: receives each job's final state.
     """
 
     isolates = True
@@ -70,9 +70,9 @@ class ClusterCompute:
     def blocks(
         self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
     ) -> Iterator[BlockOutcomes[R]]:
-        """Yield the blocks of a job in order; submit it, or find it and wait.
+        """Yield a job's blocks in order; submit the job, or find it and wait.
 
-        Memory: outcomes of blocks that end before an earlier one. Raises: as `attach`.
+        Memory: blocks that finish before an earlier one. Raises: as `attach`.
         """
         engine = self._cluster.open()
         waiting: dict[int, BlockOutcomes[R]] = {}
@@ -122,7 +122,7 @@ class ClusterCompute:
 
 
 def words_of(state: JobState) -> str:
-    """Return a job's state in one line: progress, place, and the reason for a wait."""
+    """Return a job's state in one line: progress, location, and the reason for a wait."""
     return (
         f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, {state.units_done} of "
         f"{state.n_units} units done; {words_of_attempt(state.attempt, state.status)}"

@@ -1,7 +1,7 @@
-"""A job: a list of units, and a folder of the store that records their progress (docs/format.md, "Jobs").
+"""A job: a list of units, and a folder in the store that records their progress (docs/format.md, "Jobs").
 
 The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its
-outcomes exist: retry, resume and attach are one operation.
+outcomes exist, so retry, resume and attach are one operation.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 FOLDER = "jobs/"
 MAX_STARTS = 8
-"""A block that began so often without outcomes fails its job."""
+"""A block that starts this often without outcomes fails its job."""
 _NUMBER = re.compile(r"/([0-9]{1,18})(?:-([0-9]{1,18}))?\.")
 _ID = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"(?:[0-9a-f]{8})?")
@@ -40,28 +40,28 @@ class Job(Generic[U, R]):
     """A list of units to compute. Equal jobs share one folder."""
 
     store: Store
-    """Store of the folder, usually the root that the results are for."""
+    """Store that holds the folder, usually the root that the results are for."""
     work: Work[U, R]
-    """The work."""
+    """`Work` that computes the units."""
     about: str
-    """Words for people, such as 'demo/media/b000007'."""
+    """Human-readable name, such as 'demo/media/b000007'."""
     fingerprint: str
-    """All that decides units and results, besides the work's name and version."""
+    """Identifies everything that decides units and results, besides the work's name and version."""
     attempt: int = 0
-    """Attempt of the waiting process; another one computes everything again."""
+    """Attempt at the job; a new number computes everything again."""
     stores: Sequence[Store] = ()
-    """Stores that units may open by URL."""
+    """Stores that units may open."""
 
     @property
     def id(self) -> str:
-        """Name of the folder: 32 hex digits."""
+        """Folder name: 32 hex digits."""
         words = (self.work.name, self.work.version, self.about, self.fingerprint, str(self.attempt))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """Description of a job, `job.json`, by its first submitter."""
+    """A job's description, stored as `job.json` by the first submitter."""
 
     work: str
     """'module:name' of the work."""
@@ -70,7 +70,7 @@ class JobDescription:
     version: str
     """Version of the work."""
     about: str
-    """Words for people."""
+    """Human-readable name."""
     code: str
     """SHA-256 hex of the source tree."""
     python: str
@@ -78,15 +78,15 @@ class JobDescription:
     units: str
     """SHA-256 hex of the units file."""
     blocks: list[tuple[int, int, int]]
-    """Per block: number of units, offset of its frame in the units file, bytes."""
+    """Per block: number of units, offset of its frame in the units file, and bytes."""
     stores: list[StoredPlace]
     """Stores that units may open."""
     at_us: int
     """Time of submission, microseconds since 1970."""
     token: str = ""
-    """8 hex digits that tell this folder from others of the job."""
+    """8 hex digits that distinguish this folder from others of the job."""
     frames: list[str] = field(default_factory=list)
-    """SHA-256 hex of each block's frame; none in descriptions of earlier releases."""
+    """SHA-256 hex of each block's frame; empty in descriptions from earlier releases."""
 
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.token):
@@ -114,36 +114,36 @@ class Start:
     """One start of a block by a runner."""
 
     attempt: int
-    """Attempt that the runner belongs to."""
+    """The runner's attempt."""
     element: int
     """Number of the runner in its attempt."""
     node: str
-    """Name of its machine."""
+    """Name of the runner's machine."""
     at_us: int
     """Time of the start, microseconds since 1970."""
     unit: int = -1
-    """Unit that is about to run by itself; -1: units run in parallel."""
+    """Unit that is about to run by itself; -1 if units run in parallel."""
     left: str = ""
-    """"told" to end, or "failed"; "" if it vanished or still runs."""
+    """"told" (asked to end) or "failed"; "" if the runner vanished or still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """An attempt: first intended by a submitter, then accepted by an engine."""
+    """One submission of the job to an engine: first intended, then accepted."""
 
     by: str
     """'node:process' of the submitter."""
     at_us: int
     """Time of the intent, microseconds since 1970."""
     n_begun: int
-    """Starts of blocks before it."""
+    """Block starts before this attempt."""
     placed: bool = False
     """True once the engine accepted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOutcome(Generic[R]):
-    """An outcome as a line: a result or a failure."""
+    """One unit's outcome, stored as a line: a result or a failure."""
 
     result: R | None = None
     """The result; None for a failure."""
@@ -154,12 +154,12 @@ class StoredOutcome(Generic[R]):
 
     @classmethod
     def of(cls, kind: type[R]) -> "type[StoredOutcome[R]]":
-        """Return the type for a kind of result."""
+        """Return the type for results of type `kind`."""
         return cast("type[StoredOutcome[R]]", cast("Any", cls)[kind])
 
     @property
     def outcome(self) -> Outcome[R]:
-        """The outcome."""
+        """This line as an `Outcome`."""
         if self.code is None:
             return Outcome(value=self.result)
         return Outcome(error=Failure(code=self.code, reason=self.reason))
@@ -167,12 +167,12 @@ class StoredOutcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """First line of a block's outcomes, about the whole block."""
+    """First line of a block's outcomes; describes the whole block."""
 
     libraries: dict[str, str] = field(default_factory=dict)
-    """Distribution that decides bytes -> its release on the node."""
+    """Distribution that affects the bytes -> its release on the node."""
     part: Any = None
-    """Plain values of the result of `finish`, or None."""
+    """Result of `finish` as plain values, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +180,11 @@ class Spent:
     """Cost of a start that produced outcomes."""
 
     seconds: float
-    """Time from begin to end."""
+    """Duration, in s."""
     node: str
     """Name of the machine."""
     n_computed: int
-    """Units that this start ran; earlier starts had kept the others."""
+    """Units that this start ran; earlier starts stored the others."""
 
 
 def now_us() -> int:
@@ -193,11 +193,10 @@ def now_us() -> int:
 
 
 class JobFolder:
-    """The folder of a job; docs/format.md lists its objects.
+    """A job's folder; docs/format.md lists its objects.
 
-    Methods raise StoreError, and Corrupt for an object that penstock did not write.
-
-    Raises: InvalidRuntime for an id that is not 32 hex digits.
+    Methods raise StoreError, or Corrupt if penstock did not write an object.
+    Raises: InvalidRuntime if the id is not 32 hex digits.
     """
 
     def __init__(self, store: Store, id: str) -> None:
@@ -208,11 +207,11 @@ class JobFolder:
         self._token: str | None = None
 
     def key(self, name: str) -> str:
-        """Return the key of an object of the folder."""
+        """Return the key of an object in the folder."""
         return f"{self._base}{name}"
 
     def description(self) -> JobDescription | None:
-        """Return the stored description or None. Any writer of `jobs/` may have forged it."""
+        """Return the stored description, or None. Any writer of `jobs/` may have forged it."""
         description = self._get("job.json", JobDescription)
         self._token = description.token if description else None
         return description
@@ -220,7 +219,7 @@ class JobFolder:
     def description_of(self, sha256: str) -> JobDescription:
         """Return the description whose stored bytes have this SHA-256.
 
-        Raises: ObjectNotFound; Changed for any other description, before parsing it.
+        Raises: ObjectNotFound; Changed if the bytes differ, before they are parsed.
         """
         where = self.key("job.json")
         data = self.store.get(where).data
@@ -242,12 +241,12 @@ class JobFolder:
             self._token = description.token
             return description
         first = self.description()
-        if first is None:  # it was removed since
+        if first is None:  # removed in the meantime
             raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
         return first
 
     def units(self, description: JobDescription, block: int, kind: type[U]) -> list[U]:
-        """Return the units of a block. Costs one range."""
+        """Return a block's units. Costs one range request."""
         name = f"units-{description.units}.jsonl.zst"
         n_units, offset, nbytes = description.blocks[block]
         where = f"block {block} of {self.key(name)}"
@@ -263,18 +262,18 @@ class JobFolder:
         return [from_json(line, kind, where) for line in lines]
 
     def has_units(self, description: JobDescription) -> bool:
-        """Return whether the units are there. Costs a request."""
+        """Return whether the units file exists. Costs a request."""
         return is_there(self.store, self.key(f"units-{description.units}.jsonl.zst"))
 
     def done(self, description: JobDescription | None = None) -> list[int]:
-        """Return the sorted numbers of finished blocks. Costs a listing. description: limits them to its blocks."""
+        """Return the sorted numbers of finished blocks. Costs a listing. description: return only its blocks."""
         blocks = sorted(block for block, _ in self._numbers("done/"))
         return (
             blocks if description is None else [block for block in blocks if block < len(description.blocks)]
         )
 
     def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
-        """Write the outcomes of a block, unless another runner was first."""
+        """Write a block's outcomes, unless another runner wrote them first."""
         try:
             self.store.put_if_absent(
                 self.key(f"done/{block}.jsonl.zst"), to_frame(map(to_json, [head, *outcomes]))
@@ -285,7 +284,7 @@ class JobFolder:
     def outcomes(
         self, description: JobDescription, block: int, kind: type[R]
     ) -> tuple[Head, list[Outcome[R]]]:
-        """Return the head of a finished block, and its outcomes in the order of units."""
+        """Return a finished block's head, and its outcomes in unit order."""
         where = self.key(f"done/{block}.jsonl.zst")
         lines = from_frame(self.store.get(where).data, where)
         if len(lines) != description.blocks[block][0] + 1:
@@ -298,7 +297,7 @@ class JobFolder:
         ]
 
     def starts(self, block: int) -> list[Start]:
-        """Return the starts of a block, in order. Costs a listing, and a request per start."""
+        """Return a block's starts, in order. Costs a listing, and a request per start."""
         starts = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
         return [one for one in starts if one is not None]
 
@@ -307,20 +306,20 @@ class JobFolder:
         return Counter(block for block, _ in self._numbers("begun/"))
 
     def begin(self, block: int, start: Start, number: int) -> bool:
-        """Write start `number` of a block, from 1; return False if another runner has written it."""
+        """Write start `number` (from 1) of a block; return False if another runner has already written it."""
         return self._put_new(f"begun/{block}-{number}.json", start)
 
     def tell_start(self, block: int, start: Start, number: int) -> None:
-        """Update one's own start."""
+        """Overwrite this runner's own start record."""
         self.store.put(self.key(f"begun/{block}-{number}.json"), to_json(start))
 
     def keep(self, block: int, number: int, outcomes: dict[int, StoredOutcome[Any]]) -> None:
-        """Write the outcomes so far, by unit number in the block."""
+        """Store the outcomes so far, keyed by unit number in the block."""
         lines = [to_json([unit, one]) for unit, one in sorted(outcomes.items())]
         self.store.put(self.key(f"kept/{block}-{number}.jsonl.zst"), to_frame(lines))
 
     def kept(self, block: int, kind: type[R]) -> dict[int, StoredOutcome[R]]:
-        """Return the outcomes that earlier starts of a block kept. Costs a listing, and a request per start."""
+        """Return the outcomes that earlier starts of a block stored. Costs a listing, and a request per start."""
         outcomes: dict[int, StoredOutcome[R]] = {}
         numbered = cast("Any", tuple)[int, StoredOutcome.of(kind)]
         for name, number in self._numbers(f"kept/{block}-"):
@@ -330,15 +329,15 @@ class JobFolder:
         return outcomes
 
     def put_spent(self, block: int, number: int, spent: Spent) -> None:
-        """Write the cost of a start."""
+        """Write a start's cost."""
         self.store.put(self.key(f"spent/{block}-{number}.json"), to_json(spent))
 
     def put_log(self, block: int, number: int, text: str) -> None:
-        """Write why a start failed."""
+        """Write a failed start's log."""
         self.store.put(self.key(f"logs/{block}-{number}.txt"), text.encode(errors="replace")[-64 * 1024 :])
 
     def log(self, block: int) -> str:
-        """Return the log of the last failed start of a block, or ""."""
+        """Return the log of a block's last failed start, or ""."""
         numbers = sorted(number for _, number in self._numbers(f"logs/{block}-"))
         if not numbers:
             return ""
@@ -347,22 +346,22 @@ class JobFolder:
         )
 
     def attempt_name(self, attempt: int) -> str:
-        """Return an attempt's name in engines. Raises: ObjectNotFound for a removed job."""
+        """Return the name of an attempt in engines. Raises: ObjectNotFound if the job was removed."""
         if self._token is None and self.description() is None:
             raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
         return f"pk-{self.id[:12]}-{self._token}-{attempt}"
 
     def attempts(self) -> list[int]:
-        """Return the numbers of all attempts, sorted. Costs a listing."""
+        """Return all attempt numbers, sorted. Costs a listing."""
         return sorted(number for number, _ in self._numbers("given/"))
 
     def newest_attempt(self) -> tuple[int, AttemptRecord | None]:
-        """Return (number, newest attempt); (0, None) before the first."""
+        """Return the newest attempt's number and record; (0, None) before the first."""
         newest = max(self.attempts(), default=0)
         return newest, self._get(f"given/{newest}.json", AttemptRecord) if newest else None
 
     def intend(self, number: int, attempt: AttemptRecord) -> bool:
-        """Write an attempt; return False if another submitter has written it."""
+        """Record the intent to submit an attempt; return False if another submitter already has."""
         return self._put_new(f"given/{number}.json", attempt)
 
     def placed(self, number: int, attempt: AttemptRecord) -> None:
@@ -370,30 +369,30 @@ class JobFolder:
         self.store.put(self.key(f"given/{number}.json"), to_json(replace(attempt, placed=True)))
 
     def attend(self) -> None:
-        """Record that a process waits for the job now."""
+        """Write a heartbeat: a process is waiting for the job."""
         self.store.put(self.key("attended.json"), to_json(now_us()))
 
     def attended_us(self) -> int:
-        """Return when a process last waited, microseconds since 1970; 0 for never."""
+        """Return the last heartbeat's time, in microseconds since 1970; 0 if none."""
         return self._get("attended.json", int) or 0
 
     @property
     def stopped(self) -> bool:
-        """True if a user asked to end the job."""
+        """True if a user cancelled the job."""
         return is_there(self.store, self.key("stop"))
 
     def stop(self) -> None:
-        """Ask runners to end the job."""
+        """Request that runners end the job."""
         self.store.put(self.key("stop"), b"")
 
     def go_on(self) -> None:
-        """Withdraw the request to end."""
+        """Cancel a stop request."""
         self.store.delete_many([self.key("stop")])
 
     def remove(self) -> int:
-        """Delete the folder, its description last; return the number of objects.
+        """Delete the folder, the description last; return the number of deleted objects.
 
-        Symbolic links stay and are logged: they may point to another user's files.
+        Symbolic links are kept and logged, because they may point to another user's files.
         """
         objects = list(list_in_place(self.store, self._base, FOLDER))
         for info, is_link in objects:
@@ -426,13 +425,13 @@ class JobFolder:
 
 
 def store_url(store: Store) -> str:
-    """Return the URL by which units open a store of their job."""
+    """Return the URL by which a job's units open a store."""
     spec = getattr(store, "spec", None)
     return spec.url if isinstance(spec, StoreSpec) else store.url
 
 
 def job_ids(store: Store) -> Iterator[str]:
-    """Yield the sorted ids of all jobs of a store. Costs a request per folder."""
+    """Yield the sorted ids of all jobs in a store. Costs a request per folder."""
     after = FOLDER
     while (first := next(iter(store.list(FOLDER, after)), None)) is not None:
         id_ = first.key.removeprefix(FOLDER).partition("/")[0]

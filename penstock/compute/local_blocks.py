@@ -1,4 +1,4 @@
-"""Compute the blocks of a work as a cluster's job, or with this process's own pool."""
+"""Compute the blocks of a `Work` as a cluster job, or in this process's own pool."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 @runtime_checkable
 class Jobs(Protocol):
-    """An engine that runs works as jobs of its own, elsewhere."""
+    """A `Compute` that runs each `Work` elsewhere, as a job."""
 
     def blocks(
         self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
     ) -> Iterator[BlockOutcomes[R]]:
-        """Yield the blocks of a job, in order."""
+        """Yield a job's blocks, in order."""
 
     def tell(self, line: str) -> None:
         """Print a line for the waiting user."""
@@ -40,9 +40,9 @@ def blocks_of(
     units: Callable[[], Iterable[U]],
     progress: Progress | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job in order, from its engine or from this process's own pool.
+    """Yield a job's blocks in order, computed elsewhere or in this process's own pool.
 
-    Raises: as `ClusterCompute.blocks`; as `computed_here`.
+    Raises: as `ClusterCompute.blocks` and `computed_here`.
     """
     if isinstance(compute, Jobs):
         return compute.blocks(job, units, progress)
@@ -50,7 +50,7 @@ def blocks_of(
 
 
 def discard(compute: object, job: Job[Any, Any]) -> None:
-    """Delete the folder of a job whose outcomes are recorded: units hold keys and texts of raw objects."""
+    """Delete a job's folder once its outcomes are recorded: units contain keys and texts of raw objects."""
     if isinstance(compute, Jobs):
         for folder in own_folders(job):
             folder.remove()
@@ -63,11 +63,10 @@ def computed_here(
     stores: Sequence[Store],
     progress: Progress | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a work in order; later units run meanwhile.
+    """Yield the blocks of a `Work` in order, while later units run.
 
-    stores: stores that units open by URL.
-
-    Raises: Fault for a failing store or disk, or a block that cannot be finished; as `Compute.map`.
+    stores: stores that units may open by URL.
+    Raises: Fault if a store, a disk or `finish` fails; as `Compute.map`.
     """
     place = work.place
     calls = WorkerCalls(

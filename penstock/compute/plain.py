@@ -1,4 +1,4 @@
-"""Encode a job's dataclasses as JSON, and pack lines of JSON into frames of Zstandard.
+"""Encode a job's dataclasses as JSON, and pack lines of JSON into Zstandard frames.
 
 Nothing stored can name code to run. Decoding is strict: a wrong type or a missing field is an error.
 """
@@ -21,35 +21,35 @@ MAX_FRAME_BYTES = 2**30
 
 
 def to_json(value: object) -> bytes:
-    """Return one line of JSON; equal values have equal bytes. Raises: TypeError for a value that is not plain."""
+    """Return one line of JSON; equal values have equal bytes. Raises: TypeError if the value is not plain."""
     return msgspec.json.encode(value, order="deterministic")
 
 
 def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
-    """Return the value of a type. where: for the message."""
+    """Parse JSON as type `kind`. where: location, for the error."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (
         msgspec.DecodeError,
         ValueError,
         RecursionError,
-    ) as error:  # ValueError: of a __post_init__, or UTF-8
+    ) as error:  # ValueError: raised by a __post_init__, or by invalid UTF-8
         raise Corrupt(f"{where} is no {kind.__name__}: {error}") from error
 
 
 def from_mapping(values: Mapping[str, object], kind: type[T]) -> T:
-    """Return the value of a type from plain values, such as a TOML table. Raises: ValueError."""
+    """Convert plain values, such as a TOML table, to a value of type `kind`. Raises: ValueError."""
     return msgspec.convert(values, kind, strict=True)
 
 
 def to_frame(lines: Iterable[bytes]) -> bytes:
-    """Return lines as one frame. `zstdcat` reads consecutive frames as one file."""
+    """Pack lines into one frame. `zstdcat` reads consecutive frames as one file."""
     text = b"".join(line + b"\n" for line in lines)
     return bytes(pa.compress(text, codec="zstd", asbytes=True))
 
 
 def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
-    """Return the lines of one frame."""
+    """Unpack the lines of one frame."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             text = stream.read(MAX_FRAME_BYTES + 1)

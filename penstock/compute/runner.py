@@ -1,12 +1,12 @@
 """A runner computes blocks of a job on one machine, with that machine's pool of workers.
 
-Element i takes the missing blocks among i, i + elements, ... Every unit gets exactly one outcome:
+Runner i of n takes the missing blocks among i, i + n, ... Every unit gets exactly one outcome:
 
-- A unit returns, raises, hangs or dies in its worker: see `pool`.
-- If the runner vanishes, the block begins again with the outcomes kept so far.
-- After two such ends, units run one at a time, each named in the store before it begins.
-- A unit that was named at two such ends counts as crashed; its neighbours continue.
-- If the store or disk fails, the runner fails, and no unit is refused.
+- If a unit returns, raises, hangs or dies, the pool reports it: see `pool`.
+- If the runner vanishes, the block restarts with the outcomes stored so far.
+- After two such losses, units run one at a time, each named in the store before it starts.
+- A unit that was named at two such losses has crashed; the other units continue.
+- If the store or disk fails, the runner fails, and no unit is rejected.
 """
 
 import math
@@ -31,17 +31,17 @@ from .work import Work, libraries_here, python_release, source_hash
 from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
-"""Exit statuses: nothing left to do; a fault, which a new start may pass; a final refusal; SIGTERM."""
+"""Exit statuses: nothing left to do; a fault, which a restart may clear; a final refusal; SIGTERM."""
 FINAL = (DONE, REFUSED)
-"""Exit statuses after which the runner does not begin again."""
+"""Exit statuses after which the engine does not restart the runner."""
 STOP_S = 5.0
 """Minimum interval between checks for a stop request, in s."""
 KEEP_S = 30.0
-"""Outcomes are stored at least this often, in s."""
+"""Longest time between two saves of outcomes, in s."""
 BLOCKS_AT_ONCE = 2
-"""Workers stay busy while the last units of a block run."""
+"""Concurrent blocks; workers stay busy while a block's last units run."""
 VANISHED = 2
-"""Unannounced ends after which units run one at a time, or a named unit has crashed."""
+"""Once a runner has vanished this often, units run one at a time; a unit named this often has crashed."""
 
 
 class RunnerStopped(Exception):
@@ -53,19 +53,19 @@ class RunnerName:
     """Identity of a runner."""
 
     attempt: int
-    """Attempt at the job."""
+    """Number of the attempt."""
     element: int
-    """Number of the runner."""
+    """Number of the runner, from 0."""
     elements: int
-    """Number of runners."""
+    """Number of runners in the attempt."""
     node: str
     """Name of the machine."""
 
 
 class Runner:
-    """Computes blocks of a job with a pool.
+    """Computes a job's blocks with a pool.
 
-    Raises: CodeMismatch for another source tree or Python than the job's; InvalidRuntime for a work that may not run.
+    Raises: CodeMismatch if the source tree or Python differs from the job's; InvalidRuntime if the work may not run.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Runner:
         packages: Sequence[str],
         gpus: Sequence[str] = (),
     ) -> None:
-        """gpus: GPUs of the slot, as entries of CUDA_VISIBLE_DEVICES."""
+        """gpus: the slot's GPUs, as entries of CUDA_VISIBLE_DEVICES."""
         check_code(description)
         self._folder, self._description, self._name, self._compute = folder, description, name, compute
         stores = {one.url: one.spec for one in description.stores}
@@ -103,7 +103,7 @@ class Runner:
                         return
                     if not self.block(block):
                         given_up.append(block)
-            except BaseException as error:  # noqa: BLE001 - raised again by the runner's own thread
+            except BaseException as error:  # noqa: BLE001 - re-raised by the runner's own thread
                 errors.append(error)
                 self.tell_to_end()
 
@@ -120,26 +120,26 @@ class Runner:
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
-        """Return whether a user asked to end the job. Asks the store at most once per `STOP_S`."""
+        """Return whether a user cancelled the job. Asks the store at most once per `STOP_S`."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
             self._asked_s, self._stopped = now_s, self._folder.stopped
         return self._stopped
 
     def tell_to_end(self) -> None:
-        """End all units; `run` stores the outcomes so far and returns."""
+        """Stop all units; `run` stores the outcomes so far and returns."""
         self._stop_requested.set()
         self._compute.close()
 
     def block(self, block: int) -> bool:
-        """Compute a block; return False if it began too often. Raises: StoreError; RunnerStopped."""
+        """Compute a block; return False if it has started too often. Raises: StoreError; RunnerStopped."""
         starts = self._folder.starts(block)
         with self._turn(exclusive=_runs_alone(starts)):
             return self._block(block, starts)
 
     @contextmanager
     def _turn(self, *, exclusive: bool) -> Iterator[None]:
-        """Wait for a turn. exclusive: run no other block meanwhile, which could end the runner."""
+        """Wait for a turn. exclusive: run no other block meanwhile, as this one may kill the runner."""
         n = BLOCKS_AT_ONCE if exclusive else 1
         with self._next_turn:
             for _ in range(n):
@@ -178,14 +178,14 @@ class Runner:
         return self._calls.work
 
     def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome[Any]]:
-        """Yield the outcomes of units, which run in parallel. Raises: Fault; RunnerStopped."""
+        """Yield the units' outcomes; units run in parallel. Raises: Fault; RunnerStopped."""
         with self._stopped_or_closed():
             yield from self._calls.outcomes(units, folders)
 
     def finish(
         self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome[Any]]
     ) -> Any:
-        """Return the result of the work's `finish` for a block, or None. Raises: Fault; RunnerStopped."""
+        """Return what the work's `finish` returns for a block, or None. Raises: Fault; RunnerStopped."""
         with self._stopped_or_closed():
             return self._calls.finish(block, units, folders, outcomes)
 
@@ -199,7 +199,7 @@ class Runner:
             raise
 
     def units(self, block: int) -> list[Any]:
-        """Return the units of a block."""
+        """Return a block's units."""
         return self._folder.units(self._description, block, self.work.unit)
 
     @property
@@ -209,7 +209,7 @@ class Runner:
 
 
 class _BlockRun:
-    """One start of a block. Outcomes of a work with `finish` are not kept, since their files go with the runner."""
+    """One start of a block. With `finish`, outcomes are not saved early: their files vanish with the runner."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ def _runs_alone(starts: Sequence[Start]) -> bool:
 
 
 def check_code(description: JobDescription) -> None:
-    """Compare this machine's code with the job's. Raises: CodeMismatch."""
+    """Check that this machine's code is the job's. Raises: CodeMismatch."""
     if description.python != python_release():
         raise CodeMismatch(
             f"the job was submitted by Python {description.python}, here is {python_release()} ({sys.executable})"

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         runner = open_runner(arguments, LocalCompute)
     except (Changed, CodeMismatch, Corrupt, InvalidRuntime, ObjectNotFound) as error:
-        # (ObjectNotFound: the job is over and deleted)
+        # ObjectNotFound: the job has ended and its folder is deleted
         print(f"penstock runner: {type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_parent, args=(runner,), daemon=True).start()
     try:
         return runner.run()
-    except Exception:  # noqa: BLE001 - told where the engine keeps what its elements write
+    except Exception:  # noqa: BLE001 - printed to the log that the engine keeps of this runner
         traceback.print_exc()
         return FAILED
     finally:
@@ -51,9 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
-    """Return the runner of these arguments. compute: makes a pool of so many workers.
+    """Return the runner that the arguments describe. compute: makes a pool with that many workers.
 
-    Raises: Changed for a description other than the submitter's; CodeMismatch; InvalidRuntime; ObjectNotFound.
+    Raises: Changed if the description is not the submitter's; CodeMismatch; InvalidRuntime; ObjectNotFound.
     """
     store = open_store(arguments.root, json.loads(arguments.options))
     folder = JobFolder(store, arguments.job)
@@ -62,7 +62,7 @@ def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]
     workers = work_at(description.work, packages).resources.units_at_once(
         arguments.cpus, arguments.memory, len(gpus)
     )
-    node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is its own
+    node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is not its node's
     name = RunnerName(
         attempt=arguments.attempt, element=arguments.element, elements=arguments.elements, node=node
     )
@@ -82,7 +82,7 @@ def _gpus(n_gpus: int | None) -> Sequence[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the argument parser of a runner."""
+    """Return a runner's argument parser."""
     top = argparse.ArgumentParser(prog="python -m penstock.compute.runner_process", description=__doc__)
     top.add_argument("--root", required=True, help="URL of the store with the job's folder")
     top.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")

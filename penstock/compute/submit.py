@@ -1,4 +1,4 @@
-"""Submit a job, or accept the same job of another process.
+"""Submit a job, or accept the same job from another process.
 
 Any writer of `jobs/` may have forged a folder. A submitter computes the description itself and accepts a stored one
 only if both agree. Runners receive the description's SHA-256 from their submitter.
@@ -23,7 +23,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
-"""Folders of other work under the ids of one job; more of them are forged."""
+"""Most of a job's folders that may hold other work; more mean forgery."""
 _COMPARED = ("work", "name", "version", "code", "python", "stores")
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ class Submission:
     """A submitted job."""
 
     folder: JobFolder
-    """Its folder, at the first attempt whose id holds no other work."""
+    """Folder of the first attempt whose id holds no other work."""
     description: JobDescription
-    """Its description, which this process vouches for."""
+    """Description that this process vouches for."""
 
 
 def submitted(
@@ -45,13 +45,11 @@ def submitted(
     *,
     anew: bool = False,
 ) -> Submission:
-    """Submit a job, or return the same job of another process.
+    """Submit a job, or return the same job if another process submitted it.
 
-    A folder of other work stays; the job then uses the id of its next attempt. Memory: one block's units.
-
-    tell: receives a line about such a folder. anew: skip the same job if it has ended.
-
-    Raises: InvalidRuntime for a store or work that nodes cannot open; JobFailed for too many such folders.
+    A folder that holds other work stays; the job then uses its next attempt's id. Memory: one block's units.
+    tell: receives a line about each such folder. anew: skip the same job if it has ended.
+    Raises: InvalidRuntime if nodes cannot open a store or the work; JobFailed if too many folders hold other work.
     """
     StoredPlace.of(job.store)
     n_others = 0
@@ -70,7 +68,7 @@ def submitted(
 
 
 def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | None:
-    """Submit a job; return None if its folder has a description. Raises: as `submitted`."""
+    """Submit a job; return None if its folder already has a description. Raises: as `submitted`."""
     StoredPlace.of(job.store)
     folder = JobFolder(job.store, job.id)
     with held_folder("job") as scratch:
@@ -80,7 +78,7 @@ def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | No
 
 
 def recorded(folder: JobFolder, sha256: str) -> Submission | None:
-    """Return the job of a recorded SHA-256, or None if its folder has another description."""
+    """Return the job whose description has this SHA-256, or None if it is missing or differs."""
     try:
         return Submission(folder=folder, description=folder.description_of(sha256))
     except (ObjectNotFound, Changed):
@@ -88,7 +86,7 @@ def recorded(folder: JobFolder, sha256: str) -> Submission | None:
 
 
 def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
-    """Report a folder of other work. Raises: JobFailed for one too many."""
+    """Report a folder that holds other work. Raises: JobFailed if there are too many."""
     tell(
         f"{folder.key('')} in {folder.store.url} is not used: {why}. The job goes on as its next attempt; look at "
         f"it with penstock jobs show {folder.id}, and at who may write to {FOLDER} there"
@@ -101,13 +99,13 @@ def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
 
 
 def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
-    """Yield the folders of a job, of this attempt and later ones, with its work in this source tree."""
+    """Yield a job's folders, for this attempt and later ones, if they hold its work and source tree."""
     code = source_hash(job.work.place)
     for attempt in range(job.attempt, job.attempt + MAX_OTHERS):
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)
         try:
             stored = folder.description()
-        except Corrupt:  # another writer's
+        except Corrupt:  # written by another program
             continue
         if stored is None:
             return
@@ -139,7 +137,7 @@ def _accepted(
         stored = folder.description()
         others = [] if stored is None else _other_fields(new, stored)
         if stored is not None and not others and not folder.has_units(stored):
-            folder.remove()  # who removed it was killed in the middle
+            folder.remove()  # the process that was removing it was killed
             stored = None
         if stored is None:
             if folder.create(new, path) == new:

@@ -1,7 +1,7 @@
-"""Work: a function over units, with all that a runner needs to run it, and the hash of its source tree.
+"""A `Work`: a function over units, with everything that a runner needs; and the hash of its source tree.
 
-Units and results lie in the store as JSON, so both are frozen dataclasses of plain values. The work stands at the top
-level of its function's module, where nodes find it: see `verify/shards_job.py`.
+Units and results are stored as JSON, so both are frozen dataclasses of plain values. A `Work` is a top-level name of
+its function's module, where nodes import it: see `verify/shards_job.py`.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from .pool import Outcome
 from .pool.environment import place_here
 
 OURS = ("loader", "penstock", "resources", "assets")
-"""Our packages, in the order of their imports."""
+"""Our packages, in import order."""
 
 
 def python_release() -> str:
@@ -34,8 +34,7 @@ def python_release() -> str:
 def source_hash(work_place: str) -> str:
     """Return the SHA-256 (hex) of the Python files that a work can import.
 
-    Other packages do not count: whether they can be imported depends on the current folder.
-
+    Other packages are left out: whether they can be imported depends on the current folder.
     work_place: 'module:name'.
     """
     sha256 = hashlib.sha256()
@@ -49,7 +48,7 @@ def source_hash(work_place: str) -> str:
 
 
 def libraries_here(names: Sequence[str]) -> dict[str, str]:
-    """Return distribution -> installed release, "" if none is installed."""
+    """Return distribution -> installed release, or "" if it is not installed."""
     releases = {}
     for name in names:
         try:
@@ -66,9 +65,7 @@ def _files(package: str) -> list[tuple[str, Path]]:
     if not spec.submodule_search_locations:
         return [(package, Path(spec.origin))] if spec.origin else []
     files: dict[str, Path] = {}
-    for folder in map(
-        Path, spec.submodule_search_locations
-    ):  # the first folder wins, as it does for an import
+    for folder in map(Path, spec.submodule_search_locations):  # the first folder wins, as in an import
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | files
     return sorted(files.items())
 
@@ -78,12 +75,12 @@ R = TypeVar("R")
 
 
 class Fault(StoreError):
-    """A failing store or disk. The unit's block begins again."""
+    """A failing store or disk; the unit's block restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPlace:
-    """A store by URL and options. Nodes find credentials in their own environment."""
+    """A store's URL and options. Nodes find credentials in their own environment."""
 
     url: str
     """URL."""
@@ -92,7 +89,7 @@ class StoredPlace:
 
     @classmethod
     def of(cls, store: Store) -> "StoredPlace":
-        """Return the place of a store. Raises: InvalidRuntime for a store that other processes cannot open."""
+        """Return a store's URL and options. Raises: InvalidRuntime if other processes cannot open it."""
         spec = getattr(store, "spec", None)
         if not isinstance(spec, StoreSpec) or spec.url.startswith("memory:"):
             raise InvalidRuntime(
@@ -108,24 +105,24 @@ class StoredPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Resources of one unit."""
+    """Resources that one unit needs."""
 
     cpus: int = 1
     """Processors."""
     memory_bytes: int = 2 * 2**30
     """Peak memory."""
     gpus: int = 0
-    """GPUs, exclusive to the unit. In a slot without any, the unit's place is "cpu"."""
+    """GPUs, exclusive to the unit. In a slot without GPUs, the unit's device is "cpu"."""
 
     def units_at_once(self, cpus: int, memory_bytes: int, gpus: int = 0) -> int:
-        """Return the units that a slot holds, at least 1. memory_bytes: of the slot; 0 if unknown."""
+        """Return how many units a slot runs at once, at least 1. memory_bytes: the slot's memory; 0 if unknown."""
         by_memory = memory_bytes // self.memory_bytes if memory_bytes else cpus
         by_gpus = gpus // self.gpus if gpus and self.gpus else cpus
         return max(1, min(cpus // self.cpus, by_memory, by_gpus))
 
 
 class Node:
-    """The surroundings of a unit on the machine that runs it."""
+    """A unit's stores, scratch folder and device."""
 
     def __init__(
         self,
@@ -133,17 +130,17 @@ class Node:
         scratch: Path | None = None,
         packages: Sequence[str] = (),
     ) -> None:
-        """Hold what a unit may use.
+        """Set the unit's stores, scratch folder and packages.
 
-        stores: URL -> store or spec. scratch: a folder that the caller removes; None for a private one. packages:
-        packages whose code may run.
+        stores: URL -> store or spec. scratch: folder that the caller removes; None for a private one.
+        packages: packages whose code may run.
         """
         self.stores, self.packages = stores, packages
         self._scratch, self._own = scratch, list[HeldFolder]()
 
     @property
     def place(self) -> str:
-        """Device of the unit: "cuda:0", the first GPU of its worker, or "cpu"."""
+        """Device of the unit: "cuda:0" (the first GPU of its worker) or "cpu"."""
         return place_here() or "cpu"
 
     @property
@@ -161,7 +158,7 @@ class Node:
             folder.close()
 
     def open(self, url: str) -> Store:
-        """Return a store of the job. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""
+        """Return one of the job's stores. Raises: InvalidRuntime for any other URL; as `StoreSpec.open`."""
         if url not in self.stores:
             raise InvalidRuntime(
                 f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
@@ -172,14 +169,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Generic[U]):
-    """Units of a block, as its work's `finish` receives them."""
+    """A block's units, as the work's `finish` receives them."""
 
     number: int
     """Number of the block in its job, from 0."""
     units: Sequence[U]
     """Units, in order."""
     folders: Sequence[Path]
-    """Scratch folder of each unit; it may be missing."""
+    """Each unit's scratch folder, which may not exist."""
 
 
 def _a_second(_: Any) -> float:
@@ -195,39 +192,39 @@ class Work(Generic[U, R]):
     """A function over units, with its types."""
 
     name: str
-    """Name for people: lower-case letters, digits and hyphens."""
+    """Name: lower-case letters, digits and hyphens."""
     version: str
-    """Version of the function; another version makes other jobs."""
+    """Version of the function; a new version makes new jobs."""
     function: Callable[[U, Node], R]
-    """Makes a unit's result. A second run must write the same."""
+    """Computes a unit's result. A second run must write the same output."""
     unit: type[U]
     """Dataclass of a unit."""
     result: type[R]
     """Dataclass of a result."""
     timeout_s: float | Callable[[U], float]
-    """Time limit in s, above 0: of every unit, or by unit."""
+    """Time limit in s, above 0: one for all units, or a function of the unit."""
     cost_s: Callable[[U], float] = _a_second
     """Estimated seconds of a unit."""
     nbytes: Callable[[U], int] = _no_bytes
-    """Estimated bytes of a unit in the output of `finish`."""
+    """Estimated bytes that a unit adds to the output of `finish`."""
     finish: Callable[[Block[U], Sequence[Outcome[R]], Node], Any] | None = None
-    """Writes one thing per block from the units' folders. It may run twice, so each run writes under its own name."""
+    """Writes one output per block from the units' folders. It may run twice, so each run writes under its own name."""
     part: type[Any] = NoneType
-    """Dataclass of the result of `finish`."""
+    """Dataclass of what `finish` returns."""
     resources: Resources = field(default_factory=Resources)
-    """Resources of a unit."""
+    """Resources that each unit needs."""
     alike: Callable[[U], U] | None = None
-    """Returns a unit without fields that differ between submitters, or None."""
+    """Returns a unit without the fields that may differ between submitters; None if all must agree."""
     libraries: Sequence[str] = ()
-    """Distributions that decide the result's bytes, such as "av"."""
+    """Distributions that affect the bytes of results, such as "av"."""
 
     def limit_s(self, unit: U) -> float:
-        """Return the time limit of a unit, in s."""
+        """Return a unit's time limit, in s."""
         return self.timeout_s(unit) if callable(self.timeout_s) else self.timeout_s
 
     @property
     def place(self) -> str:
-        """'module:name' of the work. Raises: InvalidRuntime for a work that its function's module does not hold."""
+        """'module:name' of the work. Raises: InvalidRuntime if its function's module does not hold it."""
         module = self.function.__module__
         for name, value in vars(sys.modules[module]).items():
             if value is self and module != "__main__":
@@ -239,10 +236,9 @@ class Work(Generic[U, R]):
 
 
 def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
-    """Return the work of 'module:name'.
+    """Return the `Work` named 'module:name'.
 
-    packages: packages whose works may run, since others may have written the job's description.
-
+    packages: packages whose `Work` objects may run, because others may have written the job's description.
     Raises: InvalidRuntime.
     """
     module, _, name = place.partition(":")

@@ -1,4 +1,4 @@
-"""Run a work on a pool of workers. Units, results and parts travel as JSON, as in a job's folder."""
+"""Run a `Work` on a pool of workers. Units, results and parts travel as JSON, as in a job's folder."""
 
 import errno
 import shutil
@@ -23,19 +23,19 @@ _FAULTS = (Fault, Transient, Throttled, Forbidden)
 _ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 )
-"""Errors of a disk or machine. A missing file is the unit's own error."""
+"""Error numbers of a failing disk or machine. A missing file is the unit's own error."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A work by name."""
+    """A `Work`, by name."""
 
     place: str
     """'module:name' of the work."""
     packages: tuple[str, ...]
-    """Packages whose works may run."""
+    """Packages whose `Work` objects may run."""
     stores: Mapping[str, Any]
-    """URL -> store, or its spec, that units may open."""
+    """URL -> store or spec that units may open."""
 
     @property
     def work(self) -> Work[Any, Any]:
@@ -43,10 +43,10 @@ class _Call:
 
 
 class _UnitCall(_Call):
-    """The work's function, as workers receive it."""
+    """The work's function, as sent to workers."""
 
     def __call__(self, arguments: tuple[bytes, str]) -> bytes:
-        """Return an answer to (JSON of a unit, its scratch folder or "")."""
+        """Run a unit, given as (JSON, scratch folder or "")."""
         work, (unit, folder) = self.work, arguments
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
@@ -58,10 +58,10 @@ class _UnitCall(_Call):
 
 
 class _FinishCall(_Call):
-    """The work's `finish`, as workers receive it."""
+    """The work's `finish`, as sent to workers."""
 
     def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
-        """Return an answer to (number, units, folders, outcomes)."""
+        """Run `finish` on (number, units, folders, outcomes)."""
         work, (number, units, folders, outcomes) = self.work, arguments
         block = Block(
             number=number,
@@ -75,10 +75,10 @@ class _FinishCall(_Call):
 
 
 class WorkerCalls:
-    """A work whose units and blocks a pool computes.
+    """A `Work` whose units and blocks a pool computes.
 
-    place: 'module:name' of the work. packages: packages whose works may run. stores: URL -> store or spec. variables:
-    environment variables that the stores need. gpus: GPUs of this machine.
+    place: 'module:name' of the work. packages: packages whose `Work` objects may run. stores: URL -> store or spec.
+    variables: environment variables that the stores need. gpus: this machine's GPUs.
     """
 
     def __init__(
@@ -102,8 +102,7 @@ class WorkerCalls:
     ) -> Generator[StoredOutcome[Any]]:
         """Yield the outcome of each unit, in order; units run in parallel.
 
-        folders: scratch folder of each unit, which stays; "" for a temporary one.
-
+        folders: each unit's scratch folder, which is kept; "" for a temporary one.
         Raises: Fault; as `Compute.map`.
         """
         answers = self._compute.map(
@@ -124,7 +123,7 @@ class WorkerCalls:
         folders: Sequence[str],
         outcomes: Sequence[StoredOutcome[Any]],
     ) -> Any:
-        """Return the result of the work's `finish` for a block, or None. Raises: Fault; as `Compute.map`."""
+        """Return what the work's `finish` returns for a block, or None. Raises: Fault; as `Compute.map`."""
         if self.work.finish is None:
             return None
         arguments = (number, [*map(to_json, units)], list(folders), [*map(to_json, outcomes)])
@@ -157,7 +156,7 @@ def _failure(outcome: Outcome[Any]) -> Failure:
 
 
 def _answer(make: Callable[[], Any]) -> bytes:
-    """Return a letter, then the JSON of a result or the text of a fault."""
+    """Return a letter, followed by the JSON of a result or the text of a fault."""
     try:
         answer = make()
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Takedowns as formats and upkeep both read them: denied names, bytes and records."""
+"""Takedown data that formats and upkeep share: denied names, bytes and records."""

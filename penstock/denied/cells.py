@@ -1,11 +1,11 @@
-"""Remove the names of denied samples from the cells of tables and from JSON.
+"""Remove the names of denied samples from table cells and JSON.
 
-A run and a proof share one rule:
+Takedown runs and proofs follow the same rules:
 
-- A row's own names (`OWN`) are compared whole, decide whose row it is, and never change.
-- A column or field that names another sample (`REFERENCE`) is compared whole: the cell becomes null, an item goes.
-- A reason (`TELLING`) is searched and loses the names.
-- All else, such as labels and paths, is not searched: it may hold a word that is also a key.
+- A row's own names (`OWN`) decide which sample the row belongs to. They are compared whole and never change.
+- A column or field that names another sample (`REFERENCE`) is compared whole: a cell becomes null, an item is removed.
+- A reason (`TELLING`) is searched, and the names in it are replaced.
+- All else, such as labels and paths, is not searched: it may contain a word that is also a key.
 """
 
 import re
@@ -25,7 +25,7 @@ from .hashed_names import TAKEN_DOWN, Marks
 
 
 def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
-    """Return the JSON object at a path of the store at `url`."""
+    """Parse the JSON object at a path of the store at `url`."""
     try:
         return parse_json_object(data)
     except DamagedJson as error:
@@ -35,7 +35,7 @@ def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Yield every text in a JSON value, names of entries included."""
+    """Yield every text in a JSON value, including field names."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -48,7 +48,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def cell_texts(table: pa.Table) -> Iterator[str]:
-    """Yield every distinct text in a table, also in lists and categories."""
+    """Yield every distinct text in a table, including lists and categories."""
     for name in table.column_names:
         column = table[name]
         if pa.types.is_string(column.type):
@@ -74,27 +74,27 @@ OWN: Mapping[str, str] = {
     "uri": "raw",
     "sha256": "raw",
 }
-"""Column that names its own row -> kind of denied name, "" for none."""
+"""Column that names its own row -> kind of denied name, or ""."""
 _WHERE = {"path", "files", "upstream", "partition", "stage", "dataset", "txn"}
 _PRODUCTS = {"part", "parts", "shards", "taken"}
 _HOW = {"kind", "group", "name", "fields", "version", "featurizer", "code_version", "fingerprint", "nonce"}
 _WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
 STRUCTURAL = frozenset(_WHERE | _PRODUCTS | _HOW | _WAYS)
-"""Fields of records by which programs find their way, never names of samples."""
+"""Record fields that programs use to locate data; never names of samples."""
 NAMED = frozenset({"exclude", "replaces", "supersede"})
-"""Fields of records that map a sample's name to a reason or its replacements."""
+"""Record fields that map a sample's name to a reason or its replacements."""
 LABELS = "labels"
-"""Class names, each at its number."""
+"""Field with the class names, in number order."""
 WORDS = ("reason", "by", "page")
-"""Fields with a person's words, in exclusions and producers."""
+"""Fields with text written by a person, in exclusions and producers."""
 _RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
-"""Lifecycle tables whose `key` is a raw object's."""
+"""Lifecycle tables whose `key` names a raw object."""
 _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
-"""Kind of a step's end in a lineage table -> kind of denied name; None: no sample."""
+"""Kind of an input or output in a lineage table -> kind of denied name; None: not a sample."""
 
 
 def scrub(table: pa.Table, marks: Marks) -> pa.Table:
-    """Return the table without names in columns that name others or give reasons; the same table if it has none."""
+    """Remove names from columns that name other samples or give reasons; return the same table if it has none."""
     for position, field in enumerate(table.schema):
         if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
             table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
@@ -102,7 +102,7 @@ def scrub(table: pa.Table, marks: Marks) -> pa.Table:
 
 
 def searched(name: str) -> bool:
-    """Return whether a column of this name may name other samples."""
+    """Return whether a column with this name may name other samples."""
     return name not in OWN and name not in _WAYS and bool(REFERENCE.search(name) or TELLING.search(name))
 
 
@@ -129,14 +129,14 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """Return a table without the rows and names of denied samples; the same table if it has none."""
+    """Remove the rows and names of denied samples; return the same table if it has none."""
     denied = taken_rows(table, marks)
     kept = table.filter(pa.array([not one for one in denied], pa.bool_())) if any(denied) else table
     return scrub(kept, marks)
 
 
 def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
-    """Return for each row whether its own name is a denied sample or raw object."""
+    """Return, per row, whether its own name is a denied sample or raw object."""
     kinds: dict[str, str] = {name: OWN[name] for name in table.column_names if name in OWN}
     if "key" in kinds and ("uri" in kinds or table_facts(table).get("table") in _RAW):
         kinds["key"] = "raw"
@@ -163,7 +163,7 @@ def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
 
 
 def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
-    """Return JSON without the names: items and entries go, reasons lose the name. field: name of the value's field."""
+    """Remove the names from JSON: items and entries are dropped, reasons lose the name. field: the value's field."""
     if field in STRUCTURAL:
         return value
     if isinstance(value, str):
@@ -183,7 +183,7 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
 
 
 def _reason_without(text: str, field: str, marks: Marks) -> str:
-    """Return a reason without the names. Cells in Markdown are compared unescaped."""
+    """Remove the names from a reason. Markdown cells are compared unescaped."""
     if not field.endswith("table_markdown"):
         return marks.without(text)
     pieces = _BETWEEN_CELLS.split(text)
@@ -202,7 +202,7 @@ def _names_one(item: Any, field: str, marks: Marks) -> bool:
 
 
 def class_names_without(names: list[Any], marks: Marks) -> list[Any]:
-    """Return the class names with denied ones replaced: a subject may be a class."""
+    """Replace the denied class names; a subject may be a class."""
     return [
         f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name
         for n, name in enumerate(names)

@@ -1,11 +1,11 @@
-"""Decide which registered objects hold bytes of denied samples.
+"""Decide which registered objects contain bytes of denied samples.
 
-No adoption or migration copies such an object, and a proof looks for each. An object holds such bytes if:
+No adoption or migration copies such an object, and a proof checks each one. An object contains such bytes if:
 
-- a takedown has it on record, by the hash of its path, or by its key, size and change token;
+- a takedown recorded it, by the hash of its path, or by its key, size and change token;
 - a version has a denied sample in it that is not redacted yet;
-- its shard's index has a redacted row, which is not live, has no fields, and so may lie in any object with bytes in
-  no other field.
+- its shard's index has a redacted row, and the object has bytes outside all fields. A redacted row is not live and has
+  no fields, so its bytes may be in any such object.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from .record import Place, read_record
 
 
 def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
-    """Return path of a registered shard -> its objects, by offset. Costs a request per table of them."""
+    """Return path of a registered shard -> its objects, by offset. Costs a request per table of objects."""
     out: dict[str, list[ForeignObject]] = {}
     for object_ in foreign_objects(version.store, version.manifest["foreign"])[0]:
         out.setdefault(object_.shard, []).append(object_)
@@ -51,9 +51,9 @@ def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
 def objects_with(
     version: Version, shard: dict[str, Any], candidates: Sequence[ForeignObject], rows: Collection[int]
 ) -> list[ForeignObject]:
-    """Return the objects that hold fields of these rows of a registered shard. Reads its index.
+    """Return the objects that contain fields of these rows of a registered shard. Reads the shard's index.
 
-    candidates: objects of the shard.
+    candidates: the shard's objects.
     """
     starts = [one.offset for one in candidates]
     _, places = shard_index(version.store, shard)
@@ -61,13 +61,13 @@ def objects_with(
         bisect_right(starts, int(table[row, 0])) - 1
         for table in places.values()
         for row in rows
-        if table[row, 1]  # a redacted one lies nowhere
+        if table[row, 1]  # a redacted row has no offset
     }
     return [candidates[number] for number in sorted(numbers)]
 
 
 def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) -> Place:
-    """Return the record's place for an object of others. shard: the shard that it is all or a part of."""
+    """Return a registered object's `Place`. shard: the shard that contains it."""
     facts: dict[str, Any] = {"place": object_.place, "mark": mark(marks.salt, marks.dataset, object_.path)}
     # Node caches name pages by the hash of the shard's path.
     facts["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
@@ -87,7 +87,7 @@ def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) ->
 
 
 def look_at_owners(store: Store, place: Place) -> Place:
-    """Return the place with `clean`, and `evidence` or `why`. store: of the root."""
+    """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's store."""
     if "key" not in place:
         why = "its name was denied too, so it cannot be checked: ask its owner whether the object was deleted"
         return {**place, "clean": False, "why": why}
@@ -123,9 +123,9 @@ Shard = tuple[Version, dict[str, Any]]
 
 
 class DeniedBytes:
-    """The objects that hold bytes of denied samples. Reads each takedown's record once.
+    """The objects that contain bytes of denied samples. Reads each takedown's record once.
 
-    denies: all takedowns of the root's log.
+    denies: all takedowns in the root's log.
     """
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
@@ -153,11 +153,11 @@ class DeniedBytes:
         return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
 
     def has_path(self, path: str) -> bool:
-        """Return whether a takedown has this path on record. path: `foreign/<place>/<key>`."""
+        """Return whether a takedown recorded this path, `foreign/<place>/<key>`."""
         return any(mark(salt, of, path) in marks for (salt, of), marks in self._marks.items())
 
     def has(self, object_: ForeignObject) -> bool:
-        """Return whether a takedown has an object on record."""
+        """Return whether a takedown recorded this object."""
         return (
             object_.key,
             object_.nbytes,
@@ -166,9 +166,9 @@ class DeniedBytes:
         ) in self._known or self.has_path(object_.path)
 
     def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
-        """Return the numbers of a registered shard's objects that hold such bytes. Reads its indexes.
+        """Return the numbers of a registered shard's objects that contain such bytes. Reads its indexes.
 
-        shards: versions that have it, each with a row of its shards table. objects: of the shard, by offset.
+        shards: versions with the shard, each with a row of its shards table. objects: the shard's objects, by offset.
         """
         if not self._denies:
             return set()
@@ -205,11 +205,11 @@ class DeniedBytes:
             return False
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its adopted objects that hold such bytes."""
+        """Return path of a registered shard -> paths of its adopted objects that contain such bytes."""
         return self.of_version(version, self._in_root[0]) if self._denies else {}
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
-        """Return paths of such objects that a killed adoption copied and no version reads."""
+        """Return the paths of such objects that a killed adoption copied and no version reads."""
         if not self._denies or not (unread := self._in_root[1]):
             return []
 
@@ -222,9 +222,9 @@ class DeniedBytes:
         return sorted(over_whole(root, dataset, held))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its objects that hold such bytes.
+        """Return path of a registered shard -> paths of its objects that contain such bytes.
 
-        among: paths of the objects to check; a shard without one is skipped.
+        among: paths of the objects to check; a shard that has none of them is skipped.
         """
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
@@ -263,7 +263,7 @@ def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> 
 
 
 def denied(name: str) -> Denied:
-    """Return the error for an object that is not copied. name: its address."""
+    """Return the error for an object that must not be copied. name: its address."""
     return Denied(
         f"{name} holds denied samples, and is not copied whole: penstock import copies the others. Or "
         "have its owner write it without them, register and seal again, and retire the versions that read it as it was"

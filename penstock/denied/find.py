@@ -1,4 +1,4 @@
-"""Find the samples of a takedown in every version that still exists, retired or not."""
+"""Find a takedown's samples in every version that still exists, retired or not."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,33 +28,32 @@ from .record import Place
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """The findings in one dataset."""
+    """A takedown's findings in one dataset."""
 
     dataset: str
     """Name of the dataset."""
     marks: Marks
-    """Names that only these samples have."""
+    """Names that only the denied samples have."""
     rows: Rows = field(default_factory=dict)
-    """Part -> row -> deny entry, over all versions."""
+    """Part -> row -> number of the deny entry, over all versions."""
     uris: set[str] = field(default_factory=set)
-    """URIs of their raw objects, shared with others or not."""
+    """URIs of the samples' raw objects, even shared ones."""
     places: list[Place] = field(default_factory=list)
-    """Places that have to be gone."""
+    """Objects and versions that must be removed or changed."""
     versions: list[VersionRecord] = field(default_factory=list)
-    """Versions that had or name them, newest last."""
+    """Versions that contained or name the samples, newest last."""
     adopted: set[str] = field(default_factory=set)
-    """Paths of adopted objects that hold samples denied by any takedown."""
+    """Paths of adopted objects that contain samples denied by any takedown."""
     named_in: Mapping[str, list[int]] = field(default_factory=dict)
-    """Path of a table -> numbers of its rows with their names."""
+    """Path of a table -> numbers of the rows that name the samples."""
 
 
 def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Findings:
-    """Return the findings of a takedown in the versions of a dataset.
+    """Return a takedown's findings in a dataset's versions.
 
     Partly collected versions are left to `left_over`. Costs a read of each keys table, of tables that name other
     samples, of open transactions' samples, and of all tables of affected versions.
-
-    known: marks on record.
+    known: recorded marks.
     """
     marks = frozenset(known)
     return over_whole(tables.root, dataset, lambda versions: _find(tables, dataset, versions, marks))
@@ -84,7 +83,7 @@ def names_some(version: Version, marks: Marks) -> bool:
 
 
 def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
-    """Return whether a manifest names them, as a class or in a person's words."""
+    """Return whether a manifest names denied samples, as a class or in text written by a person."""
     producer = manifest.get("producer", {})
     names = producer.get(LABELS)
     if isinstance(names, list) and class_names_without(names, marks) != names:
@@ -94,7 +93,7 @@ def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
 
 
 class _Search:
-    """Versions of one dataset, each of their tables looked at once."""
+    """Searches one dataset's versions, reading each table once."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class _Search:
         by_file: Mapping[str, Rows] = MappingProxyType({}),
         denied: DeniedBytes | None = None,
     ) -> None:
-        """by_file: path of a keys table -> its denied samples, under their own keys."""
+        """by_file: path of a keys table -> its denied rows."""
         self._denied, self._adopted = denied, dict[str, dict[str, list[str]]]()
         self._findings, self._by_file = findings, by_file
         self._parts: dict[str, frozenset[str]] = {}
@@ -140,7 +139,7 @@ class _Search:
     def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
         path = entry["path"]
         if path not in self._names:
-            # An exclusions file has a reason; a manifest lists no columns of it.
+            # An exclusions file has a reason column, which the manifest does not list.
             columns = [name for name in entry.get("columns", ["reason"]) if searched(name)]
             self._names[path] = False
             if columns:
@@ -215,7 +214,7 @@ class _Search:
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return path -> folder of its run, for samples and statistics files.
 
-    Earlier releases gave each annotation of a refresh a folder, and put the statistics of all beside these.
+    Earlier releases gave each annotation of a refresh its own folder, and stored the statistics of all in another.
     """
     folder_of = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
     counted = {_folder(entry) for entry in manifest["stats"]}
@@ -234,7 +233,7 @@ def _folder(entry: Mapping[str, Any]) -> str:
 
 
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
-    """Return the folders of runs whose statistics change with these samples files, also of later annotations."""
+    """Return the folders whose statistics change with these samples files, including those for later annotations."""
     columns: set[str] = set()
     out, folder_of = set(), folders(manifest)
     for entry in manifest["samples"]:
@@ -246,9 +245,9 @@ def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[
 
 
 def all_datasets(root: Root) -> Sequence[str]:
-    """Return all datasets with versions, transactions, or a pipeline's tables or stages."""
+    """Return all datasets that have versions, transactions, or a pipeline's tables or stages."""
     named = {
         info.key.split("/")[1] for place in ("tables/", "stages/") for info in listed_twice(root.store, place)
     }
-    # A dataset with a version had a transaction first.
+    # Every dataset with a version had a transaction first.
     return sorted(named | {txn.dataset for txn in root.state.txns.values()})

@@ -1,4 +1,4 @@
-"""Names of denied samples as keyed hashes, which a proof may hold."""
+"""Marks: names of denied samples as keyed hashes, which a proof may contain."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,21 +11,21 @@ from loader.dataset.log.state import Deny
 KIND = "mark"
 TAKEN_DOWN = "(taken down)"
 _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
-"""Text that takedowns write; never a name."""
+"""Text that takedowns write, which is never a name."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
-"""The places where a name may begin and end: beside another character of an identifier it is a piece of another name.
+"""Boundaries of a name: next to another character of an identifier, it is a piece of another name.
 
 A dot may follow, as in `key.jpg`.
 """
 _SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
-"""Most candidate spans in one word; a word with more is checked whole."""
+"""Most candidate spans in one word; a word with more is only checked whole."""
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """The denied names of one dataset."""
+    """One dataset's denied names."""
 
     salt: str
     """Salt of the hashes."""
@@ -34,17 +34,17 @@ class Marks:
     kinds: tuple[str, ...]
     """Kinds of names in the deny entry."""
     denied: frozenset[str]
-    """Hashes of the deny entry."""
+    """Hashes in the deny entry."""
     hashes: frozenset[str]
-    """Marks of the other denied names."""
+    """Marks of denied names outside the deny entry."""
     plain: frozenset[str] = frozenset()
-    """Names that are still known; these are also found within texts."""
+    """Denied names that are known in plain text; these are also found within longer texts."""
     others: frozenset[str] = frozenset()
-    """Marks of names that remaining samples share, which are not denied."""
+    """Marks of names that remaining samples share; these are not denied."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
-        """Return whether a text is exactly one of the names."""
+        """Return whether a text is exactly a denied name."""
         if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
@@ -55,14 +55,14 @@ class Marks:
         return self._known[text]
 
     def takes(self, kind: str, text: str) -> bool:
-        """Return whether this name is denied. kind: what it can deny, "" for nothing; kinds may share a name."""
+        """Return whether this name is denied. kind: kind of the name, or ""; kinds may share a name."""
         if kind in self.kinds and self._denies(kind, text):
             return True
         hashed = self.mark(text)
         return hashed not in self.others and hashed in self.hashes
 
     def mark(self, text: str) -> str:
-        """Return the hash of a name."""
+        """Return a name's mark."""
         return mark(self.salt, self.dataset, text)
 
     def _denies(self, kind: str, text: str) -> bool:
@@ -70,7 +70,7 @@ class Marks:
 
     @property
     def all_known(self) -> bool:
-        """True if `plain` has every name, so that texts need no hash."""
+        """True if `plain` has every denied name, so that texts need no hash."""
         of = ("", self.dataset)
         hashed = {
             keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
@@ -78,17 +78,17 @@ class Marks:
         return self.denied <= hashed and self.hashes <= {self.mark(name) for name in self.plain}
 
     def adding(self, names: Iterable[str]) -> "Marks":
-        """Return the marks with these names added, but for shared ones."""
+        """Return these marks with names added, except shared names."""
         marked = {self.mark(name): name for name in names if name}
         more = marked.keys() - self.others
         return replace(self, plain=self.plain.union(marked[one] for one in more), hashes=self.hashes | more)
 
     def names(self, text: str) -> bool:
-        """Return whether a text is or holds one of the names."""
+        """Return whether a text is or contains a denied name."""
         return self.without(text) != text
 
     def without(self, text: str) -> str:
-        """Return the text without the names."""
+        """Return the text with denied names replaced."""
         if self.has(text):
             return TAKEN_DOWN
         if (pattern := self._pattern) is not None:
@@ -120,16 +120,16 @@ def _between_ours(text: str, change: Callable[[str], str]) -> str:
 
 
 def mark(salt: str, dataset: str, text: str) -> str:
-    """Return the hash of a name of a dataset's sample."""
+    """Return the mark (keyed hash) of a sample's name."""
     return keyed_hash(salt, KIND, dataset, text)
 
 
 def marks_of(
     deny: Deny, dataset: str, names: Iterable[str], known: Iterable[str] = (), others: Iterable[str] = ()
 ) -> Marks:
-    """Return the marks of a deny entry in a dataset.
+    """Return a deny entry's marks in a dataset.
 
-    names: plain. known: marks on record. others: marks of shared names.
+    names: denied names in plain text. known: recorded marks. others: marks of shared names.
     """
     marks = Marks(
         salt=deny.salt,

@@ -1,7 +1,7 @@
-"""Search tables of keys on a cluster: a table is a unit.
+"""Search keys tables on a cluster; each table is a unit.
 
-A bucket keeps a job's folder, so no name travels. A unit has marks and the takedown's number; a result has row
-numbers and marks. An error travels as its type, since its text may quote a cell.
+A bucket keeps a job's folder, so no name is sent. A unit contains marks and the takedown's number; a result contains
+row numbers and marks. An error is sent as its type, because its text may quote a cell.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ from .keys_tables import DeniedRows, KeysFile, KeysTables, denied_in, shared_in
 from .record import read_record
 
 StoredRows = list[tuple[str, int, int]]
-"""(part, row, takedown) of denied rows."""
+"""(part, row, takedown) of each denied row."""
 READ_BYTES_PER_S = 5e6
-"""Estimated bytes of a keys table that a process reads and hashes per second."""
+"""Estimated bytes per second at which a process reads and hashes a keys table."""
 SLOWEST_BYTES_PER_S = 2e4
-"""A table read slower than this, after an hour of grace, fails."""
+"""A table read more slowly than this, after an hour of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,33 +39,33 @@ class KeysUnit:
     n: int
     """Number of the takedown."""
     newest: int
-    """Number of the newest takedown that counts."""
+    """Number of the newest takedown to consider."""
     dataset: str
     """Dataset of the table."""
     file: dict[str, Any]
     """Path, size, hash and columns of the table, from a manifest."""
     marks: list[str] | None = None
-    """Marks of the names that go, besides the recorded ones; None in the first pass."""
+    """Marks of the names to remove, besides recorded ones; None in the first pass."""
     denied: StoredRows | None = None
-    """Rows of the table that any takedown denies; None in the first pass."""
+    """Rows in the table that any takedown denies; None in the first pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysResult:
-    """Result of a unit."""
+    """Result for one table."""
 
     own: StoredRows | None = None
     """Rows that this takedown denies; None if not requested."""
     every: StoredRows | None = None
     """Rows that any takedown denies; None if not requested."""
     shared: list[str] | None = None
-    """Marks of the names that remaining rows share; None if not requested."""
+    """Marks of names that remaining rows share; None if not requested."""
     error: str = ""
     """Type of the error, or ""."""
 
 
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
-    """Return the denied rows of a table, or the marks of names that remain in it."""
+    """Return a table's denied rows, or the marks of names that remain in it."""
     try:
         return _looked(unit, node)
     except MemoryError:
@@ -119,7 +119,7 @@ LOOK_AT_KEYS = Work(
 
 
 class KeysTablesOnCluster(KeysTables):
-    """Keys tables of a root, read on a cluster. A table that fails there is read here, which raises the reason."""
+    """Keys tables of a root, read on a cluster. A table that fails there is read here, which raises the error."""
 
     def __init__(self, root: Root, deny: Deny, cluster: Cluster) -> None:
         super().__init__(root, deny)

@@ -26,7 +26,7 @@ KeysFile = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeniedRows:
-    """Denied rows of a keys table."""
+    """Denied rows in a keys table."""
 
     own: Rows
     """Rows that one takedown denies."""
@@ -41,23 +41,23 @@ class KeysTables:
         self.root, self.deny = root, deny
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
-        """Yield the denied rows of each table."""
+        """Yield each table's denied rows."""
         for file in files:
             yield denied_in(self.root.store, self.deny, self.root.state.denies, dataset, file)
 
     def shared(
         self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
     ) -> Iterator[set[str]]:
-        """Yield for each table the marks of names that remaining rows share.
+        """Yield, per table, the marks of names that remaining rows share.
 
-        marks: of all names of the denied rows. denied: path of a table -> its denied rows.
+        marks: marks of all names in the denied rows. denied: path of a table -> its denied rows.
         """
         for file in files:
             yield shared_in(self.root.store, marks, file, denied[file["path"]].every)
 
 
 def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
-    """Return the denied rows of a table. denies: all takedowns."""
+    """Return a table's denied rows. denies: all takedowns."""
     own = denied_files(store, [deny], dataset, [file])
     every = own if len(denies) == 1 else denied_files(store, denies, dataset, [file])
     return DeniedRows(own=own, every=every)
@@ -73,7 +73,7 @@ def shared_in(store: Store, marks: Marks, file: KeysFile, denied: Rows) -> set[s
 
 
 def names_in(store: Store, file: KeysFile) -> pa.Table:
-    """Return a table's columns of names, with part and row."""
+    """Return a table's name columns, with part and row."""
     names = [name for name in NAMES if name in file["columns"]]
     return get_table(store, TableFile.from_json(dict(file)), ["part", "row", *names])
 
@@ -85,7 +85,7 @@ def name_columns(table: pa.Table) -> list[str]:
 
 
 def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
-    """Return the texts that are among the names.
+    """Return the texts that are denied names.
 
     Costs three hashes per text if some names are known only by hash.
     """
@@ -99,23 +99,23 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
     "units": {name: name for name in NAMES},
     "raw_objects": {"key": "raw_key", "uri": "raw_uri", "sha256": "raw_sha256"},
 }
-"""Lifecycle tables of units and raw objects: their column -> the sample's column."""
+"""Lifecycle table -> its column -> the samples table's column with the same names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """The names of samples."""
+    """Names of denied samples."""
 
     marks: Marks
     """Names that only these samples have."""
     uris: set[str]
-    """URIs of their raw objects, shared with others or not."""
+    """URIs of the samples' raw objects, even shared ones."""
     rows: Mapping[str, list[int]]
-    """Path of a table -> numbers of its rows with the names."""
+    """Path of a table -> numbers of the rows with these names."""
 
 
 def keys_files(version: Version) -> list[dict[str, Any]]:
-    """Return a manifest's entries for keys and provenance."""
+    """Return a manifest's entries for keys tables."""
     return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
 
 
@@ -131,7 +131,7 @@ def _waiting(root: Root, dataset: str) -> Iterator[tuple[str, pa.Table]]:
             if info.key.endswith(".parquet") and not info.key.endswith(".index.parquet"):
                 try:
                     yield info.key, parse_table(root.store.get(info.key).data, info.key)
-                except ObjectNotFound:  # the transaction was aborted, and this collected
+                except ObjectNotFound:  # the transaction was aborted, and its table deleted
                     continue
 
 
@@ -142,9 +142,9 @@ def names_of(
     denied: Mapping[str, DeniedRows],
     known: frozenset[str],
 ) -> Named:
-    """Return the names of a takedown's samples in a dataset; a name that anything remaining shares is not theirs.
+    """Return the names that only a takedown's samples have in a dataset.
 
-    files: path -> keys table, of all versions. denied: path -> its denied rows. known: marks on record.
+    files: path -> keys table, over all versions. denied: path -> the table's denied rows. known: recorded marks.
     """
     root, deny = tables.root, tables.deny
     names: dict[str, set[str]] = {name: set() for name in NAMES}
@@ -194,7 +194,7 @@ def _of_other_rows(
                 continue
             try:
                 table = parse_table(store.get(info.key).data, info.key)
-            except ObjectNotFound:  # written again by another takedown
+            except ObjectNotFound:  # rewritten by another takedown
                 continue
             there = {name: of for name, of in columns.items() if name in table.column_names}
             table = table.select(list(there)).rename_columns(list(there.values()))

@@ -1,4 +1,4 @@
-"""Find versions that can be read whole while a collector runs."""
+"""Find versions that can be read completely while a collector runs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
-    """Return work(versions) of the versions whose manifest and tables exist, retired or not.
+    """Return work(versions) for the versions whose manifest and tables exist, retired or not.
 
-    Begins again if a collector deletes something of a retired version meanwhile. Costs a request per version, and one
-    per table that only retired ones have.
+    Restarts if a collector deletes part of a retired version meanwhile. Costs a request per version, and one per table
+    that only retired versions have.
     """
     versions = _whole(root, dataset)
     while True:
@@ -42,7 +42,7 @@ def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
         except ObjectNotFound:
             if root.record(record.id, retired=True).retired is None:
                 raise
-    # Read again: what is retired by now may be half collected.
+    # Read the state again: a version that is retired by now may be half deleted.
     now = {one.id: one for one in root.state.versions(dataset)}
     tables = {record.id: {one.path for one in table_references(v.manifest)} for record, v in opened}
     kept = set().union(*(paths for id, paths in tables.items() if now[id].retired is None))

@@ -1,6 +1,6 @@
-"""The findings of a takedown, recorded before anything changes.
+"""A takedown's findings, recorded before anything changes.
 
-A killed run continues from them, and a proof can check each place after what named it is gone.
+A killed run continues from them, and a proof can check each place after the tables that named it are deleted.
 
     takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
 """
@@ -18,27 +18,27 @@ from loader.storage import Store
 
 FORMAT = 1
 Place = Mapping[str, Any]
-"""A place to check, as JSON.
+"""A place: an object or version to check, as JSON.
 
 check: "absent", "zeros", "replaced", "remade", "retired", "raw" or "registered".
-what: the place in words. of: the dataset. path: of the object; and what else the check needs.
+what: human-readable description. of: dataset. path: the object's path. Other keys depend on the check.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record of a takedown."""
+    """A takedown's record."""
 
     n: int
-    """Number of its deny entry."""
+    """Number of the takedown's deny entry."""
     places: tuple[Place, ...] = ()
-    """Places to check, each once."""
+    """Places to check, without duplicates."""
     marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Dataset -> hashes of the denied names."""
+    """Dataset -> marks of the denied names."""
 
     @property
     def paths(self) -> list[str]:
-        """Paths of all objects whose bytes had to go or change."""
+        """Paths of all objects whose bytes had to be deleted or changed."""
         checks = ("absent", "replaced", "remade")
         return sorted({place["path"] for place in self.places if place["check"] in checks})
 
@@ -47,7 +47,7 @@ class Record:
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
-        """Return the ids of versions that had denied samples."""
+        """Return the ids of the versions that had denied samples."""
         return frozenset(place["id"] for place in self.having("retired"))
 
 
@@ -57,7 +57,7 @@ def folder(n: int) -> str:
 
 
 def read_record(store: Store, n: int) -> Record:
-    """Return the record of a takedown."""
+    """Return a takedown's record."""
     places: dict[bytes, Place] = {}
     marks: dict[str, set[str]] = {}
     for info in store.list(folder(n)):
@@ -77,7 +77,7 @@ def read_record(store: Store, n: int) -> Record:
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Add places, each once. A raw object has one place, which its mark names; the entry of its deletion wins."""
+    """Add places without duplicates. A raw object has one place, named by its mark; the entry of its deletion wins."""
     for place in places:
         is_raw = place["check"] == "raw"
         name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)

@@ -1,7 +1,7 @@
-"""Decide which raw objects a takedown may delete: only objects below the sources of their dataset.
+"""Decide which raw objects a takedown may delete: only objects below their dataset's sources.
 
-A sample's `raw_uri` is what its writer stated. So an object must lie below a landing place of its dataset's batches,
-or below a place that the operator names, and in no root.
+A sample's `raw_uri` is whatever its writer stated. So an object must be below a landing location of its dataset's
+batches, or below a location that the operator names, and in no root.
 """
 
 import os
@@ -20,24 +20,24 @@ _ROOT_MARKER = "penstock.json"
 
 
 def landings(store: Store, dataset: str) -> frozenset[str]:
-    """Return the landing places of a dataset's batches. Reads each manifest."""
+    """Return the landing locations of a dataset's batches. Reads each manifest."""
     places = (body.get("landing") for body in _manifests(store, dataset))
     return frozenset(landing for landing in places if isinstance(landing, str))
 
 
 class Joined(NamedTuple):
-    """A raw object in several files."""
+    """A raw object that consists of several files."""
 
     key: str
     """Key of the object and of its first file."""
     uri: str
-    """Its URI."""
+    """Object's URI."""
     names: list[str]
     """Keys and URIs of the other files."""
 
 
 def joined_objects(store: Store, dataset: str) -> Iterator[Joined]:
-    """Yield the raw objects of a dataset's batches that lie in several files. Reads each manifest."""
+    """Yield the raw objects of a dataset's batches that consist of several files. Reads each manifest."""
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
             if files := entry.get("files"):
@@ -53,12 +53,12 @@ def _manifests(store: Store, dataset: str) -> Iterator[dict[str, Any]]:
 
 
 def plain_uri(uri: str) -> str:
-    """Return the one spelling of a local path."""
+    """Return a local path without `file://`."""
     return uri.removeprefix("file://")
 
 
 def check_place(place: str) -> str:
-    """Return the place itself. Raises: InvalidStore for one that covers everything, or is no place."""
+    """Return the location unchanged. Raises: InvalidStore if it covers everything, or is no location."""
     if not _base(place):
         raise InvalidStore(
             f"--raw-below {place!r} is no folder and no bucket; write a path in full, such as /data/landing, or a URL "
@@ -70,7 +70,7 @@ def check_place(place: str) -> str:
 def why_not(uri: str, places: Collection[str], root_url: str) -> str:
     """Return why an object must not be deleted, or "".
 
-    It must lie below one of the places and in no root, and its address must have one reading.
+    It must be below one of `places` and in no root, and its address must be unambiguous.
     """
     plain = plain_uri(uri)
     bases = sorted(base for base in map(_base, places) if base)

@@ -1,8 +1,8 @@
-"""Formats of other libraries, listed in `FORMATS`: registered in place, imported by copy, exported.
+"""List the file formats of other libraries, and how to register (in place), import (copy) and export each.
 
 A format has up to three modules, loaded on first use:
 
-- `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: samples are spans of the objects.
+- `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: samples are byte ranges of the objects.
 - `<format>_import.py`, an `Importer`: samples are decoded and copied.
 - `<format>_export.py`, an `Exporter`: equal samples give equal bytes.
 """
@@ -23,22 +23,22 @@ from .reading.sample import FoundObjects
 
 
 class Format(NamedTuple):
-    """Modules and properties of a format."""
+    """Modules and properties of one format."""
 
     registered: str = ""
-    """Module that registers the format; "" without one."""
+    """Module that registers the format; "" if it cannot be registered."""
     importer: str = ""
-    """Module that imports it; "" if `registered` serves imports too."""
+    """Module that imports the format; "" if `registered` also serves imports."""
     exporter: str = ""
-    """Module that exports it; "" without one."""
+    """Module that exports the format; "" if it cannot be exported."""
     companions: re.Pattern[str] | None = None
-    """Names of objects that describe others and hold no samples; None without such objects."""
+    """Pattern for the names of objects that hold no samples, such as indexes; None if there are none."""
     is_table: bool = False
     """True if `registered` is a `RegisteredTables`."""
     is_partitioned: bool = False
-    """True if folders may name columns: `lang=de/part-0.parquet`."""
+    """True if folder names may hold column values, as in `lang=de/part-0.parquet`."""
     is_isolated: bool = False
-    """True if worker processes read it: damage may crash or hang its library."""
+    """True if worker processes read the format, because damaged files may crash or hang its library."""
 
 
 _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
@@ -67,7 +67,7 @@ FORMATS = {
     "json": Format(importer=".tables.json_import", is_partitioned=True),
     "jsonl": Format(importer=".tables.jsonl_import", is_partitioned=True),
     "lance": Format(importer=".tables.lance_import", companions=re.compile(r"^(?!data/.*\.lance$)")),
-    # `penstock register lerobot` calls `lerobot_registered` itself: episodes are joined of several files.
+    # `penstock register lerobot` calls `lerobot_registered` itself: an episode needs several files.
     "lerobot": Format(
         importer=".lerobot.lerobot_import",
         exporter=".lerobot.lerobot_export",
@@ -111,12 +111,12 @@ FORMATS = {
     ),
     "webdataset-compressed": Format(importer=".archives.webdataset_import"),
 }
-"""Name -> its format."""
+"""Format name -> its `Format`."""
 
 REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)
-"""Formats whose samples are spans of the objects; an import copies the spans."""
+"""Formats that can be registered, and whose samples are byte ranges; an import copies these."""
 TABLES = frozenset(name for name, of in FORMATS.items() if of.is_table)
-"""Formats of tables that can be registered; chunks of an object are decoded."""
+"""Table formats that can be registered; reading a sample decodes a chunk of an object."""
 IMPORTED = frozenset(name for name, of in FORMATS.items() if of.importer)
 """Formats with an importer."""
 EXPORTED = frozenset(name for name, of in FORMATS.items() if of.exporter)
@@ -124,41 +124,41 @@ EXPORTED = frozenset(name for name, of in FORMATS.items() if of.exporter)
 
 
 class RegisteredFormat(Protocol):
-    """A module that registers a format."""
+    """A module that registers a format whose samples are byte ranges."""
 
     OBJECTS_PER_SHARD: int
-    """Most objects per index; 1 for objects with many samples."""
+    """Maximum number of objects per index; 1 if an object has many samples."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
 class RegisteredTables(Protocol):
-    """A module that registers a format of tables: one index per object."""
+    """A module that registers a table format, with one index per object."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects that hold rows of the format. Raises: InvalidStore; Corrupt."""
 
 
 def exporter_named(name: str) -> Exporter:
-    """Return the exporter of a format. Raises: InvalidStore for another name."""
+    """Return a format's exporter. Raises: InvalidStore if the format cannot be exported."""
     _check_known(name, EXPORTED)
     return cast(Exporter, import_module(FORMATS[name].exporter, __name__))
 
 
 def importer_named(name: str) -> Importer | None:
-    """Return the importer of a format; None for `REGISTERED`. Raises: InvalidStore for another name."""
+    """Return a format's importer; None for `REGISTERED`. Raises: InvalidStore if the format cannot be imported."""
     _check_known(name, REGISTERED | IMPORTED)
     return None if name in REGISTERED else cast(Importer, import_module(FORMATS[name].importer, __name__))
 
 
 def joining_importer(name: str) -> JoiningImporter:
-    """Return the importer of a format whose samples need several files."""
+    """Return the importer of a format that joins several files into one sample."""
     return cast(JoiningImporter, importer_named(name))
 
 
 def registered_named(name: str) -> RegisteredFormat:
-    """Return the module of one of `REGISTERED`. Raises: InvalidStore for another name."""
+    """Return the module of a format in `REGISTERED`. Raises: InvalidStore for any other name."""
     _check_known(name, REGISTERED)
     return cast(RegisteredFormat, import_module(FORMATS[name].registered, __name__))
 
@@ -170,10 +170,9 @@ def find_registered(
     options: Options,
     texts: Iterable[str] = (),
 ) -> tuple[FoundObjects, int]:
-    """Return the objects of a format, and the most objects per index. texts: text columns of the dataset.
+    """Return a format's objects, and the maximum number of objects per index. texts: the dataset's text columns.
 
-    Raises: InvalidStore for a format that cannot be registered; InvalidRuntime for options that it does not
-    take.
+    Raises: InvalidStore if the format cannot be registered; InvalidRuntime for options that it does not accept.
     """
     _check_known(name, REGISTERED | TABLES)
     if name in TABLES:

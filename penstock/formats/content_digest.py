@@ -1,11 +1,11 @@
-"""Digest of a version's content, independent of order and layout.
+"""Compute a digest of a version's content that is independent of sample order and layout.
 
-It is the sum modulo 2**256 of one SHA-256 per field and one per row of metadata, over the live samples. Each
-hashes its parts, each preceded by its length (uint64, little-endian):
+It is the sum modulo 2**256 of one SHA-256 per field and metadata row, over the live samples. Each hash covers the
+following parts, each preceded by its length (uint64, little-endian):
 
-- field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32)
-- field, all bytes read: `payload`, key, name of the field, SHA-256 of the bytes
-- row: `row`, key, JSON of the metadata columns that are not null, by name. Provenance does not count.
+- field: `field`, key, field name, nbytes (uint64), CRC-32C (uint32)
+- field, if all bytes are read: `payload`, key, field name, SHA-256 of the bytes
+- row: `row`, key, JSON of the metadata columns that are not null, by name; no provenance
 """
 
 import hashlib
@@ -30,18 +30,18 @@ UNIT_SAMPLES = 16 * ADDRESSES
 
 @dataclass(slots=True, kw_only=True)
 class DigestReport:
-    """The result of a digest."""
+    """A version's content digest, or why it has none."""
 
     version: str
-    """The version's name."""
+    """Version name."""
     digest: str = ""
-    """`c-` (lengths and checksums) or `cf-` (all bytes), and 64 hex digits; "" after failures."""
+    """`c-` (lengths and checksums) or `cf-` (all bytes), then 64 hex digits; "" if a part failed."""
     samples: int = 0
-    """Live samples."""
+    """Number of live samples."""
     nbytes: int = 0
-    """Total bytes of their fields."""
+    """Total bytes of the samples' fields."""
     failures: list[str] = field(default_factory=list)
-    """Errors of the parts that could not be read."""
+    """One error per part that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,12 +63,12 @@ def content_digest(
 ) -> DigestReport:
     """Return the digest of a version's live samples.
 
-    full: verify every byte; otherwise trust the indexes' checksums.
+    full: verify every byte; otherwise trust the checksums in the indexes.
     without: fields and metadata columns to leave out.
 
-    Memory: a row of the samples table per sample.
+    Memory: one row of the samples table per sample.
 
-    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`.
+    Raises: InvalidRuntime if registered bytes have no checksums and `full` is False; the errors of `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

@@ -1,4 +1,4 @@
-"""Select the samples, fields and columns of an export, and read them."""
+"""Select the samples, fields and columns to export, and read them."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,32 +19,32 @@ from loader.keywords import did_you_mean
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READ_BYTES = 32 * 2**20
-"""Limit on the payloads in memory together; a larger field is read by itself."""
+"""Limit on payloads read at once, in bytes, unless one field is larger."""
 ADDRESSES = 2048
-"""Samples whose addresses are looked up together: an index's row group."""
+"""Number of samples per address lookup: one row group of an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnit:
-    """Samples of one part that are written together."""
+    """Samples of one part that are exported together."""
 
     number: int
-    """Number of the unit in the export."""
+    """Index of the unit in the export."""
     fields: tuple[str, ...]
-    """Names of its samples' fields, sorted."""
+    """Field names of its samples, sorted."""
     ordinals: Int64s
-    """Live ordinals of its samples, int64, ascending."""
+    """Live ordinals of its samples: int64, ascending."""
 
 
 class ExportSample(NamedTuple):
     """One sample to export."""
 
     key: str
-    """The sample's key."""
+    """Sample key."""
     fields: dict[str, bytes]
-    """Field -> its bytes, sorted by name."""
+    """Field name -> bytes, sorted by name."""
     columns: dict[str, Any]
-    """Metadata or provenance column -> value without nulls, sorted by name."""
+    """Metadata or provenance column -> value, sorted by name, without nulls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +52,15 @@ class ExportSelection:
     """The samples, fields and columns to export; immutable and thread-safe."""
 
     version: Version
-    """Version of the samples."""
+    """Version that the samples belong to."""
     fields: tuple[str, ...]
-    """Names of all exported fields, sorted."""
+    """Exported field names, sorted."""
     columns: dict[str, str]
-    """Metadata or provenance column with any value -> its type."""
+    """Metadata or provenance column that has any value -> type."""
     members: Bools
-    """True for live ordinals to export, bool [len(version)]."""
+    """Export mask by live ordinal: bool [len(version)]."""
     frame: Any
-    """polars table of these columns, a row per live ordinal; None without columns."""
+    """polars table of these columns, one row per live ordinal; None if there are no columns."""
 
     @property
     def n_samples(self) -> int:
@@ -69,7 +69,7 @@ class ExportSelection:
 
     @property
     def partial(self) -> dict[str, int]:
-        """Field that not all samples have -> number of parts without it."""
+        """Field that some samples lack -> number of parts without it."""
         version = self.version
         has = {group: version.parts.has_group(group) for group in version.parts.groups}
         chosen = np.add.reduceat(self.members, version.parts.first_ordinal[:-1][version.parts.n_live > 0]) > 0
@@ -79,7 +79,7 @@ class ExportSelection:
         return {name: n for name, n in lacking.items() if n}
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
-        """Return the samples of each part, in the version's order, at most `most` per unit."""
+        """Return a unit per part, or per `most` samples of it, in the version's order."""
         parts, out = self.version.parts, list[WorkUnit]()
         has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
         for position in range(len(parts)):
@@ -92,7 +92,7 @@ class ExportSelection:
         return out
 
     def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
-        """Yield the samples of a unit in order, each field verified."""
+        """Yield a unit's samples in order. Every field is verified."""
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
             ordinals = unit.ordinals[start : start + ADDRESSES]
@@ -105,7 +105,7 @@ class ExportSelection:
                     done += 1
 
     def rows(self, ordinals: Int64s) -> list[dict[str, Any]]:
-        """Return column -> value of each live ordinal, without nulls."""
+        """Return each live ordinal's columns as a mapping without nulls."""
         if self.frame is None:
             return [{} for _ in ordinals]
         return [
@@ -115,11 +115,11 @@ class ExportSelection:
 
 
 def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> ExportSelection:
-    """Select the live samples to export.
+    """Return the live samples to export.
 
-    where: SQL expression. without: fields and columns to leave out.
+    where: SQL expression; None selects all. without: fields and columns to leave out.
 
-    Raises: FieldNotFound for an unknown name; EmptyVersion.
+    Raises: FieldNotFound for an unknown name; EmptyVersion if nothing is selected.
     """
     columns = _columns(version)
     if unknown := sorted(set(without) - {*version.fields, *columns}):
@@ -175,7 +175,7 @@ def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]
 
 
 def metadata_json(columns: Mapping[str, Any]) -> bytes:
-    """Return columns as JSON, sorted; times as ISO 8601, NaN as Python writes it."""
+    """Return columns as JSON, sorted by name. Times are in ISO 8601; NaN is written as `NaN`."""
     text = json.dumps(columns, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_text)
     return text.encode()
 

@@ -1,9 +1,11 @@
-"""The interface of an exporter; its outbox; its journal in the target, which readers skip.
+"""Define the exporter interface, and an export's outbox and journal.
 
-- `.penstock/begun.json`: canonical JSON of the export's identity; created first.
-- `.penstock/units/<n>.json`: facts, n_samples and objects of a unit; put after its objects.
-- `.penstock/export.json`: begun.json with counts, types of columns and facts; put last.
-- `.penstock/copied.json`: the same, for registered objects that were copied unchanged.
+The journal is a folder in the target, which readers skip:
+
+- `.penstock/begun.json`: canonical JSON of the export's identity; written first.
+- `.penstock/units/<n>.json`: a unit's facts, n_samples and objects; written after its objects.
+- `.penstock/export.json`: begun.json plus counts, column types and facts; written last.
+- `.penstock/copied.json`: written instead if registered objects were copied unchanged.
 """
 
 import hashlib
@@ -24,13 +26,12 @@ _BEGUN, _DONE, _COPIED = (f"{FOLDER}{name}.json" for name in ("begun", "export",
 
 
 class HashedFile:
-    """A file that is hashed while it is written."""
+    """A file that is hashed as it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._sha256, self.nbytes = file, hashlib.sha256(), 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append bytes, and return their number."""
         self._file.write(data)
         self._sha256.update(data)
         self.nbytes += len(data)
@@ -38,12 +39,12 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the bytes written so far, hex."""
+        """Hex SHA-256 of the bytes written so far."""
         return self._sha256.hexdigest()
 
 
 class Outbox:
-    """Puts objects and lists them. Not thread-safe."""
+    """Writes objects to the target, and lists what it wrote. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -55,7 +56,7 @@ class Outbox:
 
     @contextmanager
     def file(self, key: str) -> Iterator[HashedFile]:
-        """Put an object of the bytes written in the block; nothing if the block raises."""
+        """Write an object from the bytes written in the block; write nothing if the block raises."""
         with (
             on_scratch(
                 None,
@@ -73,7 +74,7 @@ class Outbox:
 
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
-        """Put the file written at the yielded path; nothing if the block raises."""
+        """Write an object from the file at the yielded path; write nothing if the block raises."""
         with self.file(key) as file, held_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path
@@ -86,12 +87,12 @@ class Outbox:
 
 
 class ExportJournal:
-    """Journal in one place; thread-safe."""
+    """One target's export journal; thread-safe."""
 
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
-        """Begin or continue an export. of: its identity, as a JSON object.
+        """Start or resume an export. of: the export's identity, as a JSON object.
 
-        Raises: Conflict if the place holds other objects, or another export.
+        Raises: Conflict if the target has other objects or another export.
         """
         self._store, self._of = store, of
         self._there: dict[str, int] = {}
@@ -105,7 +106,7 @@ class ExportJournal:
                 ) from None
             try:
                 store.put_if_absent(_BEGUN, canonical_json(of))
-            except AlreadyExists:  # another export was quicker
+            except AlreadyExists:  # another export created it first
                 begun = parse_json_object(store.get(_BEGUN).data)
         except DamagedJson as error:
             raise self._other("something damaged") from error
@@ -118,22 +119,22 @@ class ExportJournal:
             self._there = {info.key: info.nbytes for info in store.list()}
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the record of a unit whose objects all exist; else None."""
+        """Return a unit's record if all its objects exist, otherwise None."""
         if (key := _unit(number)) not in self._there:
             return None
         try:
             note = parse_json_object(self._store.get(key).data)
         except (DamagedJson, ObjectNotFound):
-            return None  # it is written again
+            return None  # the unit is exported again
         objects = note.get("objects", ())
         return note if all(self._there.get(one["path"]) == one["nbytes"] for one in objects) else None
 
     def add(self, number: int, note: dict[str, Any]) -> None:
-        """Record a unit whose objects all exist."""
+        """Record a unit, after its objects are written."""
         self._store.put(_unit(number), canonical_json(note))
 
     def finish(self, facts: dict[str, Any], *, is_ours: bool) -> None:
-        """Record the end. is_ours: True if penstock's columns can be read back."""
+        """Record that the export is complete. is_ours: True if an import can restore the columns."""
         self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
     def _other(self, what: str) -> Conflict:
@@ -147,32 +148,32 @@ def _unit(number: int) -> str:
 
 
 class Loss(NamedTuple):
-    """Something that a format cannot hold."""
+    """Something that a format cannot represent."""
 
     name: str
     """Such as "field 'Jpg'"."""
     why: str
-    """Reason and consequence."""
+    """Reason, and what the export does instead."""
 
 
 class Exporter(Protocol):
     """A module that exports a format."""
 
     def losses(self, selection: ExportSelection) -> list[Loss]:
-        """Return everything that the format cannot hold."""
+        """Return everything that the format cannot represent."""
 
     def units(self, selection: ExportSelection) -> list[WorkUnit]:
-        """Return runs of samples, each of which becomes whole objects; deterministic."""
+        """Return the units, each of which is written as whole objects; deterministic."""
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a unit; return facts for `finish`. Raises: Corrupt."""
+        """Write a unit's objects; return facts for `finish`. Raises: Corrupt."""
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Put the objects that describe all units. facts: of each unit, in order."""
+        """Write the objects that describe the whole export. facts: one mapping per unit, in order."""
 
 
 def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
-    """Raise LossyExport if there are losses, naming each. name: of the version."""
+    """Raise LossyExport if there are losses, and name each. name: version name."""
     if losses:
         lines = [f"  {loss.name}: {loss.why}" for loss in losses]
         raise LossyExport(

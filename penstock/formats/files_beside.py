@@ -1,4 +1,4 @@
-"""Find the files that a takedown deletes with a raw object: a bag's messages, LeRobot's videos."""
+"""Find files that a takedown deletes along with a raw object: a ROS bag's messages, LeRobot videos."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -14,12 +14,12 @@ _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
 def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
-    """Return the URIs of the files that only these raw objects need, by the last object that does.
+    """Return raw object URI -> URIs of files that only doomed objects need.
 
-    doomed: URI of a raw object to delete -> the places that it may lie below.
-    refused: gets each object whose files cannot be determined, with the reason.
+    A file that several of them need is listed once. Costs a listing and the metadata of each dataset.
 
-    Costs a listing of each dataset, and its metadata.
+    doomed: URI of a raw object to delete -> URLs of the sources that may contain it.
+    refused: output: object whose files cannot be determined -> reason.
     """
     files, rows_of = dict[str, list[str]](), dict[str, dict[str, str]]()
     for uri, places in doomed.items():

@@ -1,4 +1,4 @@
-"""Export files: an object `<key>.<field>` per field, and one table `metadata.parquet`."""
+"""Export files: one object `<key>.<field>` per field, and one table `metadata.parquet`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,15 @@ from .exporter import FOLDER, Loss, Outbox
 from .files_registered import TABLE
 
 AT_ONCE = 1000
-"""Samples per unit."""
+"""Maximum number of samples per unit."""
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return nothing: names, bytes and columns stay."""
+    """Return no losses: files hold every name, byte and column."""
     return []
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return runs of a thousand samples."""
     return selection.by_part(AT_ONCE)
 
 
@@ -31,7 +30,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the table of `key`, metadata and provenance, if there are columns."""
+    """Write the table of keys, metadata and provenance, if there are such columns."""
     if selection.frame is None:
         return
     import pyarrow as pa

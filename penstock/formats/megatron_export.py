@@ -1,6 +1,6 @@
 """Export Megatron's indexed datasets: `<prefix>.bin` with tokens, and `<prefix>.idx`.
 
-Registered documents return to files of the same names; other versions get files per part.
+Registered documents keep their file names; otherwise each part becomes a pair of files.
 """
 
 import io
@@ -35,7 +35,7 @@ class _MegatronIndex:
         self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
 
     def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
-        """Add a document. lengths, modes: of each sequence; modes may be empty."""
+        """Add a document. lengths, modes: one number per sequence; modes may be empty."""
         self._lengths.extend(lengths)
         self._modes.extend(modes)
         self._bounds.append(len(self._lengths))
@@ -53,7 +53,7 @@ class _MegatronIndex:
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return everything but the tokens. Raises: LossyExport if the field of tokens is ambiguous."""
+    """Return everything but the tokens as losses. Raises: LossyExport if the token field is ambiguous."""
     files, tokens = _units(selection), _token_fields(selection)
     out = [
         Loss(f"field {name!r}", "Megatron holds tokens: it is left out")
@@ -74,12 +74,11 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the documents of each pair of files."""
     return [*_units(selection)]
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put a pair of files. Raises: InvalidSample for a document that Megatron cannot hold."""
+    """Write a pair of files. Raises: InvalidSample if Megatron cannot represent a document."""
     assert isinstance(unit, _FileUnit)
     index: _MegatronIndex | None = None
     with outbox.file(f"{unit.stem}.bin") as file:
@@ -99,7 +98,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put nothing: each pair of files is complete."""
+    """Write nothing: each pair of files is complete."""
 
 
 def _token_fields(selection: ExportSelection) -> list[str]:

@@ -1,6 +1,6 @@
 """Register Megatron's indexed datasets, `<prefix>.bin` and `<prefix>.idx`; only the index is read.
 
-A sample is a document, a run of sequences; its tokens are one flat field.
+A sample is a document, which is a run of sequences; its tokens are one flat field.
 """
 
 import struct
@@ -20,16 +20,16 @@ from .reading.window import ObjectWindow
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 HEADER_BYTES = 34
 DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"}
-"""Code of a dtype -> penstock's word for it."""
+"""Dtype code -> dtype word."""
 MAGIC = b"MMIDIDX\0\0"
 OBJECTS_PER_SHARD = 1
 FIELD = "tokens"
 LENGTHS, MODES = "sequence_lengths", "sequence_modes"
-"""Metadata columns, lists of int64: values and mode of each sequence."""
+"""Metadata columns, each a list of int64 per document: length and mode of each sequence."""
 
 
 class MegatronHeader(NamedTuple):
-    """Header of an index, and the offsets of its arrays."""
+    """An index's header, which gives the offsets of its arrays."""
 
     word: str
     """Dtype word, such as "u2"."""
@@ -42,40 +42,40 @@ class MegatronHeader(NamedTuple):
 
     @property
     def pointers(self) -> int:
-        """Offset of the pointers, int64, behind the lengths, int32."""
+        """Offset of the pointers (int64), which follow the lengths (int32)."""
         return HEADER_BYTES + 4 * self.n_sequences
 
     @property
     def documents(self) -> int:
-        """Offset of the documents' bounds, int64."""
+        """Offset of the documents' bounds (int64)."""
         return self.pointers + 8 * self.n_sequences
 
     @property
     def modes(self) -> int:
-        """Offset of the modes, int8."""
+        """Offset of the modes (int8)."""
         return self.documents + 8 * (self.n_documents + 1)
 
 
 class Documents(NamedTuple):
-    """Consecutive documents."""
+    """Consecutive documents of an index."""
 
     first: int
-    """Number of the first document."""
+    """Index of the first document."""
     bounds: Int64s
-    """int64 [n + 1]: first sequence of each, and the end of the last."""
+    """int64 [n + 1]: each document's first sequence, and the end of the last."""
     edges: Int64s
-    """int64 [n + 1]: first byte of each in the object, and the end of the last."""
+    """int64 [n + 1]: each document's offset in the object, and the end of the last."""
     lengths: Int64s
     """int64 [sequences]: number of values in each sequence."""
     modes: Int64s | None
-    """int64 [sequences]: mode of each sequence; None without modes."""
+    """int64 [sequences]: mode of each sequence; None if there are no modes."""
 
 
 def documents_in(
     store: Store, index: ObjectInfo, data: ObjectInfo
 ) -> Iterator[tuple[MegatronHeader, Documents]]:
-    """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, not read."""
-    windows = [ObjectWindow(store, index) for _ in range(4)]  # each array is read forward
+    """Yield an index's documents, at most `RUN_SAMPLES` at a time. data: the `.bin` object, which is not read."""
+    windows = [ObjectWindow(store, index) for _ in range(4)]  # one per array, each read forward
     try:
         yield from _documents(windows, f"{store.url}/{data.key}", data.nbytes)
     finally:
@@ -178,7 +178,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:
-    """Yield the documents of a `.bin`, in order."""
     prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
     for head, documents in documents_in(store, indexes[info.key], info):
         yield ForeignRun(

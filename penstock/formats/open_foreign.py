@@ -1,4 +1,4 @@
-"""Open a place of another format as a version, with the index in a cache folder."""
+"""Open a dataset in another format as a version, with its index in a cache folder."""
 
 import fcntl
 import hashlib
@@ -31,18 +31,18 @@ def open_foreign(
     fields: Mapping[str, str] = NO_METADATA,
     folder: str | PathLike[str] = FOLDER,
 ) -> Version:
-    """Return the newest version of the samples at a URL, which stay there; it is registered if necessary.
+    """Return the newest version of the dataset at a URL; register it first if necessary. The data stays in place.
 
-    The same place has the same version on every machine. Each call lists the place; new and changed objects
-    make a new version. Concurrent processes of one machine wait for the first.
+    Every machine gets the same version. Each call lists the dataset; new or changed objects make a new version.
+    Processes on one machine wait for each other.
 
     format: a format of `penstock register`, such as "webdataset" or "mds".
-    name: name of the dataset, from which the version's id and the order follow. None derives it from the
-    format, the URL and the options: set it if the place may move.
+    name: dataset name, which determines version id and sample order. None derives it from format, URL and options; set
+    it if the URL may change.
     options, without, key, fields: as for `register`.
-    folder: folder of the index. You may delete it.
+    folder: folder for the index. You may delete it.
 
-    Raises: as `register`; OSError for a folder that cannot be written.
+    Raises: the errors of `register`; OSError if `folder` is not writable.
     """
     if name is None:
         inputs = [open_store(fspath(url), options).url, sorted(set(without)), key, dict(fields)]

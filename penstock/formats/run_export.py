@@ -1,4 +1,4 @@
-"""Export a version in another format, unit by unit; a killed export can be repeated."""
+"""Export a version to another format, unit by unit; a killed export can be repeated."""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
@@ -17,33 +17,33 @@ from .unit_threads import in_threads
 from .verbatim_export import note_of, registered_objects
 
 WORKERS = 4
-"""Units that are written at the same time, by default."""
+"""Default number of units written concurrently."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ExportReport:
-    """The result of an export."""
+    """Counts and failures of one export."""
 
     format: str
-    """Name of the format."""
+    """Format name."""
     url: str
-    """URL of the target."""
+    """Target URL."""
     version: str
-    """The version's name."""
+    """Version name."""
     id: str
-    """The version's id."""
+    """Version id."""
     samples: int = 0
-    """Samples that are in the target now."""
+    """Number of samples now in the target."""
     objects: int = 0
-    """Objects that are in the target now."""
+    """Number of objects now in the target."""
     nbytes: int = 0
-    """Bytes of these objects."""
+    """Total size of these objects, in bytes."""
     skipped: int = 0
-    """Objects that an earlier run had written."""
+    """Number of objects that an earlier run wrote."""
     lost: list[dict[str, str]] = field(default_factory=list)
-    """Fields and columns that the format could not hold: name and why."""
+    """Name and reason (`why`) of each field or column that the format cannot represent."""
     failures: list[str] = field(default_factory=list)
-    """Errors of units that could not be written."""
+    """One error per unit that could not be written."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,16 +77,17 @@ def export(
     lossy: bool = False,
     workers: int = WORKERS,
 ) -> ExportReport:
-    """Write the live samples of a version into an empty store, or continue the same export.
+    """Write a version's live samples into an empty store, or resume the same export.
 
-    where: SQL expression for the samples to export. without: fields and columns to leave out.
-    lossy: True leaves out what the format cannot hold; otherwise it is an error.
+    In the registered format, objects are copied unchanged if all their samples are exported. The report names units
+    that fail. Memory: 32 MiB or one larger field per thread; one row of the samples table per sample.
 
-    In the registered format, objects whose samples are all exported are copied unchanged. The report names
-    units that fail. Memory: 32 MiB, or one larger field, per thread; a row of the samples table per sample.
+    where: SQL expression that selects samples.
+    without: fields and columns to leave out.
+    lossy: True to leave out what the format cannot represent; False to raise.
 
-    Raises: LossyExport; Conflict for a target with other objects; InvalidRuntime; InvalidStore for an unknown
-    format; as `select`.
+    Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format;
+    the errors of `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -99,7 +100,7 @@ def export(
     report = ExportReport(format=format, url=store.url, version=version.name, id=version.id)
     report.lost = [loss._asdict() for loss in losses]
     identity = _identity(version, format, where, without, losses)
-    # Copied and written exports have different units: neither continues the other.
+    # Copied and written exports have different units, so neither can resume the other.
     journal = ExportJournal(store, identity | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
     work = _ExportWork(exporter, selection, store, journal)
@@ -115,7 +116,7 @@ def export(
         summary = _summary(selection, report, outbox)
         note = (
             note_of(version) if registered else summary
-        )  # registered objects may be an earlier export of penstock
+        )  # registered objects may themselves be an export of penstock
         journal.finish({**summary, **(note or {})}, is_ours=note is not None)
     return report
 

@@ -1,7 +1,7 @@
-"""Import a version from another format, in work units; a killed import can be repeated.
+"""Import a version from another format, unit by unit; a killed import can be repeated.
 
-Bytes of `REGISTERED` formats are copied as spans; an importer decodes the others. The version's id follows from
-the dataset's name, the options, and the objects' keys, sizes and change tokens.
+`REGISTERED` formats are copied by byte range; importers decode the others. The version's id follows from dataset name,
+options, and the objects' keys, sizes and change tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,41 +54,41 @@ from .registration.shard_rows import group_guessed, shards_of
 from .unit_threads import in_threads
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
-"""Text formats that users confuse -> ending of their objects' names."""
+"""Text formats that users confuse -> ending of their object names."""
 WORKERS = 8
-"""Units copied at the same time by default: half of them wait for the disk."""
+"""Default number of units copied concurrently; half of them wait for the disk."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """The result of an import."""
+    """Version, counts and failures of one import."""
 
     name: str = ""
-    """Name of the version; "" after failures."""
+    """Version name; "" if anything failed."""
     id: str = ""
-    """The version's id."""
+    """Version id."""
     samples: int = 0
-    """Samples of the version."""
+    """Number of samples in the version."""
     new: int = 0
-    """Objects that no earlier version had."""
+    """Number of objects new in this version."""
     replaced: int = 0
-    """Objects that changed since; their earlier samples are excluded."""
+    """Number of changed objects; their old samples are excluded."""
     same: int = 0
     """Number of unchanged objects."""
     others: int = 0
-    """Objects that are of another format or not selected."""
+    """Number of objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that the listing could not return."""
     nbytes: int = 0
     """Bytes of fields copied."""
     skipped: int = 0
-    """Parts that an earlier run had written."""
+    """Number of parts that an earlier run wrote."""
     left_out: list[str] = field(default_factory=list)
-    """Features of the place that penstock does not read yet: text over time."""
+    """Features of the dataset that penstock does not read yet, such as timed text."""
     notes: list[str] = field(default_factory=list)
-    """Warnings about values of JSON documents that became no column."""
+    """Warnings about JSON values that could not become columns."""
     failures: list[str] = field(default_factory=list)
-    """Errors of objects and parts that could not be read or written."""
+    """One error per object or part that could not be read or written."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -125,20 +125,17 @@ def import_place(
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     selection: Selection = EVERYTHING,
 ) -> ImportReport:
-    """Publish a version with copies of the samples of a place, or the next version with its new objects.
+    """Publish a version with copies of a source's samples, or the next version with its new objects.
 
-    Samples of changed objects replace the earlier ones. Removed objects change nothing.
+    Samples of changed objects are replaced; removed objects have no effect. After a failure no version is published.
+    Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one larger sample per thread.
 
-    options: column of the keys, columns that become fields, fields and columns to leave out.
-    shuffle: True orders the samples by their keys' hashes. None does so if each file is a sample.
-    workers: threads, each with a part of its own.
-    selection: objects to import.
+    options: key column, columns that become fields, fields and columns to leave out.
+    shuffle: True to order samples by key hash; None does so if each file is a sample.
+    workers: number of threads, each of which writes its own part. selection: objects to import.
 
-    After failures, which the report names, no version is published. Memory: about 1 KB per sample of a
-    registered format, else the keys; 8 MiB or one larger sample per thread.
-
-    Raises: InvalidStore; InvalidRuntime; Conflict if the dataset is of another place, or changed meanwhile;
-    EmptyVersion; FieldMismatch.
+    Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source or changed meanwhile; EmptyVersion;
+    FieldMismatch.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -237,7 +234,7 @@ class _Import:
         with Walk(objects, shards, self.chosen["without"], self.since, self.groups, columns) as walk:
             ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
             units = iter(() if self.chosen["shuffle"] else ahead)
-            first = [*islice(units, 1)]  # only samples begin a transaction
+            first = [*islice(units, 1)]  # a transaction starts only if there are samples
             if not first and (walk.failed() or not walk.walked):
                 self.report.failures += walk.failed()
                 return self._publish("", [])
@@ -259,7 +256,7 @@ class _Import:
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
         if not units and not failures:
             raise self._empty()
-        self._check_columns(readable)  # tables tell their columns in footers: fail before anything is copied
+        self._check_columns(readable)  # footers have the columns: fail before copying
         reader = UnitReader(self.store, readable, options, self.since.keys, failures)
         txn, of_json = self._begin(), readable.members is not None
         with self.root.heartbeat(txn):
@@ -311,7 +308,7 @@ class _Import:
         size: int | None = None,
         any_values: bool = False,
     ) -> list[WrittenUnit[Unit]]:
-        """Return the parts of the units, in order, without failed units. size: of all, for an iterator."""
+        """Return the written units in order; failed units are missing. size: total size if `units` is an iterator."""
         done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]

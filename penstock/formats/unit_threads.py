@@ -1,4 +1,4 @@
-"""Run work units in threads: errors are collected, and other units go on."""
+"""Run work units in threads; an error is recorded, and the other units continue."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -15,7 +15,7 @@ Done = TypeVar("Done")
 def in_threads(
     work: Callable[[Unit], Done], units: Iterable[Unit], at_once: int, failures: list[str]
 ) -> Iterator[Done]:
-    """Yield the result of `work` for each unit as it completes; append errors to `failures`."""
+    """Yield each unit's result as soon as it is complete; append errors to `failures`."""
     pool, coming = DaemonPool(at_once, "penstock-units"), iter(units)
     waiting: set[Future[Done]] = set()
     try:

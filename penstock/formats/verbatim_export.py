@@ -1,6 +1,6 @@
-"""Export registered objects unchanged if all their samples are exported.
+"""Export registered objects unchanged, if all of their samples are exported.
 
-An index beside the objects is copied, and the copy must list them.
+An index that accompanies the objects is copied too, and must list exactly these objects.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,26 +26,26 @@ from .reading.sample import FoundObjects
 from .reading.window import ObjectWindow
 
 READ_BYTES = 8 * 2**20
-"""Bytes of an object per read."""
+"""Read size, in bytes."""
 OWN = "megatron"
-"""Format whose exporter writes the same objects again, with their index."""
+"""Format whose own exporter restores the registered objects, and their index."""
 
 
 class ObjectCopy(NamedTuple):
-    """Objects of one registered shard to copy."""
+    """Objects of one registered shard that are copied."""
 
     objects: Sequence[PlacedObject]
     """The objects."""
     ordinals: Int64s
-    """Live ordinals of the exported samples, int64."""
+    """Live ordinals of the exported samples: int64."""
     keys: frozenset[str] | None = None
-    """Keys of the samples to keep in an archive; None copies the objects whole."""
+    """Keys of the samples to keep in an archive; None to copy whole objects."""
 
 
 def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
-    """Return the exporter of objects as they were registered; None if the export differs from them.
+    """Return an exporter that copies the registered objects; None if they do not match the export.
 
-    Archives are rewritten without the samples that are not exported.
+    Archives are copied without the samples that are not exported.
     """
     version, manifest = selection.version, selection.version.manifest
     objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
@@ -55,7 +55,7 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
         registered.get("format") != format
         or format == OWN
         or registered.get("without")
-        or not tables <= {"keys", "metadata"}  # the version was annotated
+        or not tables <= {"keys", "metadata"}  # other groups mean that the version was annotated
         or not pc.all(pc.starts_with(version.parts.shard_rows()["path"], FOREIGN)).as_py()
     ):
         return None
@@ -65,9 +65,9 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
         and FORMATS[format].companions
         and (not whole or _placed(version).is_adopted(_paths(version)[0]))
     ):
-        return None  # the index lists all objects, and the numbers of samples would change
+        return None  # the index lists all objects, and sample indices would change
     if not whole and "source_key" in selection.columns:
-        return None  # repeated names would no longer repeat
+        return None  # keys that were made unique would change
     copies = _object_copies(selection, format)
     if copies is None:
         return None
@@ -92,7 +92,7 @@ def _object_copies(selection: ExportSelection, format: str) -> list[ObjectCopy] 
             continue
         if len(ordinals) == sum(int(n_rows[one]) for one in own):
             out.append(ObjectCopy(objects, ordinals))
-        elif format == "files":  # an object is a sample
+        elif format == "files":  # each object is a sample
             chosen = set(selection.frame["raw_key"].gather(ordinals))
             out.append(ObjectCopy([one for one in objects if _name(one) in chosen], ordinals))
         elif format == "webdataset":
@@ -108,10 +108,10 @@ def _without_samples(
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
 ) -> list[ObjectCopy]:
     placed = _placed(version)
-    last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
+    last = {one.key: one.shard for one in objects}  # newest shard of an object that was registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
     placed_objects = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
-    rest = [one for one in placed_objects if one.modified_us is not None]  # adopted places keep none
+    rest = [one for one in placed_objects if one.modified_us is not None]  # adopted objects have no time
     out = list[PlacedObject]()
     for store in {one.store for one in rest}:
         infos = list(store.list())
@@ -127,24 +127,23 @@ def _without_samples(
 
 
 class RegisteredObjects:
-    """Exports objects as they were registered."""
+    """Exports registered objects as they are."""
 
     def __init__(self, format: str, copies: Sequence[ObjectCopy]) -> None:
         self._format, self._copies = format, copies
 
     def losses(self, selection: ExportSelection) -> list[Loss]:
-        """Return nothing: the bytes stay."""
+        """Return no losses: bytes are unchanged."""
         return []
 
     def units(self, selection: ExportSelection) -> list[WorkUnit]:
-        """Return the samples of each registered shard: an object, or a run of objects."""
+        """Return one unit per registered shard: an object, or several."""
         return [
             WorkUnit(number=number, fields=(), ordinals=one.ordinals)
             for number, one in enumerate(self._copies)
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a shard."""
         placed, (objects, _, keys) = _placed(selection.version), self._copies[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:
@@ -175,7 +174,7 @@ class RegisteredObjects:
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return the registered place's fields and columns by its `export.json`; None without one."""
+    """Return fields and columns from the source's `export.json`; None if there is none."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)
@@ -209,7 +208,7 @@ def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -
 def _name(item: PlacedObject) -> str:
     return (
         item.key if item.modified_us is not None else item.key.split("/", 2)[2]
-    )  # adopted: foreign/<place>/
+    )  # adopted: without foreign/<place>/
 
 
 def _objects(version: Version) -> Iterator[PlacedObject]:

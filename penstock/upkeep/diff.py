@@ -1,4 +1,4 @@
-"""`penstock diff`: what one version has and another lacks, from tables that are small for any data."""
+"""`penstock diff`: differences between two versions, from their shards and stats tables."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +10,14 @@ from loader.dataset.tables.stats import merge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """The differences of two versions. A pair is (in a, in b)."""
+    """The differences between two versions. Each pair is (in a, in b)."""
 
     a: str
-    """Name of the first version."""
+    """First version's name."""
     b: str
-    """Name of the second version."""
+    """Second version's name."""
     samples: tuple[int, int]
-    """Numbers of live samples."""
+    """Number of live samples."""
     nbytes: tuple[int, int]
     """Stored bytes of all groups."""
     parts_added: list[str]
@@ -25,15 +25,15 @@ class Diff:
     parts_removed: list[str]
     """Ids of parts that only a has."""
     excluded: tuple[int, int]
-    """Numbers of excluded rows."""
+    """Number of excluded rows."""
     groups_added: dict[str, list[str]]
     """Group that only b has -> its fields."""
     groups_removed: dict[str, list[str]]
     """Group that only a has -> its fields."""
     coverage: dict[str, tuple[int, int]]
-    """Shared group -> its numbers of rows, if they differ."""
+    """Shared group whose row counts differ -> its row counts."""
     columns: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]]
-    """Column -> its statistics, if they differ; None if a version lacks it."""
+    """Column whose statistics differ -> its statistics; None if a version lacks it."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -42,7 +42,7 @@ class Diff:
 def diff(a: Version, b: Version) -> Diff:
     """Return the changes from a to b.
 
-    Costs the shards and stats tables of both: O(parts + columns); no sample is read.
+    Reads the shards and stats tables of both versions, but no sample: O(parts + columns).
     """
     parts_a, parts_b = a.parts.ids.to_pylist(), b.parts.ids.to_pylist()
     groups_a, groups_b = a.manifest["groups"], b.manifest["groups"]

@@ -1,9 +1,9 @@
-"""Exclude samples by a person's decision: first a record, then the version without them; and withdraw exclusions.
+"""Exclude samples by a person's decision, or end exclusions. A record is written before any version changes.
 
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
-A process killed in between leaves a record that the next build obeys. A withdrawal is a record that names the
-exclusions that it ends, so concurrent actions lose nothing.
+If a process is killed after the record, the next build obeys it. A withdrawal is a record that names the exclusions
+it ends, so concurrent actions lose nothing.
 """
 
 import secrets
@@ -40,18 +40,18 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedSample:
-    """An excluded sample with its provenance; "" for unknown facts."""
+    """An excluded sample with its provenance. Unknown facts are ""."""
 
     key: str
-    """Key of the sample."""
+    """Sample key."""
     unit_id: str = ""
-    """Id of the unit."""
+    """Unit id."""
     raw_uri: str = ""
-    """Address of its raw object."""
+    """URI of its raw object."""
     raw_sha256: str = ""
-    """SHA-256 (hex) of that object."""
+    """SHA-256 (hex) of the raw object."""
     whole_object: bool = False
-    """True if all that is cut from the raw object is excluded, under any policy."""
+    """True if every sample cut from the raw object is excluded, under any policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,32 +59,32 @@ class Exclusion:
     """Samples that a person excluded, and why."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     samples: tuple[ExcludedSample, ...]
     """The samples, sorted by key."""
     reason: str
-    """Reason in words."""
+    """The person's reason."""
     by: str
-    """Name of the person."""
+    """The person's name."""
     page: str
-    """Address of the page of the decision, or ""."""
+    """URL of the decision's page, or ""."""
     version: str
-    """Version in which the samples were seen, `photos@3`."""
+    """Version in which the person saw the samples, such as `photos@3`."""
     version_id: str
     """Id of that version."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Name of the record, 16 random hex digits."""
+    """Record name, 16 random hex digits."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of the samples, sorted."""
+        """Sample keys, sorted."""
         return tuple(one.key for one in self.samples)
 
     @property
     def path(self) -> str:
-        """Path of the record in the root."""
+        """The record's path in the root."""
         return _path(self.dataset, self.name)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Exclusion:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Exclusion":
-        """Return the record of `to_json`; ignore further fields. Raises: KeyError, TypeError."""
+        """Return the record that `to_json` wrote. Ignores unknown fields. Raises: KeyError, TypeError."""
         facts = ("key", "unit_id", "raw_uri", "raw_sha256")
         samples = tuple(
             ExcludedSample(**_texts(one, facts), whole_object=one["whole_object"] is True)
@@ -105,28 +105,28 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """The end of exclusions: later builds take the samples again."""
+    """The end of exclusions: later builds include the samples."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     keys: tuple[str, ...]
-    """Keys of the samples, sorted."""
+    """Sample keys, sorted."""
     withdraws: tuple[str, ...]
-    """Paths of the exclusions of these keys, sorted."""
+    """Paths of these keys' exclusions, sorted."""
     reason: str
-    """Reason in words."""
+    """The person's reason."""
     by: str
-    """Name of the person."""
+    """The person's name."""
     page: str
-    """Address of the page of the decision, or ""."""
+    """URL of the decision's page, or ""."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Name of the record, 16 random hex digits."""
+    """Record name, 16 random hex digits."""
 
     @property
     def path(self) -> str:
-        """Path of the record in the root."""
+        """The record's path in the root."""
         return _path(self.dataset, self.name)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Withdrawal:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Withdrawal":
-        """Return the record of `to_json`; ignore further fields. Raises: KeyError, TypeError."""
+        """Return the record that `to_json` wrote. Ignores unknown fields. Raises: KeyError, TypeError."""
         return cls(
             **_texts(body, ("dataset", "reason", "by", "page", "name")),
             keys=tuple(body["keys"]),
@@ -157,7 +157,7 @@ def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
 def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
     """Return every record of a dataset, oldest first.
 
-    Costs a listing, and a GET per record, sixteen at a time.
+    Costs one listing, and one GET per record, sixteen at a time.
     """
     paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -166,7 +166,7 @@ def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
 
 
 def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> its exclusions that were not withdrawn, oldest first. history: every record, oldest first."""
+    """Return key -> its standing exclusions (not withdrawn), oldest first. history: every record, oldest first."""
     ended = {
         (path, key)
         for one in history
@@ -192,7 +192,7 @@ def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
 
 
 def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
-    """Return the record of these bytes at this path."""
+    """Return the record in a file. Raises: FormatTooNew; Corrupt."""
     try:
         body = parse_json_object(bytes(data))
         if int(body["format"]) > FORMAT:
@@ -225,7 +225,7 @@ def _path(dataset: str, name: str) -> str:
 
 _TRIES = 8
 _SHOWN = 5
-"""Keys that a message names."""
+"""Most keys named in a message."""
 
 
 def exclude(
@@ -238,20 +238,20 @@ def exclude(
     page: str = "",
     whole_objects: bool = False,
 ) -> tuple[Exclusion, "Version"]:
-    """Leave samples out of a dataset's next version, and of all later builds of these samples.
+    """Publish a dataset's next version without these samples, and exclude them from all later builds.
 
-    Returns the record, and the newest version, without the samples. Repeating the action, by the same person for the
-    same reason, publishes nothing twice. Versions of concurrent publishers are kept.
+    Returns the record, and the newest version, which lacks the samples. If the same person repeats the action for the
+    same reason, nothing is published twice. Versions that others publish meanwhile are kept.
 
-    ref: version in which the samples were seen; a later one may be the newest.
-    keys: keys of live samples of that version.
-    page: address of the page of the decision, or "".
-    whole_objects: exclude all that was or will be cut from the same raw objects, as is always done for a sample that
-    is all of its raw object.
+    ref: version in which the person saw the samples; need not be the newest.
+    keys: keys of live samples in that version.
+    page: URL of the decision's page, or "".
+    whole_objects: exclude every sample ever cut from the same raw objects. Always done for a sample that is its
+    entire raw object.
 
-    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion for all samples of the newest
-    version; InvalidKey; InvalidRuntime without a reason or a name, or for unknown whole objects; VersionRetired;
-    Conflict in a mirror; MissingDependency without polars.
+    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion if the newest version would
+    be empty; InvalidKey; InvalidRuntime if there is no reason or name, or the raw objects are unknown;
+    VersionRetired; Conflict in a mirror; MissingDependency if polars is not installed.
     """
     checked_keys = _checked(keys, reason, by, page)
     version = root.open(ref)
@@ -282,10 +282,10 @@ def exclude(
 
 
 def obey(root: "Root", dataset: str) -> "Version | None":
-    """Publish the newest version without its excluded samples; return None if it has none.
+    """Publish the newest version without its excluded samples; return None if nothing is published.
 
-    It has some if a process stopped after its record, or the version without them was retired. A version of only such
-    samples stays. Costs the key column of the version if an exclusion stands.
+    A version has excluded samples if a process stopped after its record, or the version without them was retired. A
+    version with only excluded samples stays. Reads the version's key column if any exclusion stands.
     """
     stands = standing(records(root.store, dataset))
     newest = root.state.newest(dataset)
@@ -303,10 +303,10 @@ def obey(root: "Root", dataset: str) -> "Version | None":
 def withdraw(
     root: "Root", ref: str, keys: Collection[str], *, reason: str, by: str, page: str = ""
 ) -> Withdrawal:
-    """End the exclusions of these keys: later builds take the samples again.
+    """End the exclusions of these keys: later builds include the samples.
 
-    ref: any version of the dataset, also a retired one. Raises: SampleNotFound for a key without a standing
-    exclusion, before anything is written; else as `exclude`.
+    ref: any version of the dataset, even a retired one. Raises: SampleNotFound for a key without a standing
+    exclusion, before anything is written; otherwise as `exclude`.
     """
     checked_keys = _checked(keys, reason, by, page)
     dataset = root.record(ref, retired=True).dataset
@@ -425,7 +425,11 @@ def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
             return newest
         try:
             return root.exclude(newest.id, live, reason=record.reason, producer=producer)
-        except (Conflict, SampleNotFound, VersionNotFound):  # another process excluded one, or retired this
+        except (
+            Conflict,
+            SampleNotFound,
+            VersionNotFound,
+        ):  # another process excluded a sample, or retired the version
             if attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")

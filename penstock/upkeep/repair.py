@@ -1,8 +1,8 @@
-"""`penstock repair`: find what is wrong with a root's log, repair it, and record the repair.
+"""`penstock repair`: find damage in a root's log, repair it, and record the repair.
 
-An entry is damaged in the store, or the next entry was written after a misread of it. Both show as an entry that does
-not follow the previous one. A mirror's copy distinguishes them; without one, a search for one changed byte, which a
-SHA-256 proves.
+Either an entry is damaged in the store, or the next entry was written after a misread of it. Both show as an entry
+that does not follow the previous one. A mirror's copy distinguishes them. Without a mirror, a search for one changed
+byte does, confirmed by SHA-256.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from loader.storage import Store
 
 Believe = Literal["stored", "next"]
 BYTES_SEARCHED, BITS_SEARCHED = 2 * 1024, 32 * 1024
-"""Entries up to these sizes are searched for one changed byte, or one changed bit: some seconds at most."""
+"""Largest entries, in bytes, that are searched for one changed byte, or one changed bit. This takes seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,26 +47,26 @@ class Step:
     key: str
     """Key of the repair record or log entry to write."""
     data: bytes
-    """Its bytes."""
+    """Bytes to write."""
     why: str
-    """The finding, in words."""
+    """Human-readable finding."""
     damaged: bytes | None = None
     """Bytes that a log entry replaces; None for a repair record."""
     n: int
-    """Number of the entry."""
+    """Number of the log entry."""
 
 
 def plan_repair(
     store: Store, *, by: str, mirror: Store | None = None, believe: Believe | None = None
 ) -> list[Step]:
-    """Return the steps that repair the log, in order; none for a healthy log. Writes nothing.
+    """Return the steps that repair the log, in order; empty for a healthy log. Writes nothing.
 
     by: name for the records. mirror: a copy of the root to compare with.
-    believe: whether the stored entry is right, or the next writer's reading of it, if neither mirror nor checksum
-    decides.
+    believe: which bytes are right if neither mirror nor checksum decides: the stored ones, or the ones that the next
+    entry's writer read.
 
-    Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired so; Conflict for a mirror of
-    another root, or if `believe` must decide; InvalidName for `by`.
+    Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired; Conflict if `mirror` belongs
+    to another root, or `believe` must decide; InvalidName if `by` is invalid.
     """
     check_words("name of who repairs", by)
     if mirror is not None and root_id(mirror) != root_id(store):
@@ -77,9 +77,9 @@ def plan_repair(
 
 
 def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
-    """Write the steps, each replaced entry's record first, and read the whole log. Idempotent.
+    """Write the steps, each replaced entry's record first, then verify the whole log. Idempotent.
 
-    Raises: Corrupt if the log is not repaired; StoreError.
+    Raises: Corrupt if the log is still damaged; StoreError.
     """
     for step in steps:
         if step.damaged is None:
@@ -101,25 +101,27 @@ def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
 
 
 class _Repair:
-    """The log of one root, read from its first entry on, with the repairs so far applied in memory."""
+    """Reads one root's log from its first entry, with the repairs so far applied in memory."""
 
     def __init__(self, store: Store, by: str, mirror: Store | None, believe: Believe | None) -> None:
         self.store, self.by, self.mirror, self.believe = store, by, mirror, believe
         self.steps: list[Step] = []
-        self.before, self.state = State(), State()  # without the last entry, and with it
+        self.before, self.state = State(), State()  # states without and with the last entry
         self.last: Entry | None = None
 
     def plan(self) -> list[Step]:
         numbers = (entry_number(info.key) for info in self.store.list("log/"))
         end = max((n for n in numbers if n is not None), default=0)
         while not self._skip_whole() or self.state.n < end:
-            upto = max(min(self.state.n + 2 * HINT_EVERY + 1, end), self.state.n + 1)  # one may not be listed
+            upto = max(
+                min(self.state.n + 2 * HINT_EVERY + 1, end), self.state.n + 1
+            )  # an entry may be unlisted
             while self.state.n < upto:
                 self._add(self.state.n + 1, _read(self.store, self.state.n + 1))
         return self.steps
 
     def _skip_whole(self) -> bool:
-        """Skip the good entries; return False before the first bad one."""
+        """Skip undamaged entries; return False at a damaged one, True at the end."""
         earlier = later = self.state
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)
@@ -127,7 +129,7 @@ class _Repair:
                 earlier, later = later, fold_all(later, chunk)
         except Corrupt:
             if earlier.n != self.state.n:
-                self.last = None  # the next entry follows the one before it
+                self.last = None  # the next entry follows its predecessor
             self.state = earlier
             return False
         self.state, self.last = later, None
@@ -237,7 +239,7 @@ class _Repair:
 
 
 def _read(store: Store, n: int) -> bytes | None:
-    """Return the bytes of entry n, or None. Reads twice, since a bit may flip on the way."""
+    """Return entry n's bytes, or None. Reads twice, since a bit may flip in transit."""
     try:
         first, second = (store.get(entry_key(n)).data for _ in range(2))
     except ObjectNotFound:
@@ -250,7 +252,7 @@ def _read(store: Store, n: int) -> bytes | None:
 
 
 def misread(store: Store, n: int, sha256: str) -> str | None:
-    """Return how bytes of this hash differ from entry n as stored, if by one byte, else None."""
+    """Return how bytes with this hash differ from the stored entry n, if in one byte; otherwise None."""
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
     return None if read is None else _difference(data, read)

@@ -90,4 +90,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
-"""User -> verbs, each in one group, for `penstock --help`."""
+"""Kind of user -> their verbs, for `penstock --help`; each verb is listed once."""

@@ -1,4 +1,4 @@
-"""`penstock checkpoints ls|verify`: checkpoints of trainings."""
+"""`penstock checkpoints ls|verify`: checkpoints of training runs."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List every step. Exit status 1 if a finished one cannot be loaded."""
+    """List each saved step. Exit status 1 if a finished save cannot be loaded."""
     from ..checkpoints.listing import listed_steps
 
     store = loader.Root(arguments.root).store
@@ -45,7 +45,7 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Read every byte of a run's checkpoints. Exit status 1 if one is damaged."""
+    """Read every byte of a run's checkpoints. Exit status 1 if any is damaged."""
     from ..checkpoints import marker
     from ..checkpoints.listing import checked_objects, finished_steps
 

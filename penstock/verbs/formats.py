@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LEROBOT = "lerobot"
-"""Format whose videos stay in place, while numbers and texts are copied."""
+"""Format whose videos stay in place while its numbers and texts are copied."""
 
 
 def _register_arguments(parser: ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def _register_arguments(parser: ArgumentParser) -> None:
 
 
 def run_register(arguments: Namespace) -> Answer:
-    """Register objects in place."""
+    """Make a version from objects that stay in place."""
     from ..formats.registration.register import chunks_of
 
     done = _register(arguments)
@@ -157,7 +157,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 
 def run_import(arguments: Namespace) -> Answer:
-    """Import objects. Exit status 1, without a version, if an object failed."""
+    """Import objects as a version. If one fails: no version, exit status 1."""
     from ..formats.importing.importer import Options
     from ..formats.run_import import import_place
 
@@ -192,7 +192,7 @@ def table_arguments(parser: ArgumentParser) -> None:
 
 
 def fields_of(arguments: Namespace) -> dict[str, str]:
-    """Return column -> file extension of its field, "" for the format's default."""
+    """Return column -> file extension of its field; "" means the format's default."""
     return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
 
 
@@ -215,13 +215,12 @@ def selection_arguments(parser: ArgumentParser) -> None:
 
 
 def selection_of(arguments: Namespace) -> "Selection":
-    from ..formats.registration.selection import Selection  # Arrow, which help does without
+    from ..formats.registration.selection import Selection  # imports Arrow, which `--help` must not load
 
     return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
 
 
 def episodes_argument(parser: ArgumentParser) -> None:
-    """Add --episodes."""
     parser.add_argument(
         "--episodes",
         type=read_by(episode_numbers),
@@ -232,7 +231,7 @@ def episodes_argument(parser: ArgumentParser) -> None:
 
 
 def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
-    """Return (first, last) of each range, such as "0-99,120". Raises: ValueError."""
+    """Parse episode ranges such as "0-99,120" into (first, last) pairs. Raises: ValueError."""
     ranges = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())

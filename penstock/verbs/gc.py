@@ -94,7 +94,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """List the condemned objects, their ages and their cost."""
+    """List the condemned objects with their ages and cost."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
@@ -109,7 +109,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def sweep(arguments: Namespace) -> Answer:
-    """Delete objects that were condemned for the whole grace. Exit status 1 if a deletion failed."""
+    """Delete objects that stayed condemned for the whole grace period. Exit status 1 if a deletion failed."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)

@@ -13,7 +13,7 @@ def _retire_arguments(parser: ArgumentParser) -> None:
 
 
 def run_retire(arguments: Namespace) -> Answer:
-    """Retire a version, which can then not be opened."""
+    """Retire a version, so that it cannot be opened."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     root.retire(arguments.ref, reason=arguments.reason)
@@ -81,9 +81,9 @@ def _lease_arguments(parser: ArgumentParser) -> None:
 
 
 def ls_lease(arguments: Namespace) -> Answer:
-    """List the readers of each version, with the age of their last beat and a collector's notes.
+    """List each version's readers, with their last heartbeat's age and how long a collector saw no change.
 
-    The age compares the clocks of the store and this machine; a collector counts on its own clock from its first sight.
+    The age compares the store's clock with this machine's. A collector measures on its own clock.
     """
     import time
 

@@ -26,7 +26,7 @@ def _with_cluster(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the jobs of a root."""
+    """List a root's jobs."""
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
@@ -76,7 +76,7 @@ def show(arguments: Namespace) -> Answer:
 
 
 def why(arguments: Namespace) -> Answer:
-    """Show the state of the newest attempt at a job."""
+    """Show the newest attempt's state."""
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
@@ -92,7 +92,7 @@ def why(arguments: Namespace) -> Answer:
 
 
 def logs(arguments: Namespace) -> Answer:
-    """Show the output of a runner, or the error of a block."""
+    """Show a runner's output, or a block's error."""
     folder, _ = _job(arguments)
     if arguments.block is not None:
         text = folder.log(arguments.block)
@@ -148,7 +148,7 @@ def attach(arguments: Namespace) -> Answer:
 
 
 def cancel(arguments: Namespace) -> Answer:
-    """Cancel a job, with all its processes."""
+    """Cancel a job and all its processes."""
     from ..compute.attach import cancel as cancel_job
 
     folder, description = _job(arguments)
@@ -172,7 +172,7 @@ def _clear_arguments(parser: ArgumentParser) -> None:
 
 
 def clear(arguments: Namespace) -> Answer:
-    """Delete the folder of a job, or of all old jobs."""
+    """Delete the folders of one job or of all old jobs."""
     from ..compute.job import JobFolder, job_ids, now_us
 
     store = loader.Root(arguments.root).store

@@ -157,7 +157,7 @@ def run(arguments: Namespace) -> Answer:
         )
     else:
         _for_prefixes(arguments)
-        from ..upkeep.migrate.run import migrate  # a root's tables take half a second of imports
+        from ..upkeep.migrate.run import migrate  # imports for a root's tables take half a second
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
@@ -165,7 +165,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """Show the target's progress. Exit status 1 if it lags: it misses a version, retirement, tag or takedown."""
+    """Show the target's progress. Exit status 1 if it lacks a version, retirement, tag or takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_copy import prefix_status
@@ -189,7 +189,7 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check a copied prefix, or a mirror like `penstock verify`. Exit status 1 if a problem is found."""
+    """Check a copied prefix or a mirror. Exit status 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -201,7 +201,7 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def promote(arguments: Namespace) -> Answer:
-    """Make a mirror the primary. Exit status 1 if it is not yet."""
+    """Make a mirror the primary. Exit status 1 if it cannot be promoted yet."""
     from ..upkeep.copying.items import Pace
     from ..upkeep.migrate.promote import promote, promote_alone
 

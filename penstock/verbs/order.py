@@ -1,4 +1,4 @@
-"""`penstock order|order-of|plans`: the order of a plan, the rest of an epoch, saved plans."""
+"""`penstock order|order-of|plans`: a plan's order, the rest of an epoch, and saved plans."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -26,10 +26,10 @@ def _order_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order(arguments: Namespace) -> Answer:
-    """Return the planned batch of a step over one version."""
+    """Return a step's planned batch over one version."""
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
-    plan = loader.plan(  # fields decide which samples there are, not their order
+    plan = loader.plan(  # the fields decide which samples are included, not their order
         {version.dataset: version.select(*fields, where_present=where_present)},
         seed=arguments.seed,
         global_batch=arguments.batch,
@@ -70,7 +70,7 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
-    """Store the list of the remaining samples."""
+    """Store a list of the samples that have not been read."""
     from ..formats.mds.streaming_order import ordinals_of, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)
@@ -209,14 +209,14 @@ def _plans_arguments(parser: ArgumentParser) -> None:
 
 
 def ls_plans(arguments: Namespace) -> Answer:
-    """List saved plans, the newest first. Costs a request per plan."""
+    """List saved plans, newest first. Costs a request per plan."""
     from loader.api.plan_of import saved_plans
     from loader.storage.mirror.store import primary_of
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     if arguments.dataset:
-        root.versions(arguments.dataset)  # raises, with the closest name
+        root.versions(arguments.dataset)  # raises an error that names the closest dataset
     body = []
     for info, plan in saved_plans(primary_of(root.store)):
         sources = {name: _source(names, one["view"]) for name, one in plan["sources"].items()}
@@ -254,7 +254,7 @@ def ls_plans(arguments: Namespace) -> Answer:
 
 
 def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the version, fields and predicate of a plan's view; of its samples, if packed or listed."""
+    """Return the version, fields and predicate of a plan's view, or of the view that it packs or lists."""
     while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
         view = inner
     version = str(view.get("version", ""))

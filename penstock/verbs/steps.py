@@ -167,9 +167,9 @@ def _seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_seen(arguments: Namespace) -> Answer:
-    """Return the slots of a sample in the steps before --before, including recorded substitutes.
+    """List the slots that held a sample in the steps before --before, including recorded substitutes.
 
-    Each step counts under the plan that last trained it. Raises: InvalidRuntime without such a sample or step.
+    Each step uses the plan that last trained it. Raises: InvalidRuntime if there is no such sample or step.
     """
     from ..view.replays.training import Training, run_and_step
     from ..view.sample_relations import held_slots

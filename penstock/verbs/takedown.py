@@ -33,9 +33,9 @@ def _request_arguments(parser: ArgumentParser) -> None:
 
 
 def request(arguments: Namespace) -> Answer:
-    """Deny samples: from now on, no commit keeps them. Rewrites nothing yet.
+    """Deny samples: from now on, no commit keeps them. Nothing is rewritten yet.
 
-    A file of a raw object with several files denies the whole object. Raises: VersionNotFound; Corrupt.
+    Naming one file of a multi-file raw object denies the whole object. Raises: VersionNotFound; Corrupt.
     """
     from loader.dataset.log.denies import Target
 
@@ -103,7 +103,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Run takedowns."""
+    """Find denied samples; with --apply, redact them."""
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
@@ -144,7 +144,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def _which_place(root: "loader.Root") -> str:
-    """Return the error of --delete-raw without --raw-below: batch manifests must not choose what to delete."""
+    """Return the error for --delete-raw without --raw-below: batch manifests must not choose what is deleted."""
     from ..denied.find import all_datasets
     from ..denied.sources import landings
 

@@ -1,4 +1,4 @@
-"""`penstock trail ls|show|verify|against|window`: trails (run logs) of trainings."""
+"""`penstock trail ls|show|verify|against|window`: trails, the logs of training runs."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ SLOTS = ("slot", "first run", "second run")
 SLOTS_FORM = ("{:>8}", "  {:<40}", "  {}")
 RECORD_COLUMNS = ("step", "rank", "world_size", "digest", "substituted")
 MAX_SLOTS = 20
-"""Slots to show of a step that differs."""
+"""Most slots to show for a step that differs."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the runs. Exit status 1 if one is unreadable or has two different records of a step."""
+    """List the runs. Exit status 1 if a run is unreadable or has two different records for one step."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -108,7 +108,7 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
-    """Yield each row of a trail, with the reason if its digest differs."""
+    """Yield each step record of a trail, with the reason if its digest differs."""
     from ..view.replays.replays import index_replay
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
@@ -130,7 +130,7 @@ def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> 
 
 
 def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
-    """Return whether a digest was computed, and why it differs, or ""."""
+    """Return whether the digest could be computed, and the problem, or ""."""
     try:
         if row["substituted"]:
             replay.settle(row["step"], [(row["rank"], row["world_size"], row["digest"], row["substituted"])])
@@ -148,7 +148,7 @@ def _against_arguments(parser: ArgumentParser) -> None:
 
 
 def against(arguments: Namespace) -> Answer:
-    """Find the first step that differs between two runs. Exit status 1 if there is one."""
+    """Find the first step that differs between two runs. Exit status 1 if there is one, or no step was compared."""
     from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.run_comparison import run_comparison
     from ..view.marks import counted
@@ -174,7 +174,7 @@ def _window_arguments(parser: ArgumentParser) -> None:
 
 
 def window(arguments: Namespace) -> Answer:
-    """Summarize some steps (default: the last 100)."""
+    """Summarize a range of steps (default: the last 100)."""
     from ..view.inspect.plain_text import window_text
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
@@ -193,7 +193,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a run. Raises: RunNotFound without a trail."""
+    """Show a run. Raises: RunNotFound if it has no trail."""
     from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training

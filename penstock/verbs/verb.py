@@ -1,4 +1,4 @@
-"""Verbs of the command line: their type, shared arguments, answers, and tables."""
+"""Command-line verbs: their type, shared arguments, answers and tables."""
 
 import json
 import shlex
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of the command line."""
+    """A table to print on the command line."""
 
     form: Sequence[str]
-    """Format of each column in plain text; '>' marks numbers."""
+    """Format string of each column in plain text; '>' aligns numbers right."""
     header: Sequence[str]
     """Names of the columns."""
     rows: Sequence[Sequence[object]]
-    """Cells by column; a row may end early."""
+    """Cells in column order; a row may end early."""
     titled: bool = True
-    """True if plain text shows the header."""
+    """True if plain text includes the header."""
 
     def __str__(self) -> str:
         rows = [self.header, *self.rows] if self.titled else self.rows
@@ -47,7 +47,7 @@ Text = str | Sequence[str | Table]
 
 
 def show(text: Text) -> None:
-    """Print a text: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb; else as plain text."""
+    """Print text. On a terminal, rich draws the tables, unless NO_COLOR is set or TERM is dumb."""
     blocks = [text] if isinstance(text, str) else text
     if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
         print(terminal_text("\n".join(map(str, blocks))), flush=True)
@@ -85,7 +85,7 @@ Answer = tuple[Any, Text, int]
 
 
 class ShownReport(Protocol):
-    """A result that JSON and text can show."""
+    """A report that prints as JSON or text."""
 
     def to_json(self) -> Any: ...
 
@@ -112,16 +112,15 @@ class Verb:
     run: Callable[[Namespace], Answer] | None = None
     """Returns the answer; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
-    """Name -> verb of a group."""
+    """Name -> verb, for a group."""
 
 
 def cluster_argument(parser: ArgumentParser, text: str) -> None:
-    """Add --cluster."""
     parser.add_argument("--cluster", metavar="FILE", help=text)
 
 
 def cluster_of(arguments: Namespace) -> "Cluster | None":
-    """Return the cluster of --cluster, or None. Raises: InvalidCluster; MissingDependency."""
+    """Return the cluster named by --cluster, or None. Raises: InvalidCluster; MissingDependency."""
     if arguments.cluster is None:
         return None
     from ..compute.cluster import read_cluster
@@ -130,13 +129,12 @@ def cluster_of(arguments: Namespace) -> "Cluster | None":
 
 
 def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
-    """Add --workers."""
     text = f"threads (default: {threads})"
     parser.add_argument("--workers", type=int, default=threads, metavar="N", help=text)
 
 
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser for argparse, which hides the text of a ValueError."""
+    """Wrap `parse` so that argparse shows the message of its ValueError."""
 
     def read(text: str) -> T:
         try:
@@ -154,7 +152,6 @@ def add_world(parser: ArgumentParser) -> None:
 
 
 def add_fields(parser: ArgumentParser) -> None:
-    """Add --fields."""
     parser.add_argument(
         "--fields",
         default=None,
@@ -164,7 +161,7 @@ def add_fields(parser: ArgumentParser) -> None:
 
 
 def key_lines(option: str, file: str | None) -> Iterator[str]:
-    """Yield the lines of an option's file that are not empty; "-" is standard input, None no file.
+    """Yield the non-empty lines of an option's file; "-" is standard input, None no file.
 
     Raises: InvalidRuntime.
     """
@@ -181,9 +178,9 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
 
 
 def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[str], bool]:
-    """Return the fields of --fields (default: fields of all samples), and whether samples without them are left out.
+    """Return the fields named by --fields, and whether samples that lack them are left out.
 
-    Raises: FieldNotFound.
+    The default is the fields that all samples have. Raises: FieldNotFound.
     """
     whole = fields_of_all(version)
     if not option and whole:
@@ -195,7 +192,7 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
     there = kinds(version)
     if fields and any(groups <= kind.groups for kind in there):
         return fields, True
-    if not fields and len(there) == 1:  # the other kinds are excluded
+    if not fields and len(there) == 1:  # all samples of the other kinds are excluded
         return list(there[0].fields), True
     wrong = f"no sample of {version.name} has all of {', '.join(fields)}"
     if not fields:
@@ -206,10 +203,10 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleKind:
-    """Samples with the same groups."""
+    """The samples that have the same groups."""
 
     groups: frozenset[str]
-    """Their groups."""
+    """Names of these groups."""
     fields: Sequence[str]
     """Fields of these groups, sorted."""
     n_samples: int
@@ -217,12 +214,12 @@ class SampleKind:
 
     @property
     def option(self) -> str:
-        """The argument that selects them."""
+        """The argument that selects these samples."""
         return f"--fields {shlex.quote(','.join(self.fields))}"
 
 
 def kinds(version: "loader.Version") -> list[SampleKind]:
-    """Return the kinds of samples of a version, the largest first."""
+    """Return the kinds of samples of a version, largest first."""
     parts, groups = version.parts, version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
@@ -241,7 +238,7 @@ def kinds(version: "loader.Version") -> list[SampleKind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return the fields that every part has: others would leave samples out."""
+    """Return the fields that every part has; any other field would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
@@ -293,14 +290,14 @@ def _both(names: list[str], name: str) -> str:
 
 
 READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})
-"""Verbs that only read versions: damage they find is a version's."""
+"""Verbs that only read versions, so any damage they find is in a version."""
 
 OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
-"""Arguments that name another store, which may have failed."""
+"""Arguments that name another store, which may be the one that failed."""
 
 
 def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
-    """Return a command to paste; None if no verb helps or the message names it."""
+    """Return a command to paste, or None if no verb helps or the error already names it."""
     command, _, comment = _command(error, arguments).partition("  #")
     if not command or " ".join(command.split()[:2]) in str(error):
         return None

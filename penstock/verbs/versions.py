@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LS_HEADER = ("version", "id", "created (UTC)", "samples", "bytes", "names, holds")
 LS_FORM = ("{:<24}", " {:<18}", "  {:<16}", " {:>12}", " {:>10}", "  {}")
 READ_AHEAD = 16
-"""Manifests to read at once."""
+"""Manifests to read concurrently."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -224,7 +224,7 @@ def _digest_arguments(parser: ArgumentParser) -> None:
 
 
 def run_digest(arguments: Namespace) -> Answer:
-    """Compute the digest. Exit status 1 if a sample failed."""
+    """Compute a content digest. Exit status 1 if a sample failed."""
     from ..formats.content_digest import content_digest
 
     done = content_digest(

@@ -1,4 +1,4 @@
-"""`penstock view|tui`: trainings and versions in a browser or a terminal."""
+"""`penstock view|tui`: training runs and versions in a browser or a terminal."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -51,7 +51,6 @@ def _view_arguments(parser: ArgumentParser) -> None:
 
 
 def add_recipe(parser: ArgumentParser) -> None:
-    """Add --recipe."""
     parser.add_argument(
         "--recipe",
         default=None,
@@ -61,7 +60,6 @@ def add_recipe(parser: ArgumentParser) -> None:
 
 
 def add_metrics(parser: ArgumentParser) -> None:
-    """Add --metrics."""
     parser.add_argument(
         "--metrics",
         type=Path,
@@ -72,7 +70,6 @@ def add_metrics(parser: ArgumentParser) -> None:
 
 
 def add_raw(parser: ArgumentParser) -> None:
-    """Add --raw."""
     parser.add_argument(
         "--raw",
         default="",
@@ -82,7 +79,7 @@ def add_raw(parser: ArgumentParser) -> None:
 
 
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
-    """Return run -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
+    """Return run -> its metrics, empty if `path` is None. Raises: InvalidRuntime if `name` names no run."""
     from ..view.replays.metrics_file import read_metrics
     from ..view.replays.training import run_and_step
 
@@ -150,7 +147,7 @@ def parse_where(
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
     if not _has_trail(root, run):
-        with suppress(NotRecorded):  # several plans: the step's page finds its own
+        with suppress(NotRecorded):  # the run has several plans: the step's page finds the right one
             loader.plan_of(root, run, step)
     return None, run, step
 
@@ -187,7 +184,7 @@ def _tui_arguments(parser: ArgumentParser) -> None:
 
 
 def run_tui(arguments: Namespace) -> Answer:
-    """Show pages until q. Raises: InvalidRuntime without a terminal; MissingDependency."""
+    """Show the viewer until `q` is pressed. Raises: InvalidRuntime if there is no terminal; MissingDependency."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
     try:
@@ -217,7 +214,7 @@ def run_tui(arguments: Namespace) -> Answer:
 
 
 def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddress":
-    """Return the first page."""
+    """Return the first page to open."""
     from ..view.terminal.addresses import RootPage, RunPage, StepPage, VersionPage
 
     version, run, step = parse_where(root, name, step)

@@ -1,4 +1,4 @@
-"""Daemon threads: the viewer exits at once, even if a thread still decodes."""
+"""Run calls in daemon threads, so that the viewer exits even if one is still decoding."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,9 +9,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-# A ThreadPoolExecutor because an event loop accepts no other executor; its own threads are joined at exit.
+# Subclasses ThreadPoolExecutor because event loops accept no other executor. Its own threads would be joined at exit.
 class DaemonThreads(ThreadPoolExecutor):
-    """Executor that starts one daemon thread per call; its callers bound their number."""
+    """Executor that starts one daemon thread per call. Callers must bound the number of calls."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
@@ -19,7 +19,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for nothing."""
+        """Return without waiting."""
 
 
 def _call(future: "Future[Any]", fn: Callable[..., Any], args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Records as plain JSON, the same for a page's `.json` address, a verb's --json and a test."""
+"""Convert records to JSON, identically for a page's `.json` address, a command's --json and tests."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ import numpy as np
 
 
 class Record:
-    """Base of the frozen dataclasses that answer a request; its JSON has a key per field."""
+    """Base class of the frozen dataclasses that answer requests. The JSON has one key per field."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON. A number that is not finite is "nan", "inf" or "-inf"; bytes are their length."""
+        """Return JSON-compatible values: "nan", "inf" or "-inf" for non-finite numbers, the length for bytes."""
         return {one.name: plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
 
 
 def plain(value: object) -> Any:
-    """Return a value as plain JSON."""
+    """Return a value as JSON-compatible values."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):

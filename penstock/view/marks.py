@@ -1,4 +1,4 @@
-"""Marks of steps and slots: faults that no single value shows, such as equal values or other splits."""
+"""Marks (warnings) for steps and slots: problems that no single value shows, such as duplicates or a wrong split."""
 
 import math
 from collections import defaultdict
@@ -25,9 +25,9 @@ from .kinds.kind import Mark
 from .replays.metrics_file import Spread
 
 SIGMAS = 4.0
-"""Standard deviations beyond which a metric or column is marked."""
+"""Standard deviations beyond which a metric or column value gets a mark."""
 MIN_STEPS = 16
-"""Steps with a metric below which its spread is not judged."""
+"""Fewest values of a metric for judging its spread."""
 WEIGHTS = {
     **OF_VALUES,
     "note_not_finite": 95,
@@ -41,61 +41,61 @@ WEIGHTS = {
     "columns_unreadable": 25,
     "same_subject": 20,
 }
-"""Name -> weight of every mark, of values, steps and slots; the worst has the largest."""
+"""Mark name -> weight, for marks of values, steps and slots. The worst mark weighs the most."""
 _ONE_SAMPLE = 30
-"""Weight of equal values that are one sample."""
+"""Weight of equal values that come from a single sample."""
 MIN_SAMPLES = 32
-"""Samples with a value below which a column is not judged."""
+"""Fewest samples with a value for judging a column."""
 _LEAST_SHARE = 1e-9
-"""Variance by mean square below which the difference of the stored sums is rounding."""
+"""Ratio of variance to mean square below which the variance is only rounding error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMark(Record):
-    """A mark, with the slots that it concerns."""
+    """A warning about a step or some of its slots."""
 
     name: str
     """Name of the mark."""
     text: str
-    """One line of text."""
+    """Description in one line."""
     weight: int
     """Larger is worse."""
     slots: tuple[int, ...] = ()
-    """Slots of the global batch; none for a mark of the step."""
+    """Affected slots of the global batch; empty if the mark concerns the whole step."""
     field: str = ""
-    """Field that it concerns; "" for none."""
+    """Affected field, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFacts:
-    """The parts of a slot that marks examine."""
+    """Facts about a slot from which marks are derived."""
 
     slot: int
     """Global slot."""
     key: str
     """Sample key."""
     hashes: Mapping[str, bytes]
-    """Field -> hash of its value as trained; none for small values."""
+    """Field -> hash of its value as trained; small values are left out."""
     marks: Mapping[str, Sequence[Mark]]
-    """Field -> marks of its kind."""
+    """Field -> marks of its value."""
     provenance: Mapping[str, str]
     """Provenance columns of its sample."""
     error: str = ""
-    """Why it is unreadable; "" if it is readable."""
+    """Read error, or ""."""
 
 
 def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") -> StepMark:
-    """Return a mark with the weight of its name."""
+    """Return a mark with its name's weight."""
     return StepMark(name=name, text=text, weight=WEIGHTS[name], slots=tuple(slots), field=field)
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
+    """Return text such as '1 sample' or '2 samples'."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
-    """Return every mark of a batch, the worst first."""
+    """Return all marks of a batch, worst first. notes: marks of metrics."""
     marks = [
         *notes,
         *_unreadable(slots),
@@ -108,7 +108,7 @@ def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[
 
 
 def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spread]) -> list[StepMark]:
-    """Return a mark per metric of a step that is not finite, or far from the run's spread."""
+    """Return a mark for each of a step's metrics that is not finite or far from the run's median."""
     marks = []
     for name, value in notes.items():
         label = clean(name, 80)
@@ -150,7 +150,6 @@ def _of_kinds(slots: Sequence[SlotFacts]) -> list[StepMark]:
 
 
 def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:
-    """Return a mark per value that different samples share, bit for bit. Small values are often equal."""
     same: dict[tuple[str, bytes], list[SlotFacts]] = defaultdict(list)
     for slot in slots:
         for field, value_hash in slot.hashes.items():
@@ -209,9 +208,9 @@ _KNOWN: WeakKeyDictionary[loader.Version, dict[str, ColumnSpread]] = WeakKeyDict
 
 
 def column_spreads(version: loader.Version) -> Mapping[str, ColumnSpread]:
-    """Return numeric column -> (mean, standard deviation) over its version, excluded samples included.
+    """Return numeric column -> (mean, standard deviation) over the version, including excluded samples.
 
-    Costs the statistics, once per opened version. A constant column has none.
+    Reads the statistics, once per open version. Constant columns are left out.
     """
     if version not in _KNOWN:
         files = [TableFile.from_json(entry) for entry in version.manifest["stats"]]
@@ -230,7 +229,7 @@ def _spread(row: Mapping[str, Any]) -> ColumnSpread | None:
 
 
 def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int, ...] = ()) -> list[StepMark]:
-    """Return a mark per column beyond 4 standard deviations of the version's mean, the farthest first.
+    """Return a mark per column more than 4 standard deviations from the version's mean, farthest first.
 
     row: column -> value, as `live_row` returns it.
     """
@@ -247,9 +246,9 @@ def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int,
 
 
 def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list[StepMark]:
-    """Return a mark per far column of a step's samples, or one mark if the table is unreadable.
+    """Return a mark for each column with outliers among a step's samples, or one mark if the table is unreadable.
 
-    at: slot -> its sample. Annotated columns, which would be read whole, appear only on slots' pages.
+    at: slot -> sample address. Annotated columns would be read whole, so only slot pages examine them.
     """
     try:
         marks = [mark for row, slot in _read_rows(version, at) for mark in far_marks(version, row, (slot,))]
@@ -282,7 +281,7 @@ def _read_rows(
 
 
 def slot_marks(version: loader.Version, ordinal: int, slot: int) -> list[StepMark]:
-    """Return the marks of a sample's columns, or one mark if they are unreadable."""
+    """Return a mark per outlier among a sample's columns, or one mark if they are unreadable."""
     try:
         return far_marks(version, live_row(version, ordinal), (slot,))
     except PenstockError as error:

@@ -1,4 +1,4 @@
-"""Roots, versions, trainings and values that a viewer holds open, bounded in number, bytes and time."""
+"""Open versions and training runs, and cached values, for one viewer. Bounded in number, bytes and time."""
 
 import math
 import time
@@ -37,31 +37,29 @@ from .replays.training import Training
 from .sample_relations import RunSearch
 
 MOST_OPEN = 8
-"""Open versions, and open trainings; each version has a lease."""
+"""Most open versions, and most open training runs. Each version holds a lease."""
 IDLE_S = 600.0
 """Seconds after which an unused version is released."""
 SWEEP_S = 60.0
-"""Seconds between searches for such versions."""
+"""Seconds between searches for unused versions."""
 FRESH_S = 10.0
-"""Seconds after which a run's trail is read again, and a version checked for retirement."""
+"""Seconds after which a run log is read again, and a version is checked for retirement."""
 RUNS_S = 60.0
-"""Seconds after which the runs of the root are listed again."""
+"""Seconds after which the root's runs are listed again."""
 RETRY_S = 60.0
 """Seconds after which an incomplete step or slot is replayed again."""
 AHEAD_S = 1.0
-"""Seconds without a request after which the steps next to the last one are replayed: most people go on to them."""
+"""Idle seconds after which the last step's neighbours are replayed, because most users open these next."""
 VALUES_BYTES = 96 * 2**20
-"""Cached steps, and cached slots."""
+"""Size limit in bytes, for cached steps and for cached slots each."""
 MEDIA_BYTES = 48 * 2**20
-"""Cached images and audio."""
+"""Size limit of cached images and audio, in bytes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedValues(Generic[T]):
-    """A slot, or a part of a step; why it lacks the recipe; when it was made."""
-
     value: T
     trouble: str
     failed: bool
@@ -70,13 +68,13 @@ class _CachedValues(Generic[T]):
 
 
 class _Version:
-    """An open version. Once it is retired, a collector may delete its data even while it is open."""
+    """An open version. Garbage collection may delete a retired version's data even while it is open."""
 
     def __init__(self, version: loader.Version) -> None:
         self.version, self._checked_at = version, time.monotonic()
 
     def is_due(self) -> bool:
-        """Return whether to check for retirement now; then no other thread checks for a while."""
+        """Return whether the caller should check for retirement now. Other threads then get False for a while."""
         if time.monotonic() - self._checked_at <= FRESH_S:
             return False
         self._checked_at = time.monotonic()
@@ -84,14 +82,12 @@ class _Version:
 
 
 class _Run:
-    """A training, read again when its trail may be longer."""
-
     def __init__(self, training: Training, outage: Outage) -> None:
         self.training, self._read_at, self._outage = training, time.monotonic(), outage
         self._whole_at, self._lock = datetime.now(UTC), Lock()
 
     def fresh(self) -> Training:
-        """Return the training; old while another thread reads its trail, or with a note in an outage."""
+        """Return the training run, refreshed if due. During an outage it is marked stale."""
         if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
             try:
                 self._read_again()
@@ -113,7 +109,7 @@ class _Run:
 
 
 class OpenData:
-    """Open versions and trainings of a viewer, and pages made from them. Thread-safe."""
+    """A viewer's open versions and training runs, and the values for its pages. Thread-safe."""
 
     def __init__(
         self,
@@ -124,14 +120,14 @@ class OpenData:
         metrics: Mapping[str, MetricsFile] | None = None,
         raw: RawSource | None = None,
     ) -> None:
-        """Take a root and the training's recipe, "module:function"; None shows decoded values.
+        """Open a root. recipe: the training's "module:function"; None shows decoded values.
 
         quiet: True drops the recipe's output. metrics: run or plan hash -> its metrics.
         """
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
         self.outage = Outage()
-        # Trails and ledgers lie on the primary: mirrors may serve versions during its outage.
+        # Run logs and ledgers are read from the primary. Mirrors may serve versions while the primary is down.
         self._primary = self.outage if primary_of(root.store) is root.store else Outage()
         self._process = RecipeProcess(root, recipe, quiet=quiet, outage=self._primary) if recipe else None
         self.replayers = Replayers(plain=Replays(root, cut=True, outage=self._primary), recipe=self._process)
@@ -150,26 +146,26 @@ class OpenData:
         Thread(target=self._replay_ahead, name="penstock-view-ahead", daemon=True).start()
 
     def start(self) -> None:
-        """Start the recipe's process, before the first step is requested."""
+        """Start the recipe process, before the first step is requested."""
         if self._process is not None:
             Thread(target=self._start_recipe, name="penstock-view-recipe", daemon=True).start()
 
     def _start_recipe(self) -> None:
         assert self._process is not None
-        with suppress(PenstockError):  # the first step starts it again, and shows the error
+        with suppress(PenstockError):  # the first step tries again, and shows the error
             self._process.start()
 
     def recipe_state(self) -> str:
-        """Return a note while the recipe's process starts; else ""."""
+        """Return a message while the recipe process is starting; else ""."""
         seconds = None if self._process is None else self._process.starting_s
         if seconds is None:
             return ""
         return f"--recipe {self.recipe} is starting: importing its module ({seconds:.0f} s)."
 
     def answer(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`; if an object is missing, again with everything reopened, for the reason.
+        """Return the result of `make`. If an object is missing, reopen everything and retry, to find the reason.
 
-        In a known outage a store gets one attempt. Raises: as `make`.
+        During a known outage, requests are not retried. Raises: as `make`.
         """
         try:
             with tried_once() if self.outage.is_known else nullcontext():
@@ -180,15 +176,15 @@ class OpenData:
             return make()
 
     def version(self, dataset: str, number: int) -> loader.Version:
-        """Return a version, even a retired one while its data exists.
+        """Return a version, even a retired one as long as its data exists.
 
-        Raises: VersionNotFound; VersionRetired; Denied; errors of opening.
+        Raises: VersionNotFound; VersionRetired; Denied; errors from opening.
         """
         self._requested.set()
         ref = f"{dataset}@{number}"
 
         def open_version() -> _Version:
-            # A separate Root on the same store: its lease ends with the last reference to the version.
+            # A separate Root on the same store, so that its lease ends with the last reference to the version.
             return _Version(opened_anyway(root_over(self.root.store, self.root.verify), ref))
 
         entry = self._versions.get(ref, lambda: self.outage.ask(open_version))
@@ -201,21 +197,21 @@ class OpenData:
         try:
             return self.outage.ask(lambda: self.root.record(ref, retired=True)).retired is not None
         except StoreError:
-            return False  # the page shows the outage where it needs the store
+            return False  # if the page needs the store, it shows the outage
 
     def training(self, name: str) -> Training:
-        """Return a training whose trail is at most a few seconds old."""
+        """Return a training run whose log was read at most a few seconds ago."""
         self._requested.set()
         return self._training(name)
 
     def trainings(self) -> list[Training]:
-        """Return the open trainings, by name."""
+        """Return the open training runs, sorted by name."""
         return sorted((run.fresh() for run in self._runs.values()), key=lambda training: training.name)
 
     def run_search(self, first: str | None = None) -> RunSearch:
-        """Return a search of the open trainings for a sample.
+        """Return a search through the open training runs for a sample.
 
-        first: run from which on other runs are opened and searched too; None searches none.
+        first: run at which to start opening and searching the other runs; None searches only open ones.
         """
         opened, error = self.trainings(), ""
         try:
@@ -230,7 +226,7 @@ class OpenData:
         return RunSearch(opened, ordered, lambda run: Training(self.root, run, self._plans), error)
 
     def _all_runs(self) -> tuple[str, ...]:
-        """Return the runs of the root, at most a minute old: listing all trails may be slow."""
+        # Listing all run logs may be slow.
         at_s, runs = self._listed_runs
         if time.monotonic() - at_s > RUNS_S:
             runs = tuple(self._primary.ask(lambda: trail_runs(primary_of(self.root.store))))
@@ -245,9 +241,9 @@ class OpenData:
         return self._runs.get(name, lambda: self._primary.ask(opened)).fresh()
 
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return a rank's part of a step, and why it lacks the recipe.
+        """Return (a rank's part of a step, recipe error or "").
 
-        A second later, without other requests, the neighbouring steps follow.
+        If no other request follows within a second, the neighbouring steps are replayed too.
         """
         self._last = None
         result = self._batch(self.training(name), step, rank, world_size)
@@ -256,7 +252,7 @@ class OpenData:
         return result
 
     def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return as `batch`, without the neighbouring steps."""
+        """Return the same as `batch`, but replay no neighbouring steps."""
         return self._batch(training, step, rank, world_size)
 
     def _batch(
@@ -267,7 +263,7 @@ class OpenData:
         world_size: int,
         digests: Sequence[PartDigest] | None = None,
     ) -> tuple[ShownBatch, str]:
-        """digests: of the part that this one is a piece of; None for its own."""
+        """digests: recorded digests of the containing part; None looks up this part's."""
         digests = training.part_digests(step, rank, world_size) if digests is None else digests
         cached = self._batches.get(
             (training.name, training.plan(step).hash, step, rank, world_size, digests),
@@ -282,9 +278,9 @@ class OpenData:
     def thumbnails(
         self, name: str, step: int, rank: int, world_size: int, slot: int
     ) -> tuple[Mapping[str, Media], str]:
-        """Return field -> thumbnail of a slot, and why it lacks the recipe. Raises: InvalidRuntime.
+        """Return (field -> thumbnail of a slot, recipe error or "").
 
-        Later slots' thumbnails are made in groups, as parts of more ranks.
+        A part includes thumbnails of its first slots. Those of later slots are made in groups. Raises: InvalidRuntime.
         """
         batch, trouble = self.batch(name, step, rank, world_size)
         if not batch.first_slot <= slot < batch.first_slot + len(batch.slots):
@@ -302,7 +298,7 @@ class OpenData:
         return batch.slots[slot - batch.first_slot].thumbnails, trouble
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:
-        """Return a slot, and why it lacks the recipe."""
+        """Return (a slot, recipe error or "")."""
         training = self.training(name)
         cached = self._slots.get(
             (name, training.plan(step).hash, step, slot, training.part_digests(step)),
@@ -316,30 +312,30 @@ class OpenData:
 
     def _replay(self, make: Callable[[], tuple[T, str]], lacks: Callable[[T], bool]) -> _CachedValues[T]:
         value, trouble = self._primary.ask(make)
-        if self._process is None or trouble:  # this process decoded it
+        if self._process is None or trouble:  # the value was decoded in this process
             release_memory()
         n_answers = 0 if self._process is None else self._process.n_answers
         return _CachedValues(value, trouble, bool(trouble) or lacks(value), n_answers, time.monotonic())
 
     def _is_valid(self, cached: _CachedValues[Any]) -> bool:
-        """Return whether values may be reused. Failed ones expire, at once if the recipe answered since."""
+        """Return whether values may be reused. Failed ones expire, immediately if the recipe has answered since."""
         if not cached.failed:
             return True
         same = self._process is None or cached.n_answers == self._process.n_answers
         return same and time.monotonic() - cached.at_s < RETRY_S
 
     def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
-        """Return facts of the recipe's functions; None if it is missing or failed."""
+        """Return facts about the recipe's functions; None if there is no recipe or it failed."""
         recipe = self.replayers.recipe
         return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
 
     def stop(self) -> None:
-        """End the recipe's process, which may hang. Does not wait."""
+        """Kill the recipe process, which may hang, without waiting."""
         if self._process is not None:
             self._process.stop()
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all versions, training runs and processes."""
         self._closed.set()
         self._requested.set()
         self.stop()
@@ -354,17 +350,16 @@ class OpenData:
             if self._requested.wait(AHEAD_S):
                 continue
             with suppress(PenstockError):
-                import_polars()  # else the first filter of a version waits for it
+                import_polars()  # otherwise the first filter would wait for this import
             if self._last is None:
                 continue
             (name, step, rank, world_size), self._last = self._last, None
             for neighbour in (step + 1, step - 1):
                 if not self._requested.is_set():
-                    with suppress(PenstockError):  # a request for that step shows the error
+                    with suppress(PenstockError):  # the error is shown when that step is requested
                         self._make_ahead(name, neighbour, rank, world_size)
 
     def _make_ahead(self, name: str, step: int, rank: int, world_size: int) -> None:
-        """Replay a rank's part of a step, if it exists, without counting as a request."""
         training = self._training(name)
         if step >= 0 and (training.trail is None or step <= training.last_step):
             self._batch(training, step, rank, world_size)
@@ -375,7 +370,7 @@ class OpenData:
 
 
 def nbytes(value: Any) -> int:
-    """Return roughly how many bytes a value takes."""
+    """Return a value's approximate size in bytes."""
     if isinstance(value, bytes | str):
         return len(value)
     if hasattr(value, "nbytes"):

@@ -1,4 +1,4 @@
-"""Outage of a store: one request waits for it; for a few seconds, others get its error at once."""
+"""Detect store outages. One request waits for the store; for a few seconds after, others fail at once."""
 
 import time
 from collections.abc import Callable
@@ -8,31 +8,31 @@ from typing import TypeVar
 from loader.errors import StoreError, Throttled, Transient
 
 OUTAGE_S = 5
-"""Seconds in which no other request waits for a store that did not respond."""
+"""Seconds for which requests fail at once after a store did not respond."""
 DOWN = (Transient, Throttled)
-"""Errors of a store that does not respond within its retry budget."""
+"""Errors raised if a store does not respond within its retry budget."""
 
 T = TypeVar("T")
 
 
 class Outage:
-    """The last failure of a store. Thread-safe."""
+    """A store's last failure. Thread-safe."""
 
     def __init__(self) -> None:
         self._failure: tuple[StoreError, float] | None = None
 
     @property
     def is_known(self) -> bool:
-        """True in the seconds after the store did not respond."""
+        """True for a few seconds after the store did not respond."""
         return self._recent() is not None
 
     def note(self, error: StoreError) -> None:
-        """Record that the store did not respond, unless a recent error is known."""
+        """Record that the store did not respond, unless a recent error is already recorded."""
         if self._recent() is None:
             self._failure = error, time.monotonic() + OUTAGE_S
 
     def ask(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, which needs the store. Raises: as `make`; a recent error at once."""
+        """Return the result of `make`, which uses the store. Raises: as `make`; during an outage, the recent error."""
         recent = self._recent()
         if recent is not None:
             raise copy(recent) from recent

@@ -1,4 +1,4 @@
-"""Actions of pages: exclude a basket of samples, copy a command."""
+"""Actions on pages: exclude the samples in a basket, copy a command."""
 
 import shlex
 from collections import defaultdict
@@ -12,9 +12,9 @@ from ..upkeep.exclusion import exclude
 def exclude_basket(
     root: loader.Root, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str
 ) -> tuple[str, ...]:
-    """Publish each dataset without its samples of the basket; return the new versions' names. Raises: as `exclude`.
+    """Publish each dataset without the samples in the basket, and return the new versions' names. Raises: as `exclude`.
 
-    samples: (version, key), looked up in the newest named version. page: address or command of the choice.
+    samples: (version, key) pairs, looked up in each dataset's newest given version. page: address or command to record.
     """
     refs: dict[str, str] = {}
     keys: dict[str, list[str]] = defaultdict(list)
@@ -33,13 +33,13 @@ _ESCAPED = {"\\": "\\\\", "'": "\\'"}
 
 
 def shell_command(root: str, *words: object, names: Sequence[object] = ()) -> str:
-    """Return a command of `penstock` on a root. names: last arguments; may begin with `-`."""
+    """Return a `penstock` command line for a root. names: last arguments, which may begin with `-`."""
     after = ["--", *names] if names else []
     return " ".join(map(shell_word, ("penstock", *words, "--root", root, *after)))
 
 
 def shell_word(word: object) -> str:
-    """Return a word quoted for bash and zsh, with unprintable characters escaped."""
+    """Return a word quoted for bash and zsh. Unprintable characters are escaped."""
     text = str(word)
     if text.isprintable():
         return shlex.quote(text)

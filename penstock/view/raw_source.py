@@ -1,4 +1,4 @@
-"""Raw objects below the location that `--raw` names: their addresses, bytes and values."""
+"""Read raw objects under the location given by `--raw`."""
 
 import os
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from .outage import Outage
 from .shown_values import ShownValue, shown_value
 
 MOST_BYTES = 64 * 2**20
-"""A larger object is not fetched."""
+"""Largest object that is fetched, in bytes."""
 PATIENCE_S = 2.0
-"""Seconds of retries for a raw object; its page is complete without it."""
+"""Seconds to retry reading a raw object, which its page does not depend on."""
 
 
 class RawSource:
-    """The objects below a URL. Addresses are data: none outside of it is followed."""
+    """The objects under a URL. URIs come from data, so any outside of this URL is rejected."""
 
     def __init__(self, root: loader.Root, url: str) -> None:
         """Open a folder, bucket or prefix.
@@ -39,7 +39,7 @@ class RawSource:
         self._outage = Outage()
 
     def nbytes(self, uri: str) -> int:
-        """Return the size of an object. Costs one request. Raises: as `read`."""
+        """Return an object's size in bytes. Costs one request. Raises: as `read`."""
         key = self._key(uri)
         nbytes = self._outage.ask(lambda: self._store.head(key)).nbytes
         if nbytes > MOST_BYTES:
@@ -47,7 +47,7 @@ class RawSource:
         return nbytes
 
     def read(self, uri: str) -> bytes:
-        """Return an object. Raises: InvalidRuntime if it is elsewhere or too large; StoreError."""
+        """Return an object's bytes. Raises: InvalidRuntime if it is elsewhere or too large; StoreError."""
         n = self.nbytes(uri)
         key = self._key(uri)
         return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data) if n else b""
@@ -57,11 +57,11 @@ class RawSource:
         if not plain.startswith(f"{self._base}/"):
             raise InvalidRuntime(f"{uri} is not below --raw {self._store.url}")
         reason = why_not(uri, [self._base], self._root_url)
-        # `why_not` allows a link because takedown deletes the link itself; reading would follow it.
+        # `why_not` allows links because takedown deletes the link itself, but reading would follow it.
         if not reason and plain.startswith("/") and os.path.islink(plain):
             reason = "it is a link"
         if not reason and plain.startswith("/") and os.path.exists(plain) and not os.path.isfile(plain):
-            reason = "it is not a file"  # reading a pipe would block
+            reason = "it is not a file"  # reading from a pipe would block
         if reason:
             raise InvalidRuntime(f"{uri} is not fetched: {reason}")
         return plain.removeprefix(f"{self._base}/")
@@ -69,24 +69,24 @@ class RawSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawObject(Record):
-    """The raw object of a sample."""
+    """A sample's raw object."""
 
     uri: str
-    """Address."""
+    """URI of the object."""
     nbytes: int = 0
-    """Number of bytes."""
+    """Size in bytes."""
     reason: str = ""
-    """Why it is not shown; "" if it is."""
+    """Reason that it is not shown, or ""."""
     shown: ShownValue | None = None
-    """Its value; None if it was not fetched."""
+    """Decoded value; None if it was not fetched."""
     picture: Media | None = None
-    """Thumbnail; None without one."""
+    """Thumbnail, if there is one."""
 
 
 def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0) -> RawObject | None:
-    """Return the record of a raw object; None without an address.
+    """Return a raw object's record; None if there is no URI.
 
-    most: bytes up to which it is fetched. edge: pixels of its thumbnail; 0 for none.
+    most: largest size fetched, in bytes. edge: pixels of the thumbnail's longer side; 0 for no thumbnail.
     """
     if not uri:
         return None

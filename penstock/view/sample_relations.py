@@ -1,4 +1,4 @@
-"""Relations of a sample: steps of trainings that held it, edits of its columns, samples that look like it."""
+"""A sample's relations: training steps that used it, edits to its columns, and look-alikes."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,64 +17,64 @@ from .replays.training import Training
 from .shown_values import version_of
 
 MOST_PLANNED = 1_000_000
-"""Steps searched of a plan without a trail, whose steps have no end."""
+"""Most steps searched in a plan without a run log, because its steps never end."""
 MOST_ASKED, ASK_S = 50, 20.0
-"""Runs opened for one page, and seconds after which no further one is."""
+"""Most runs opened for one page, and seconds after which no more are opened."""
 MOST_HELD = 200
-"""Slots listed per training."""
+"""Most slots listed per training run."""
 MOST_COLUMNS = 20
-"""Edited columns of a version that are read, the most recently annotated first."""
+"""Most edited columns that are read per version, most recently annotated first."""
 COLUMN = "phash"
 """Column with 16 hexadecimal digits per image, joined by `-`."""
 FLAT = "phash_flat"
-"""Column that is True if a hash is meaningless."""
+"""Column that is True if the hash is meaningless."""
 MOST_NEIGHBOURS = 12
-"""Neighbours listed."""
+"""Most neighbours listed."""
 MAX_DISTANCE = 16
-"""Bits of 64; beyond it every other image is near."""
+"""Largest distance between neighbours, in bits of 64. Beyond it, unrelated images match."""
 _FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlot(Record):
-    """A slot that held the sample."""
+    """A slot that contained the sample."""
 
     step: int
     """Global step."""
     slot: int
     """Global slot."""
     attempt: int
-    """0, or its number as a substitute."""
+    """0 if planned; else its number as a substitute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSteps(Record):
-    """Slots of a training that held a sample."""
+    """The slots of one training run that contained a sample."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     n_slots: int
-    """Slots of recorded steps that held it; of a plan without a trail, up to the page's step."""
+    """Number of slots in recorded steps; for a plan without a run log, in steps before the page's step."""
     planned: bool
-    """True if no trail shows that the steps were trained."""
+    """True if nothing records that the steps were trained."""
     slots: tuple[HeldSlot, ...]
-    """The last 200 of them, by step; of a packed source, the sequences with its pieces."""
+    """The last 200 slots, by step. In a packed source, these are sequences with pieces of the sample."""
     error: str = ""
-    """Why they are unknown; "" if known."""
+    """Error that left slots unknown, or ""."""
 
 
 def held_steps(
     trainings: Iterable[Training], dataset: str, key: str, ordinal: int, before: int = 0
 ) -> tuple[HeldSteps, ...]:
-    """Return the slots of each training that held a sample, by its ordinal in a version of the dataset.
+    """Return the slots of each training run that contained a sample.
 
-    before: end of the search in plans without a trail. Costs as `Plan.steps_of`.
+    ordinal: index in a version. before: end of the search in plans without a run log. Costs as `Plan.steps_of`.
     """
     return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
 
 
 class RunSearch:
-    """Search of trainings for the slots that held a sample, and the runs not searched."""
+    """Searches training runs for the slots that contained a sample."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class RunSearch:
         open_run: Callable[[str], Training] | None = None,
         error: str = "",
     ) -> None:
-        """Take trainings to search, and further runs, which `open_run` opens: up to 50, for 20 s.
+        """Set the training runs to search.
 
-        error: why `others` are unknown.
+        others: more runs, opened by `open_run`, up to 50 or for 20 s. error: why `others` is incomplete.
         """
         self._opened, self._open_run, self.error = opened, open_run, error
         self.unsearched = tuple(others)
@@ -94,7 +94,7 @@ class RunSearch:
     def held_steps(
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
-        """Return the slots of each training as the function `held_steps`, for `own` first."""
+        """Return the result of the function `held_steps` for every training run, beginning with `own`."""
         name = own.name if own is not None else None
         others = [one for one in self._opened if one.name != name]
         results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
@@ -108,7 +108,7 @@ class RunSearch:
             run, asked = self.unsearched[asked], asked + 1
             try:
                 results += held_steps([self._open_run(run)], dataset, key, ordinal)
-            except PenstockError as error:  # of one run: the others are still searched
+            except PenstockError as error:  # one run failed; the others are still searched
                 text = clean(f"{type(error).__name__}: {error}", 400)
                 results += (HeldSteps(training=run, n_slots=0, planned=False, slots=(), error=text),)
         self.unsearched = self.unsearched[asked:]
@@ -122,9 +122,9 @@ def held_slots(
     before: int,
     ordinal: int | None = None,
 ) -> tuple[list[Occurrence], list[PenstockError]]:
-    """Return the slots that held a sample in steps 0 ... before - 1, and errors, each step under its own plan.
+    """Return (slots that contained a sample in steps 0 ... before - 1, errors). Searches each step under its own plan.
 
-    sources: names a plan's sources to search. A plan without the sample gives an InvalidRuntime.
+    sources: function from a plan to the sources to search. A plan without the sample adds an InvalidRuntime.
     """
     slots: set[Occurrence] = set()
     errors: list[PenstockError] = []
@@ -158,7 +158,7 @@ def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, bef
     if training.trail is not None and slots:
         recorded = training.are_recorded(np.array([one.step for one in slots]))
         slots = [one for one, there in zip(slots, recorded.tolist(), strict=True) if there]
-    # The page shows the rest even if a version was deleted. A plan may well lack the sample.
+    # Even if a version was deleted, the page shows the rest. Plans without the sample are no error.
     shown_errors = [one for one in errors if not isinstance(one, InvalidRuntime)][-1:]
     return HeldSteps(
         training=training.name,
@@ -173,7 +173,7 @@ def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, bef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnEdit(Record):
-    """An edit of a column of a sample."""
+    """An edit to one of a sample's columns."""
 
     column: str
     """Column name."""
@@ -182,15 +182,15 @@ class ColumnEdit(Record):
     annotation: str
     """Annotation name."""
     author: str
-    """Author of the edit."""
+    """Author."""
     at: str
     """Time in UTC."""
 
 
 def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...]:
-    """Return the edits of a sample's columns, by column, the oldest first.
+    """Return the edits to a sample's columns, by column, oldest first.
 
-    Costs, per edited column, its annotations and all keys. Raises: StoreError; Corrupt.
+    Reads, for each edited column, its annotations and all keys. Raises: StoreError; Corrupt.
     """
     newest = [name for one in reversed(version.annotations) for name in one.columns]
     rows: list[ColumnEdit] = []
@@ -217,20 +217,20 @@ def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour(Record):
-    """A sample that looks like another."""
+    """A sample that looks similar to another."""
 
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     key: str
     """Sample key."""
     distance: int
-    """Bits in which the hashes differ, at the image where they differ most."""
+    """Number of bits in which the hashes differ; the largest if there are several images."""
 
 
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:
-    """Return up to 12 samples within 16 bits of column `phash`, the nearest first.
+    """Return up to 12 samples whose `phash` differs by at most 16 bits, nearest first.
 
-    Costs that column of the samples table. Compares samples with equally many images.
+    Reads that column. Compares samples with equal image counts.
     """
     import polars as pl
 

@@ -1,4 +1,4 @@
-"""Values of slots as files: media by their kind, arrays as NPY, others as JSON, and the record."""
+"""Save slot values as files: media, NPY arrays, JSON for other values, and the record."""
 
 import json
 import re
@@ -23,9 +23,9 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[str, Any]]) -> list[Path]:
-    """Write `record.json` and the values of each slot into a folder; return the paths.
+    """Write `record.json` and each slot's values into a folder, and return the paths.
 
-    slots: slot -> field -> value. Arrays are written bit for bit, media also as files.
+    slots: slot -> field -> value. Arrays are written bit for bit; media also as image and audio files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "record.json"]
@@ -44,7 +44,6 @@ def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[st
 
 
 def _value(stem: Path, value: Any) -> Path:
-    """Write one value. A tensor of a dtype that numpy lacks is written as its bytes."""
     if isinstance(value, bytes):
         path = Path(f"{stem}.bin")
         path.write_bytes(value)
@@ -61,7 +60,7 @@ def _value(stem: Path, value: Any) -> Path:
 def _array(value: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
-    except TypeError:  # bfloat16 and other types that only torch has
+    except TypeError:  # bfloat16 and other dtypes that only torch has
         import torch
 
         array: np.ndarray[Any, Any] = value.contiguous().view(torch.uint8).numpy()

@@ -1,4 +1,4 @@
-"""Values of a sample's fields as their kinds show them: text, marks, tokens."""
+"""Describe field values for display, according to their kind: text, marks, tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,31 +19,31 @@ from .replays.replayed_values import Texts
 from .replays.token_texts import special_tokens
 
 MOST_LINES = 40
-"""Lines shown of a value."""
+"""Most lines shown per value."""
 MOST_BOXES = 4096
-"""Tokens shown one by one."""
+"""Most tokens shown individually."""
 MOST_LETTERS = 2000
-"""Characters of a line."""
+"""Most characters per line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownValue(Record):
-    """One value of a field."""
+    """A field's value, as displayed."""
 
     field: str
     """Field name."""
     kind: str
-    """Name in `kinds.KINDS`."""
+    """Kind name in `kinds.KINDS`."""
     lines: tuple[str, ...]
-    """Text: shape, dtype and range, the text itself, the tokens."""
+    """Lines of text: shape, dtype and range, or the text or tokens."""
     marks: tuple[Mark, ...]
-    """Faults that are easy to miss."""
+    """Warnings about the value."""
     boxes: tuple[TokenBox, ...] = ()
-    """Single tokens; empty for other kinds."""
+    """Individual tokens; empty for other kinds."""
 
 
 def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
-    """Return the version that a source of a plan reads; None for one without bytes."""
+    """Return the version that a plan's source reads; None for a source without stored bytes."""
     view = stored_view(plan.sources[source].view)
     return None if view is None else view.version
 
@@ -51,13 +51,13 @@ def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
 def facts_of(
     sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
 ) -> Facts:
-    """Return the known facts of a field. version: of the sample. texts: of tokens."""
+    """Return the known facts about a field. version: the sample's version. texts: decoded text of tokens."""
     facts: dict[str, Any] = {}
     if version is not None:
         facts = dict(version.facts.get(field, {}))
         if field.rpartition(".")[2] == "cls" and (labels := class_names_of(version)):
             facts.setdefault("labels", labels)
-    # A writer's own facts may be any JSON: values of another type are ignored.
+    # A writer's facts may be any JSON, so values of unexpected types are ignored.
     vocabulary, rate = (facts.get(name) for name in ("vocabulary", "rate"))
     names = (facts.get("tokenizer"), facts.get("tokenizer_sha256"))
     tokenizer = ", SHA-256 ".join(clean(one, 120) for one in names if isinstance(one, str) and one)
@@ -78,7 +78,7 @@ def _text(texts: Mapping[int, str], ids: Sequence[int]) -> str:
 
 
 def shown_value(field: str, value: object, facts: Facts) -> ShownValue:
-    """Return a value as its kind shows it."""
+    """Return a value as its kind displays it."""
     kind = kind_of(value, facts)
     return ShownValue(
         field=clean(field, 200),
@@ -95,9 +95,9 @@ def shown_sample(
     texts: Texts | None = None,
     cut: Mapping[str, str] | None = None,
 ) -> tuple[ShownValue, ...]:
-    """Return every field of a sample, in order. texts: of tokens.
+    """Return every field of a sample, in order. texts: decoded text of tokens.
 
-    cut: partly decoded field -> length text; lengths are not compared then.
+    cut: partly decoded field -> text about its length. If given, audio and video lengths are not compared.
     """
     facts = {name: facts_of(sample, name, version, texts) for name in sample}
     values = [shown_value(name, value, facts[name]) for name, value in sample.items()]

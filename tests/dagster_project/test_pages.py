@@ -140,7 +140,7 @@ def test_the_run_of_a_stopped_batch_names_its_bad_objects(pages: Pages) -> None:
 
 def test_the_ticks_of_discovery_say_what_was_made(pages: Pages) -> None:
     pages.page.open(f"{pages.url}/locations/penstock/sensors/small_discovery", "2 runs requested")
-    pages.page.wait_for("(2 partitions created)", "Finds what has landed for small")
+    pages.page.wait_for("(2 partitions created)", "Find new objects of small")
 
 
 def test_the_version_is_shown_by_numbers_plots_and_links(pages: Pages) -> None:

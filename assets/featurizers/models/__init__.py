@@ -1,4 +1,4 @@
-"""Featurizers that run a model over batches. Importing this package does not import torch."""
+"""Featurizers that run a model on batches. Importing this package does not import torch."""
 
 from ..decoding import cropped, images_of
 from .devices import gpus_for

@@ -1,9 +1,9 @@
-"""Batches of a model in which every row has the same bits, whatever the batch.
+"""Run a model in batches that give every row the same bits, whatever the batch.
 
-A kernel's order of additions depends on its input's shape, so a row's last bits may differ between batches of 1 and
-32. The smallest batch always has the same number of rows, filled with repeats, and the featurizer's version
-includes it. A larger size is used once its first batch, computed both ways, agrees in every bit: the order follows
-from shapes, not values.
+A kernel's order of additions depends on its input's shape, so a row's last bits may differ between batches of 1 and 32.
+The smallest batch always has the same number of rows, filled with repeats; that number is part of the featurizer's
+version. A larger size is used once its first batch, computed both ways, agrees in every bit. One comparison suffices:
+the order depends on shapes, not values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,35 +38,37 @@ def shape_of(row: Row) -> Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """Batch sizes of one shape: tried, and allowed."""
+    """Batch sizes for one row shape: which ones were tried and which may be used."""
 
     same: set[int]
-    """Batch sizes whose rows have the smallest batch's bits."""
+    """Batch sizes that give the same bits as the smallest batch."""
     other: set[int] = field(default_factory=set)
-    """Batch sizes whose rows have other bits."""
+    """Batch sizes that give different bits."""
     ceiling: int
     """Largest size to try."""
     row_bytes: int = 0
     """Measured memory per row in bytes; 0 if not measured."""
 
     def size(self, n_rows: int) -> int:
-        """Return the largest untried or equal batch size for so many rows."""
+        """Return the largest batch size up to `n_rows` that is untried or gives the same bits."""
         size = self.ceiling
         while size > min(self.same) and (size > n_rows or size in self.other):
             size //= 2
         return size
 
     def known(self, n_rows: int) -> int:
-        """Return the largest batch size with equal bits for so many rows."""
+        """Return the largest batch size up to `n_rows` known to give the same bits."""
         return max((size for size in self.same if size <= min(n_rows, self.ceiling)), default=min(self.same))
 
 
 class ModelBatches:
     """Runs a model over rows of equal shape; use it inside `repeatable`.
 
-    run: name -> tensor [rows, ...] on the device, to results alike. place: "cpu" or "cuda:<number>". batch_size:
-    rows of the smallest batch. max_batch_size: of the largest, rounded down to batch_size x 2^k. memory_bytes: most
-    bytes for a batch.
+    run: takes name -> tensor [rows, ...] on the device and returns results in the same form.
+    place: device, "cpu" or "cuda:<number>".
+    batch_size: rows in the smallest batch.
+    max_batch_size: rows in the largest, rounded down to batch_size x 2^k.
+    memory_bytes: most bytes per batch.
     """
 
     def __init__(
@@ -86,12 +88,12 @@ class ModelBatches:
         self.fits: dict[Shape, Fit] = {}
 
     def best_size(self, shape: Shape) -> int:
-        """Return how many rows of that shape to collect for a batch."""
+        """Return how many rows of this shape to collect per batch."""
         fit = self.fits.get(shape)
         return fit.size(fit.ceiling) if fit else self._most
 
     def results(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the result of every row, floats as float32. Raises: ModelFailed."""
+        """Return each row's result, with floats as float32. Raises: ModelFailed."""
         if not rows:
             return []
         shape = shape_of(rows[0])
@@ -123,14 +125,14 @@ class ModelBatches:
         return results
 
     def _next(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Return results of the first rows; none if a batch was too large."""
+        """Return results for the first rows, or [] if a batch was too large."""
         size = fit.size(len(rows))
         if size not in fit.same:
             return self._compared(fit, rows[:size])
         return self._known(fit, rows[:size]) or []
 
     def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Compute rows by known sizes and at once, and record whether the bits agree."""
+        """Compute rows in known sizes and all at once, and record whether the bits agree."""
         results: list[Row] = []
         while len(results) < len(rows):
             rest = rows[len(results) :]
@@ -145,7 +147,7 @@ class ModelBatches:
         return results
 
     def _known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
-        """Return the results of a known size; None if memory ran out."""
+        """Return results for a known batch size; None if memory ran out."""
         if len(rows) <= self._least:
             return self._smallest(rows)
         results = self._tried(rows)
@@ -211,19 +213,19 @@ def _same(first: Row, second: Row) -> bool:
 
 Sample = Mapping[str, bytes]
 Prepare = Callable[[Sample], Sequence[Row]]
-"""Rows of a sample. Raises: Unusable."""
+"""Function that returns a sample's rows. Raises: Unusable."""
 
 Finish = Callable[[Sequence[Row]], Features]
-"""Features of a sample from its rows' results. Raises: Unusable."""
+"""Function that returns a sample's features from its rows' results. Raises: Unusable."""
 
 WAITING_BYTES = 256 << 20
-"""Bytes of waiting rows, above which the shape that takes most is computed."""
+"""If waiting rows exceed this many bytes, the shape that takes up most of them is computed."""
 
 
 def gathered(
     samples: Iterable[Sample], prepare: Prepare, batches: ModelBatches, finish: Finish, readers: int
 ) -> list[Features | Unusable]:
-    """Return the features or refusal of every sample, in order. Raises: ModelFailed."""
+    """Return each sample's features or refusal, in order. Raises: ModelFailed."""
     work = _Gathering(batches=batches, finish=finish)
     for prepared in _prepared(samples, prepare, readers):
         work.take(prepared)
@@ -234,8 +236,6 @@ def gathered(
 def _prepared(
     samples: Iterable[Sample], prepare: Prepare, readers: int
 ) -> Iterator[Sequence[Row] | Unusable]:
-    """Yield each sample's rows or refusal, in order, reading ahead."""
-
     def rows_of(sample: Sample) -> Sequence[Row] | Unusable:
         try:
             return prepare(sample)
@@ -253,7 +253,7 @@ def _prepared(
 
 @dataclass(slots=True, kw_only=True)
 class _Gathering:
-    """Samples in progress: an entry in `features` per sample; `parts` by sample number."""
+    """Samples in progress. features: one entry per sample. parts, n_rows: by sample number."""
 
     batches: ModelBatches
     finish: Finish

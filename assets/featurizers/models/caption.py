@@ -1,4 +1,4 @@
-"""Captions that a model writes, greedily: the same image gets the same words."""
+"""Captions that a model writes by greedy decoding, so the same image always gets the same caption."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class CaptionModel(Protocol):
-    """Model that writes captions, loaded by the function that `network` names."""
+    """Captioning model, loaded by the function that `network` names."""
 
     size_px: int
     """Side of its input images in px."""
 
     def generate(self, pixels: "torch.Tensor", max_tokens: int) -> "Mapping[str, torch.Tensor]":
-        """Write captions of uint8 [N, size_px, size_px, 3], taking the likeliest token each time.
+        """Write captions for uint8 [N, size_px, size_px, 3], always taking the likeliest token.
 
         - tokens: int64 [N, max_tokens], padded after the caption.
         - logprobs: float [N, max_tokens], log-probabilities of the tokens, 0 after the caption.
@@ -29,7 +29,7 @@ class CaptionModel(Protocol):
         """
 
     def text(self, tokens: Array) -> str:
-        """Return the words of int64 [max_tokens], without start, end and padding tokens."""
+        """Return the caption's text from int64 [max_tokens], without start, end and padding tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,11 @@ class Caption(ModelFeaturizer):
     network: str
     """A name of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`."""
     image: str | None = "jpg"
-    """Field of photos; None skips them."""
+    """Field to read from photos; None skips them."""
     video: str | None = None
-    """Field of clips; None skips them."""
+    """Field to read from clips; None skips them."""
     max_tokens: int = 32
-    """Tokens of the longest caption."""
+    """Length of the longest caption in tokens."""
     field: str = "generated.txt"
     """Name of the output field."""
     name: str = "caption"

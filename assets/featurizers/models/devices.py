@@ -1,4 +1,4 @@
-"""Devices that a model runs on, and settings that give the same bits twice."""
+"""Choose a model's device, and make torch repeatable."""
 
 import ctypes
 import gc
@@ -27,9 +27,9 @@ def check_device_name(device: str) -> None:
 
 
 def device_at(device: str, place: str) -> str:
-    """Return "cpu" or "cuda:<number>": where a model of that `device` runs in this process.
+    """Return where a model with this `device` setting runs in this process: "cpu" or "cuda:<number>".
 
-    place: "cpu" or "cuda:0" of a worker; "" for a process without a device.
+    place: torch device of a worker, "cpu" or "cuda:0"; "" if none is assigned.
     """
     if device == "cpu":
         return device
@@ -46,7 +46,7 @@ def device_at(device: str, place: str) -> str:
 
 
 def gpus_for(device: str) -> tuple[str, ...]:
-    """Return the GPUs of this machine for a model of that `device`, as in CUDA_VISIBLE_DEVICES."""
+    """Return this machine's GPUs for a model with this `device` setting, as in CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return ()
     _, _, number = device.partition(":")
@@ -54,7 +54,7 @@ def gpus_for(device: str) -> tuple[str, ...]:
 
 
 def check_device(place: str) -> None:
-    """Check that torch can use a device here. Raises: ModelFailed."""
+    """Check that torch can use the device `place` here. Raises: ModelFailed."""
     import torch
 
     if place.startswith("cuda"):
@@ -66,19 +66,19 @@ def check_device(place: str) -> None:
             )
 
 
-_settings = threading.RLock()  # torch's settings apply to the whole process
+_settings = threading.RLock()  # torch's settings are process-wide
 
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Make torch give the same bits for the same batch until the end; one thread at a time.
+    """Make torch return the same bits for the same batch within the block; one thread at a time.
 
-    Deterministic kernels or an error, float32 at full precision, no autotuning, no gradients, and one thread per
-    operation: sums are split by thread count.
+    Sets deterministic kernels (or an error), full float32 precision, no autotuning and no gradients. Operations use one
+    thread, because the thread count decides how sums are split.
     """
     import torch
 
-    # cuBLAS reads it at start: without it torch refuses matrix products in deterministic mode. Always set: another
+    # cuBLAS reads this at start; otherwise torch refuses matrix products in deterministic mode. Always set: another
     # value would choose other kernels.
     os.putenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with _settings:
@@ -104,7 +104,7 @@ def repeatable() -> Iterator[None]:
 
 
 def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
-    """Return (result of the work, peak bytes that it added; 0 if not measurable)."""
+    """Return (result of `work`, peak bytes that it added; 0 if not measurable)."""
     import torch
 
     if place.startswith("cuda"):
@@ -112,7 +112,7 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
         before = torch.cuda.memory_allocated(place)
         value = work()
         return value, torch.cuda.max_memory_allocated(place) - before
-    _trim()  # reused free memory would hide what the work takes
+    _trim()  # reused free memory would hide what `work` takes
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -143,7 +143,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(place: str) -> None:
-    """Return cached blocks to the device."""
+    """Release torch's cached blocks to the device."""
     import torch
 
     if place.startswith("cuda"):
@@ -151,7 +151,7 @@ def free_memory(place: str) -> None:
 
 
 def budget_bytes(place: str) -> int:
-    """Return the default bytes for batches: 0.8 of a GPU's free memory, 1 GiB per worker on a CPU."""
+    """Return the default memory for batches in bytes: 0.8 of a GPU's free memory; 1 GiB per worker on a CPU."""
     import torch
 
     if place.startswith("cuda"):

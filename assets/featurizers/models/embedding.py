@@ -1,4 +1,4 @@
-"""Embeddings of images and texts in one space, as by CLIP: for search, near-duplicates and classes."""
+"""Embed images and texts in one space, like CLIP, for search, near-duplicates and classification."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ STORED = ("float32", "float16")
 
 
 class Embedder(Protocol):
-    """Model that embeds images and texts, loaded by the function that `network` names."""
+    """Embedding model for images and texts, loaded by the function that `network` names."""
 
     size_px: int
     """Side of its input images in px."""
 
     def images(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """Return [N, d] from uint8 [N, size_px, size_px, 3] sRGB."""
+        """Return embeddings [N, d] of uint8 [N, size_px, size_px, 3] in sRGB."""
 
     def texts(self, **tokens: "torch.Tensor") -> "torch.Tensor":
-        """Return [N, d] from stacked results of `tokens`."""
+        """Return embeddings [N, d] of texts; `tokens`: results of the method `tokens`, stacked."""
 
     def tokens(self, text: str) -> Mapping[str, Array]:
-        """Return a text as arrays of fixed shapes. Raises: InvalidWeights without a text tower."""
+        """Return a text as arrays of fixed shapes. Raises: InvalidWeights if the model has no text tower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class Embedding(ModelFeaturizer):
     network: str
     """A name of `EMBEDDERS`, or "module:function" that loads an `Embedder`."""
     image: str | None = "jpg"
-    """Field of photos; None skips them."""
+    """Field to read from photos; None skips them."""
     video: str | None = "mp4"
-    """Field of clips; None skips them."""
+    """Field to read from clips; None skips them."""
     text: str | None = None
-    """Field of texts; None skips them."""
+    """Field to read from texts; None skips them."""
     caption: str | None = None
-    """txt field of a photo or clip to compare its embedding with; None for none."""
+    """txt field of a photo or clip to compare with its embedding; None to skip."""
     field: str = "embedding.npy"
     """Name of the output field."""
     stored: str = "float32"
@@ -123,7 +123,6 @@ class Embedding(ModelFeaturizer):
 
 
 def _direction(vectors: Sequence[Array]) -> Array:
-    """Return float64 [d] of length 1: the direction of the sum of unit vectors."""
     total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
     return _unit(total)
 

@@ -1,4 +1,4 @@
-"""Latents of a variational autoencoder, computed once instead of in every epoch of latent diffusion."""
+"""Compute variational autoencoder latents once instead of in every epoch of latent diffusion training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ STORED = ("float16", "float32")
 
 
 class Coder(Protocol):
-    """Model that encodes images as latents, loaded by the function that `network` names."""
+    """Autoencoder that encodes images as latents, loaded by the function that `network` names."""
 
     block_px: int
-    """Side in px of the square behind one position of a latent."""
+    """Side in px of the square that one latent position encodes."""
 
     def encode(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """Return [N, C, H / block_px, W / block_px] from uint8 [N, H, W, 3] sRGB: posterior mode, scaled."""
+        """Return latents [N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] sRGB: the posterior mode, scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent(ModelFeaturizer):
     """Field `latent.npy`: float16 or float32 [C, h, w] of a photo, [T, C, h, w] of a clip.
 
-    It includes the network's scaling factor: train a denoiser on it directly.
+    The network's scaling factor is applied, so a denoiser can train on it directly.
 
     Columns: latent_mean, latent_std, over the whole latent.
     """
@@ -41,15 +41,15 @@ class Latent(ModelFeaturizer):
     network: str
     """A name of `CODERS`, or "module:function" that loads a `Coder`."""
     image: str | None = "jpg"
-    """Field of photos; None skips them."""
+    """Field to read from photos; None skips them."""
     video: str | None = "mp4"
-    """Field of clips; None skips them."""
+    """Field to read from clips; None skips them."""
     size_px: int = 256
-    """Side of the square that images are scaled and cropped to; 0 keeps their size, cropped to whole blocks."""
+    """Side in px of the square that images are scaled and cropped to; 0 keeps their size, cropped to whole blocks."""
     max_px: int = 1 << 22
     """Most pixels of an image that keeps its size; larger ones are rejected."""
     frames: int = 8
-    """Frames of a clip, evenly spaced from the first to the last."""
+    """Number of frames per clip, evenly spaced from the first to the last."""
     field: str = "latent.npy"
     """Name of the output field."""
     stored: str = "float16"

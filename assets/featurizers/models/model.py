@@ -1,4 +1,4 @@
-"""Model featurizers: a network with weights of its own computes their features in batches."""
+"""Featurizers that compute features with a neural network, in batches."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="ModelFeaturizer")
 
 SMALLEST = {"cpu": 1, "cuda": 8}
-"""Rows of the smallest batch. On one CPU thread larger ones are no faster (ViT-S: 121 ms an image for 1 and 8)."""
+"""Rows in the smallest batch. On one CPU thread larger ones are no faster (ViT-S: 121 ms per image for 1 and 8)."""
 
 LARGEST = {"cpu": 1, "cuda": 256}
-"""Rows of the largest batch to try."""
+"""Rows in the largest batch to try."""
 
-# Parameters that do not change the features; of the weights only the content does.
+# Parameters that do not change the features. `weights` is among them because only the file's content matters.
 _ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", "readers"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFeaturizer(Featurizer):
-    """A `Featurizer` that runs a model: override `load`, `prepare`, `run` and `finish`, not `__call__`.
+    """Base class of featurizers that run a model: override `load`, `prepare`, `run` and `finish`, not `__call__`.
 
-    The same bytes give the same features on the same kind of processor with the same release of torch, in any
-    batch, process and order. Another CPU or GPU may differ in the last bits.
+    The same bytes give the same features in any batch, process and order, on the same processor type and torch release.
+    Another CPU or GPU may differ in the last bits.
 
-    Raises: ValueError.
+    Raises: ValueError for an invalid field.
     """
 
     weights: str
     """Path or URL of a .safetensors file, or of a folder with one (see `weights`)."""
     sha256: str = ""
-    """Result of `weights_sha256`; "" uses the current file. With a hash, the version needs no read."""
+    """Expected `weights_sha256`; "" accepts the current file, which `version` must then read."""
     device: str = "auto"
     """"cpu", "cuda" (all GPUs), "cuda:1", or "auto": "cuda" if a worker's torch can use its GPU."""
     dtype: str = "float32"
-    """dtype of the weights and of floats in batches: "float32", "bfloat16", "float16"."""
+    """dtype of weights and of floats in batches: "float32", "bfloat16" or "float16"."""
     batch_size: int = 0
-    """Rows of the smallest batch; 0 is 1 on a CPU and 8 on a GPU. Part of the version, like device and dtype."""
+    """Rows in the smallest batch; 0 means 1 on a CPU and 8 on a GPU. Part of the version, like device and dtype."""
     max_batch_size: int = 0
-    """Rows of larger batches with the same bits; 0 is none on a CPU, 256 on a GPU."""
+    """Most rows in larger batches, which give the same bits; 0 means 256 on a GPU and none on a CPU."""
     memory_bytes: int = 0
-    """Most bytes of larger batches; 0 is 1 GiB on a CPU, 0.8 of a GPU's free bytes."""
+    """Most bytes for larger batches; 0 means 1 GiB on a CPU and 0.8 of a GPU's free bytes."""
     readers: int = 0
-    """Threads that decode samples; 0 is 1 on a CPU, 8 on a GPU."""
+    """Threads that decode samples; 0 means 1 on a CPU and 8 on a GPU."""
 
     def __post_init__(self) -> None:
         check_device_name(self.device)
@@ -82,12 +82,12 @@ class ModelFeaturizer(Featurizer):
 
     @property
     def declared_version(self) -> str:
-        """The version without reading the weights; features of a different one are stale."""
+        """Version computed without reading the weights; features with a different declared version are stale."""
         return version_of(self.code, self._stated(), self.sha256 or "not stated")
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """See `Featurizer`: each field's dimensions, and the weights' hash once stated or `pinned`."""
+        """See `Featurizer`: each field's dimension names, and the weights' hash if `sha256` is set."""
         weights = {"weights_sha256": self.sha256} if self.sha256 else {}
         dims = {"dims": list(self.dims)} if self.dims else {}
         fields = sorted({field for fields in self.outputs.values() for field in fields})
@@ -95,27 +95,27 @@ class ModelFeaturizer(Featurizer):
 
     @property
     def dims(self) -> Sequence[str]:
-        """Dimension names of its fields; () if they differ between fields or kinds."""
+        """Names of the fields' dimensions; () if they differ between fields or kinds."""
         return ()
 
     @abstractmethod
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Any:
-        """Load the verified file or folder at `path`, in eval mode on that device. Raises: InvalidWeights."""
+        """Load the verified file or folder at `path` onto the device `place`, in eval mode. Raises: InvalidWeights."""
 
     @abstractmethod
     def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
         """Return the rows of one sample as NumPy arrays: one for a photo, several for a clip.
 
-        Floats arrive in the model's dtype. Runs in several threads. Raises: Unusable.
+        Floats are cast to the model's dtype. Called from several threads. Raises: Unusable.
         """
 
     @abstractmethod
     def run(self, model: Any, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
-        """Return a batch's results, name -> [rows, ...], independent between rows and without randomness."""
+        """Return a batch's results, name -> [rows, ...]. Rows must be independent of each other and of random draws."""
 
     @abstractmethod
     def finish(self, model: Any, kind: str, rows: Sequence[Row]) -> Features:
-        """Return one sample's features from its rows' results, floats as float32. Raises: Unusable."""
+        """Return one sample's features from its rows' results, in which floats are float32. Raises: Unusable."""
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """See `Featurizer`."""
@@ -129,9 +129,9 @@ class ModelFeaturizer(Featurizer):
     ) -> list[Features | Unusable]:
         """Return each sample's features or refusal, bit for bit as if computed on its own.
 
-        place: see `device_at`. Raises: InvalidWeights; ModelFailed; StoreError.
+        place: torch device, see `device_at`. Raises: InvalidWeights; ModelFailed; StoreError.
         """
-        field_of(self.inputs, kind)  # a kind that is not its own
+        field_of(self.inputs, kind)  # raises for a kind that it does not accept
         settled = at_place(pinned(self), place)
         with repeatable():
             model, batches = _loaded(settled)
@@ -147,19 +147,19 @@ class ModelFeaturizer(Featurizer):
 
 
 def pinned(featurizer: M) -> M:
-    """Return the featurizer with the sha256 of its weights as they are now. Raises: InvalidWeights; StoreError."""
+    """Return the featurizer with `sha256` set to its current weights' hash. Raises: InvalidWeights; StoreError."""
     if featurizer.sha256:
         return featurizer
     return replace(featurizer, sha256=weights_sha256(featurizer.weights))
 
 
 def at_place(featurizer: M, place: str) -> M:
-    """Return the featurizer for a worker's place. Raises: ModelFailed."""
+    """Return the featurizer with its device and batch sizes resolved for `place`. Raises: ModelFailed."""
     return replace(featurizer, device=device_at(featurizer.device, place))
 
 
 def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
-    """Load the model, and return the facts of its machine that decide the bits.
+    """Load the model and return the machine's facts that determine its bits.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """
@@ -213,7 +213,7 @@ CAPTIONERS = {"transformers": f"{_NETWORKS}:load_captioner"}
 
 
 def check_network(networks: Mapping[str, str], name: str) -> None:
-    """Check that a name is in the registry or is "module:function". Raises: ValueError."""
+    """Check that `name` is in `networks` or has the form "module:function". Raises: ValueError."""
     if name not in networks and ":" not in name:
         raise ValueError(
             f"network={name!r}; accepted: {', '.join(map(repr, networks))}, or 'module:function' of another one"

@@ -1,4 +1,4 @@
-"""Networks of transformers, timm and diffusers, from folders that `save_pretrained` or timm wrote: no hub access."""
+"""Load transformers, timm and diffusers networks from saved folders, never from a hub."""
 
 import json
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from .weights import error_text
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""Mean and standard deviation of CLIP's training images, by channel."""
+"""Mean and standard deviation of CLIP's training images, per channel."""
 
-# model_type of config.json -> class.
+# model_type in config.json -> class.
 _CAPTIONERS = {
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
     "blip": "BlipForConditionalGeneration",
@@ -39,7 +39,7 @@ def transformers() -> Any:
 
 
 class ClipEmbedder:
-    """`Embedder` (see `.embedding`) of a CLIPModel; of images only, if its folder has no tokenizer."""
+    """`Embedder` (see `.embedding`) for a CLIPModel; it embeds only images if the folder has no tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any, path: Path) -> None:
         self.model, self.tokenizer, self.path = model, tokenizer, path
@@ -78,7 +78,7 @@ def load_clip(path: Path, dtype: torch.dtype, place: str) -> ClipEmbedder:
 
 
 class TransformersCaptioner:
-    """`CaptionModel` (see `.caption`) of a model that conditions on `pixel_values`."""
+    """`CaptionModel` (see `.caption`) for a model that conditions on `pixel_values`."""
 
     def __init__(self, model: Any, tokenizer: Any, path: Path) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -154,7 +154,7 @@ def _loaded(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InvalidWeights(f"{path.name} does not fit {kind.__name__}: {error_text(error)}") from error
     missing = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
-    if missing:  # transformers would initialise them at random
+    if missing:  # transformers would initialise them randomly
         raise InvalidWeights(f"{path.name} lacks weights of {kind.__name__}: {', '.join(missing[:3])}")
     return model.to(place).eval()
 
@@ -169,14 +169,14 @@ def _tokenizer(library: Any, path: Path) -> Any:
 
 
 def _mean_std(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return (mean, standard deviation) by channel: preprocessor_config.json's or CLIP's."""
+    """Return (mean, standard deviation) per channel from preprocessor_config.json, or CLIP's."""
     stated = path / "preprocessor_config.json"
     config = json.loads(stated.read_bytes()) if stated.is_file() else {}
     return tuple(config.get("image_mean", MEAN)), tuple(config.get("image_std", STD))
 
 
 class TimmEmbedder:
-    """`Embedder` (see `.embedding`) of images only: the input of the model's classifier."""
+    """`Embedder` (see `.embedding`) for images only: it returns the input of the model's classifier."""
 
     def __init__(self, model: Any, stated: Mapping[str, Any], path: Path) -> None:
         self.model, self.path = model, path
@@ -233,7 +233,7 @@ def load_timm(path: Path, dtype: torch.dtype, place: str) -> TimmEmbedder:
 
 
 class DiffusersCoder:
-    """`Coder` (see `.latent`) of an AutoencoderKL."""
+    """`Coder` (see `.latent`) for an AutoencoderKL."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -268,6 +268,6 @@ def load_diffusers(path: Path, dtype: torch.dtype, place: str) -> DiffusersCoder
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InvalidWeights(f"{path.name} does not fit AutoencoderKL: {error_text(error)}") from error
     missing = sorted(map(str, info["missing_keys"]))
-    if missing:  # diffusers would initialise them at random
+    if missing:  # diffusers would initialise them randomly
         raise InvalidWeights(f"{path.name} lacks weights of AutoencoderKL: {', '.join(missing[:3])}")
     return DiffusersCoder(model.to(place).eval())

@@ -1,6 +1,6 @@
-"""Weights of a model: one `.safetensors` file, or the folder that a model was saved to; local or by URL.
+"""Model weights: one `.safetensors` file, or the folder to which a model was saved; a local path or a URL.
 
-Only safetensors and text files are read: a pickle runs whatever code its author put into it.
+Only safetensors and text files are read, because a pickle can run arbitrary code.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from loader.storage.disk.scratch import held_folder
 from loader.storage.files import download
 
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
-"""Files of a folder that are read, hashed and fetched: weights, configuration, vocabularies."""
+"""Suffixes of the folder's files that are fetched, hashed and read: weights, configuration, vocabularies."""
 
 _CHUNK_BYTES = 4 << 20
 
@@ -24,7 +24,7 @@ _known: dict[tuple[str, str, int, str], str] = {}
 
 
 def weights_sha256(url: str) -> str:
-    r"""Return SHA-256 in hex: of a file; of a folder over `sha256sum` lines of its files, by name.
+    r"""Return the SHA-256 in hex of a file, or of a folder's `sha256sum` lines sorted by name.
 
         ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
 
@@ -37,9 +37,9 @@ def weights_sha256(url: str) -> str:
 
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
-    """Yield the weights as a verified local path, a temporary copy for a URL.
+    """Yield a local path to the verified weights; for a URL, a temporary copy.
 
-    Local ones are verified again at the end. Raises: InvalidWeights; StoreError.
+    Local weights are verified again at the end. Raises: InvalidWeights; StoreError.
     """
     if "://" not in url or url.startswith("file://"):
         store, files, single = _files(url)
@@ -60,14 +60,14 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
 
 
 def weights_store(url: str) -> Store | None:
-    """Return the store of weights behind a URL; None for a local path."""
+    """Return the store that a URL addresses; None for a local path."""
     if "://" not in url or url.startswith("file://"):
         return None
     return open_store(url.rpartition("/")[0] if url.endswith(".safetensors") else url)
 
 
 def _files(url: str) -> tuple[Store, list[ObjectInfo], bool]:
-    """Return (store, files sorted by name, whether the URL names one file)."""
+    """Return (store, files sorted by name, whether the URL names a single file)."""
     if not url:
         raise InvalidWeights(
             "weights='': give the path or URL of a .safetensors file, or of a folder with one"
@@ -121,5 +121,5 @@ def _check_sum(url: str, stated: str, actual: str) -> None:
 
 
 def error_text(error: Exception) -> str:
-    """Return an error on one line of at most 300 characters: torch lists every missing tensor."""
+    """Return an error's text on one line of at most 300 characters, because torch lists every missing tensor."""
     return " ".join(str(error).split())[:300]

@@ -1,1 +1,1 @@
-"""Raw objects of other formats: their samples are walked or read, and taken as they are."""
+"""Raw objects in other formats: their samples are walked or read, and ingested unchanged."""

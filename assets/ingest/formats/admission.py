@@ -1,16 +1,16 @@
-"""Admission of a batch's samples, given the samples of the dataset: an object that grew adds only what is new.
+"""Admission of a batch's samples, given the dataset's samples: an object that grew adds only what is new.
 
-A sample is identified by its raw object's URI and its `source_key`; if keys belong to a whole source
-(`DatasetSpec.keyed_by_place`), by the source. Against the newest version, a sample
+A sample is identified by its raw object's URI and its `source_key`. If keys are unique in a whole source
+(`DatasetSpec.keyed_by_place`), the source's URI replaces the object's. Compared with the newest version, a sample
 
-- with the content of a live sample is left out, as published before;
-- with another content replaces the live samples of its identity, and keeps their split;
-- with the content of a removed sample stays removed;
-- is new otherwise, with the split of the object's first publication, unless its format names one.
+- is left out if a live sample has its content;
+- replaces the live samples of its identity and keeps their split, if its content differs;
+- stays removed if a removed sample has its content;
+- is new otherwise. Its split is the one of the object's first publication, unless its format names a split.
 
-Content is fields and metadata; `units` tables hold its hashes, and a missing hash counts as another content. Samples in
-place have no hashes, since earlier bytes are gone: all are admitted but removed ones, and replace all live samples of
-the object, also lost ones.
+Content is fields and metadata. `units` tables store its hashes, and a missing hash counts as different content. Samples
+in place have no hashes, since earlier bytes are gone. All but removed ones are admitted, and they replace all live
+samples of the object, including lost ones.
 """
 
 import hashlib
@@ -42,17 +42,17 @@ _HASH_CHARS = 32
 
 @dataclass(slots=True)
 class Earlier:
-    """Samples that a dataset has under one source key. Part of tasks."""
+    """Samples that a dataset has under one source key. Sent in tasks."""
 
     live: dict[str, str] = field(default_factory=dict)
-    """Key of a live sample -> hash of its content, "" for unknown."""
+    """Key of a live sample -> hash of its content; "" if unknown."""
     removed: list[str] = field(default_factory=list)
-    """Hashes of removed samples, "" for unknown."""
+    """Content hashes of removed samples; "" if unknown."""
     split: str = ""
-    """The live samples' split; "" without one."""
+    """Split of the live samples; "" if there are none."""
 
     def add(self, row: Row, content: str) -> None:
-        """Add a row of the version's key table."""
+        """Add one row of the version's key table."""
         if row["live"]:
             self.live[row["key"]], self.split = content, row["split"]
         else:
@@ -61,30 +61,30 @@ class Earlier:
 
 @dataclass(slots=True)
 class EarlierSamples:
-    """Samples that a dataset has of a raw object, or of its source. Part of tasks."""
+    """Samples that a dataset has from a raw object, or from its source. Sent in tasks."""
 
     first_sha256: str = ""
-    """SHA-256 of the object at its first publication; "" for never."""
+    """SHA-256 of the object at its first publication; "" if never published."""
     by_key: dict[str, Earlier] = field(default_factory=dict)
     """Source key -> samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admitted samples of a batch."""
+    """Admitted samples, and what they replace."""
 
     contents: dict[str, str] = field(default_factory=dict)
     """Key of an admitted sample -> hash of its content."""
     replaces: dict[str, list[str]] = field(default_factory=dict)
-    """Key of an admitted sample -> keys of the published ones that it replaces."""
+    """Key of an admitted sample -> keys of the published samples that it replaces."""
     objects: set[str] = field(default_factory=set)
     """Keys of objects with admitted samples."""
     known: dict[str, int] = field(default_factory=dict)
-    """Key of an object -> samples left out, because the dataset has or had them."""
+    """Key of an object -> samples left out because the dataset has, or had, them."""
 
     @classmethod
     def of_all(cls, units: Iterable["Admission"]) -> "Admission":
-        """Return the admission of all units of a batch."""
+        """Return the combined admission of all units of a batch."""
         total = cls()
         for unit in units:
             total.contents.update(unit.contents)
@@ -95,7 +95,7 @@ class Admission:
         return total
 
     def admit(self, sample: Sample, earlier: EarlierSamples, has_own_split: bool) -> Sample | None:
-        """Return a sample as admitted; None if it is left out. has_own_split: its format names the split."""
+        """Return the sample as admitted; None if it is left out. has_own_split: its format names the split."""
         content, of = content_of(sample.fields, sample.metadata), sample.source["raw_key"]
         before = earlier.by_key.get(sample.source["source_key"], Earlier())
         contents = before.live.values() or before.removed
@@ -111,7 +111,7 @@ class Admission:
         return sample
 
     def admit_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
-        """Return whether a sample in place is admitted. key: in the dataset. source: its provenance."""
+        """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
         of, before = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
         if before.removed and not before.live:
             self._leave_out(of)
@@ -125,7 +125,7 @@ class Admission:
         """Let the first sample of an object in place replace the samples that the object lost.
 
         first_of: key of an object -> key of its first admitted sample. earlier: key of an object -> the dataset's
-        samples of this object only.
+        samples from only this object.
         """
         replaced = {key for keys in self.replaces.values() for key in keys}
         for of, first in first_of.items():
@@ -134,7 +134,7 @@ class Admission:
                 self.replaces[first] = sorted({*self.replaces.get(first, ()), *lost})
 
     def apply_to(self, batch: BatchSamples, raws: Mapping[str, Row]) -> BatchSamples:
-        """Return the batch's samples with this admission; objects without an admitted sample are refused."""
+        """Return the batch's samples with this admission. Objects without an admitted sample are refused."""
         refusals = [*batch.refusals]
         for key, n_known in sorted(self.known.items()):
             if key not in self.objects:
@@ -148,7 +148,7 @@ class Admission:
 
 
 def content_of(fields: Mapping[str, Buffer], metadata: Mapping[str, Any]) -> str:
-    """Return the hash of a sample's fields and metadata, 32 hex: SHA-256 per field, columns as JSON."""
+    """Return a hash of a sample's fields and metadata, 32 hex digits: SHA-256 per field, columns as JSON."""
     known = {name: value for name, value in metadata.items() if value is not None}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in fields.items()}
     text = json.dumps([hashes, known], sort_keys=True, default=str)
@@ -159,20 +159,20 @@ _COLUMNS = ["part", "row", "key", "source_key", "raw_uri", "raw_sha256", "split"
 
 
 class NewestVersion(NamedTuple):
-    """The newest version of a dataset; empty before the first. Nodes do not read it: tasks contain its samples."""
+    """The newest version of a dataset; empty before the first. Tasks carry its samples, since nodes do not read it."""
 
     id: str = ""
-    """Its id; "" before the first."""
+    """Version id; "" before the first."""
     groups: Mapping[str, Mapping[str, Any]] = {}
-    """As in its manifest."""
+    """Groups, as in its manifest."""
     columns: Mapping[str, Mapping[str, Any]] = {}
-    """As in its manifest."""
+    """Columns, as in its manifest."""
     earlier: Mapping[str, EarlierSamples] = {}
-    """Key of a raw object -> samples that it has of the object."""
+    """Key of a raw object -> the version's samples from this object."""
 
 
 def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) -> NewestVersion:
-    """Return the newest version and its samples of these raw objects, given by their rows.
+    """Return the newest version and its samples from these raw objects, given by their rows.
 
     Costs the column `raw_uri` of the version, and for known objects the tables that name them. Memory: 1 kB per sample.
     """
@@ -198,10 +198,10 @@ def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) 
 
 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
-    """Return why waiting samples no longer fit this version, or "": samples of their source keys changed since.
+    """Return why waiting samples no longer fit this version (samples of their source keys changed since), or "".
 
-    rows: provenance of the samples. body: of their units' record. Costs as `newest_version`. Raises: Corrupt;
-    StoreError.
+    rows: provenance of the samples. body: body of their units record. Costs as much as `newest_version`. Raises:
+    Corrupt; StoreError.
     """
     by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()
     scopes = {row["raw_uri"]: _scope(row["raw_uri"], row["raw_key"], by_place) for row in rows}
@@ -221,7 +221,7 @@ def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[
 
 
 def _scope(uri: str, key: str, by_place: bool) -> str:
-    """Return the URI within which a source key is unique: the raw object's, or its source's."""
+    """Return the URI within which a source key is unique: the raw object's or its source's."""
     return uri.removesuffix(key) if by_place else uri
 
 
@@ -245,7 +245,6 @@ def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> It
 
 
 def _contents(store: Store, dataset: str, batches: Iterable[str]) -> dict[str, str]:
-    """Return key -> hash of the content of these batches' samples."""
     contents = dict[str, str]()
     for batch in sorted(batches):
         record = current_record(store, dataset, UNITS, batch)

@@ -22,7 +22,7 @@ _BYTES_PER_S = 50e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTask:
-    """Samples of raw objects with the same fields."""
+    """A run of samples with the same fields, to copy."""
 
     landing: str
     """URL of the objects' store."""
@@ -31,29 +31,29 @@ class CopyTask:
     txn: str
     """Transaction of the part."""
     number: int
-    """Number of the part in its batch."""
+    """Number of the part within the batch."""
     raws: list[Row]
-    """Rows of `raw_objects` of a shard, by key."""
+    """Rows of `raw_objects` for one shard, in key order."""
     run: int
-    """Number of the run in the shard."""
+    """Number of the run within the shard."""
     groups: dict[str, str]
     """Field -> group."""
     rules: TakingRules
-    """Rules for the samples."""
+    """Rules for ingesting the samples."""
     limit_s: float
-    """Time limit."""
+    """Time limit in seconds."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Column from JSON documents -> type, in this batch."""
+    """Column that comes from JSON documents -> its type in this batch."""
     earlier: dict[str, EarlierSamples] = field(default_factory=dict)
-    """Key of an object -> samples that the dataset has of it."""
+    """Key of an object -> the dataset's samples from this object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedPart:
-    """The part of a run."""
+    """The part copied from a run."""
 
     part: dict[str, Any] | None
-    """JSON; None if every sample is left out."""
+    """The part as JSON; None if every sample is left out."""
     rows: list[Row]
     """Rows of `units`."""
     admission: Admission
@@ -61,7 +61,7 @@ class CopiedPart:
 
 
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:
-    """Copy a run of samples. Raises: Unusable for a replaced object; errors of the format; StoreError."""
+    """Copy a run of samples. Raises: Unusable if an object was replaced; errors of the format; StoreError."""
     landing, rules = node.open(task.landing), task.rules
     place = walked_place(task.txn, landing, rules.format, rules.options)
     infos = [landed_info(landing, raw) for raw in task.raws]
@@ -75,7 +75,7 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
 
     def samples_of_run() -> Iterator[tuple[Any, ...]]:
         for fields, known_sample in zip(read_fields(landing, run), known, strict=True):
-            # A JSON document's columns depend on the batch and the release: only the document is content.
+            # A JSON document's columns depend on batch and release, so only the document counts as content.
             content = {
                 name: value for name, value in known_sample.metadata.items() if name not in task.columns
             }

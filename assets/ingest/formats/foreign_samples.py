@@ -1,4 +1,4 @@
-"""Samples of a batch in walked formats: workers copy them, or they stay in place and a part is an index of them."""
+"""Samples of a batch in walked formats: workers copy them, or they stay in place and each part is an index of them."""
 
 import secrets
 from collections import Counter
@@ -26,7 +26,7 @@ from .sample_facts import BatchSamples, Row, TakingRules, not_written, outcomes_
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 
 _AT_ONCE = 8
-"""Objects walked at the same time."""
+"""Most objects walked at the same time."""
 
 
 def write_walked(
@@ -40,7 +40,7 @@ def write_walked(
     published: Mapping[str, str],
     provenance: Mapping[str, str],
 ) -> BatchSamples:
-    """Write the parts of the admitted objects. published: sha256 -> where the dataset has these bytes.
+    """Write the parts of the admitted objects. published: SHA-256 -> where the dataset already has these bytes.
 
     Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
@@ -170,7 +170,7 @@ def _put_in_place(
     place = place_id(landing, [info for shard in shards for info in shard.infos])
     put_place(store, place, landing.url)
     keys = [[one.key for one in members] for members in samples]
-    # Only this transaction has these indexes, so they hold the checksums themselves.
+    # Only this transaction uses these indexes, so they store the checksums themselves.
     bare = put_parts(store, txn, prefix, place, walked, keys, group_of, seals=False)
     parts = list[tuple[str, loader.Part]]()
     for (_, rows), part, own, members in zip(walked, bare, keys, samples, strict=True):

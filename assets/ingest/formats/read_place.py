@@ -1,4 +1,4 @@
-"""A source of raw objects that an importer reads; and the audit of objects that hold samples."""
+"""A source whose raw objects an importer reads; and the audit of objects that contain samples."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -41,7 +41,7 @@ class ReadPlace:
         self.has_members = False
         """True once an object was read whose JSON documents become columns."""
         self.members = JsonMembers()
-        """Values of JSON documents that became no column, over all objects read."""
+        """JSON values that became no column, over all objects read."""
         if companions(format):
             try:
                 self._all = (
@@ -58,7 +58,7 @@ class ReadPlace:
                 self._all = error
 
     def readable(self, info: ObjectInfo) -> Readable:
-        """Return the reader of an object. Raises: Unusable if it is not of the format; errors of the format."""
+        """Return an object's reader. Raises: Unusable if the object is not of the format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
         readable = self._all or self._importer.find_objects(self._files, [info], self._options)
@@ -70,11 +70,11 @@ class ReadPlace:
         return readable
 
     def has_samples(self, info: ObjectInfo) -> bool:
-        """Read an object to its end; return whether it holds a sample."""
+        """Read an object to its end; return whether it has a sample."""
         return sum(1 for _ in self.samples(info)) > 0
 
     def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
-        """Yield an object's samples, checked. readable: its reader, if the caller has it.
+        """Yield an object's samples, checked. readable: its reader, if the caller already has it.
 
         Raises: Unusable; DuplicateKey; errors of the format.
         """
@@ -91,10 +91,9 @@ read_place = once_a_batch(ReadPlace)
 
 
 def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, Any], batch: str) -> Row:
-    """Return an object's row of `media`, once its samples have been walked or read to the end.
+    """Return an object's row of `media`, after walking or reading its samples to the end.
 
-    choices: of the format's reader, as `Options.to_json`. batch: differs between two audits, which each list a source
-    once.
+    choices: reader options, in the form of `Options.to_json`. batch: id of one audit, which lists a source only once.
 
     Raises: Unusable; Fault; Throttled; Transient.
     """

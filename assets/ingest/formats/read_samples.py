@@ -1,7 +1,7 @@
 """Samples of a batch in read formats (tables, records, robot logs): workers read them into parts.
 
-A unit is neighbouring objects of about a shard's bytes. Its worker sees neither the class names of other units nor the
-fields that all samples have in common: units that do not fit are read again, under other names.
+A unit is a run of neighbouring objects with about a shard's bytes. Its worker does not see other units' class names, or
+which fields all samples share. Units that turn out not to fit are read again under other names.
 """
 
 import secrets
@@ -45,12 +45,12 @@ from .sample_facts import (
 from .walked_objects import fresh_objects
 
 _LEAST_BYTES = DEFAULT_SHARD_BYTES // 4096
-"""Least bytes that an object counts, so that a unit has at most 4,096 objects."""
+"""Smallest size counted for an object, so that a unit has at most 4,096 objects."""
 _OF_THE_OBJECT = ("crashed", "memory", "timeout")
 """Failures that do not name the object at fault."""
 
 ReadUnits = tuple[ReadTask, ReadParts]
-"""(unit with only its readable objects, its samples)."""
+"""(unit with only its readable objects, the unit's samples)."""
 
 
 def write_read(
@@ -67,12 +67,12 @@ def write_read(
 ) -> BatchSamples:
     """Write the parts of the admitted objects.
 
-    published: sha256 -> where the dataset has these bytes. labels: the dataset's class names, by number.
+    published: SHA-256 -> where the dataset already has these bytes. labels: class names by number.
 
     Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
-    files = landing.place if isinstance(landing, JoinedObjects) else landing  # a worker joins them again
+    files = landing.place if isinstance(landing, JoinedObjects) else landing  # workers join files themselves
     fresh = [raws[info.key] for info in infos]
     newest = newest_version(root, spec, fresh)
     task = ReadTask(
@@ -114,10 +114,7 @@ def _agreed(
     units_read: Sequence[ReadUnits],
     known: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[tuple[str, Part]], dict[str, Any]]:
-    """Return parts whose JSON columns have the types of the whole batch, and these types and notes.
-
-    Costs the parts' samples tables; changed ones are written again.
-    """
+    """Return parts whose JSON columns have the types of the whole batch, these types, and notes."""
     members = JsonMembers()
     for what, (n, example) in (one for _, result in units_read for one in result.notes.items()):
         members.count(what, example, n)
@@ -169,7 +166,7 @@ class _Batch:
     def read(self, tasks: Sequence[ReadTask]) -> list[ReadUnits]:
         """Return the samples of units, in order.
 
-        A unit that kills or blocks its worker is read in halves, down to the object at fault, which is refused.
+        If a unit kills or blocks its worker, its halves are read, down to the object at fault, which is refused.
         """
         units_read, pending = list[ReadUnits](), list(tasks)
         while pending:
@@ -205,7 +202,7 @@ class _Batch:
     def agreeing(
         self, units_read: Sequence[ReadUnits], labels: Sequence[str], known: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[str], list[ReadUnits]]:
-        """Return the class names, and the samples of objects with these names and the others' columns."""
+        """Return the agreed class names, and the samples of objects that have them and the others' columns."""
         names, fits, again = list(labels), list[ReadUnits](), list[ReadTask]()
         columns, fields = (
             dict[str, tuple[str, str]](),

@@ -32,39 +32,39 @@ class ReadTask:
     """Neighbouring raw objects of a batch."""
 
     landing: str
-    """URL of their store."""
+    """URL of the objects' store."""
     root: str
     """URL of the store for the parts."""
     txn: str
     """Transaction of the parts."""
     name: str = ""
-    """Name of the first part in its transaction."""
+    """Name of the first part in the transaction."""
     raws: list[Row] = field(default_factory=list)
-    """Rows of `raw_objects`, by key."""
+    """Rows of `raw_objects`, in key order."""
     earlier: dict[str, EarlierSamples] = field(default_factory=dict)
-    """Key of an object -> samples that the dataset has of it."""
+    """Key of an object -> the dataset's samples from this object."""
     groups: dict[str, list[str]]
     """Known group -> its fields."""
     rules: TakingRules
-    """Rules for the samples."""
+    """Rules for ingesting the samples."""
     limit_s: float
-    """Time limit."""
+    """Time limit in seconds."""
     texts: list[str] = field(default_factory=list)
-    """Columns from folder names with text values, in this batch or the dataset."""
+    """Columns from folder names that have text values, in this batch or the dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadParts:
-    """Samples of a unit."""
+    """Samples read from a unit."""
 
     parts: list[dict[str, Any]] = field(default_factory=list)
-    """JSON; none if the samples do not fit the known groups."""
+    """Parts as JSON; none if the samples do not fit the known groups."""
     kinds: list[tuple[list[str], str, str]] = field(default_factory=list)
     """(sorted fields, key of the first sample with these fields, key of its object)."""
     labels: dict[str, list[str]] = field(default_factory=dict)
-    """Key of an object -> class names."""
+    """Key of an object -> its class names."""
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Key of a table -> column -> what it becomes, as `ColumnAgreement.becomes`."""
+    """Key of a table -> column -> what it becomes, as in `ColumnAgreement.becomes`."""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Field -> facts from the format."""
     refusals: list[Row] = field(default_factory=list)
@@ -74,13 +74,13 @@ class ReadParts:
     notes: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Why a JSON value became no column -> (count, example)."""
     admission: Admission = field(default_factory=Admission)
-    """Admitted samples."""
+    """The admitted samples."""
 
 
 def read_samples(task: ReadTask, node: Node) -> ReadParts:
-    """Read the samples of raw objects, via scratch, and write all readable ones.
+    """Read the samples of raw objects through scratch, and write all readable ones.
 
-    Raises: InvalidSample for what no part may hold; StoreError.
+    Raises: InvalidSample if no part may hold a sample; StoreError.
     """
     place = read_place(task.txn, node.open(task.landing), task.rules.format, task.rules.options)
     place.members = JsonMembers()
@@ -95,7 +95,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
                     known = {**raw, "first_sha256": before.first_sha256}
                     for sample in _samples(place, raw, result, partitions):
                         own = bool(task.rules.own_split(sample.source))
-                        # A JSON document's columns are not content: the document is a field.
+                        # A JSON document's columns are not content: the document itself is a field.
                         columns = sample.metadata if place.has_members else {}
                         content = replace(sample, metadata={}) if columns else sample
                         if new := result.admission.admit(
@@ -107,7 +107,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
             except Unusable as unusable:
                 raws.remove(raw)
                 refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))
-                continue  # without it: scratch has some of its samples
+                continue  # start over without this object, because scratch has some of its samples
             result = replace(result, of_json=place.has_members, notes=place.members.notes)
             return replace(result, **_written(task, node, spilled, place.has_members))
 
@@ -128,13 +128,12 @@ def _samples(place: ReadPlace, raw: Row, result: ReadParts, partitions: Partitio
 
 
 def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> dict[str, Any]:
-    """Write the parts; return them, and the kinds of samples. any_values: as `PartLayout` has it."""
     kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
     if not kinds:
         return {}
     try:
         group_of = spilled.group_of({group: {"field_nbytes": names} for group, names in task.groups.items()})
-    except FieldMismatch:  # the submitter finds it too, unless it leaves the object out
+    except FieldMismatch:  # the submitter raises it too, unless it leaves the object out
         return {"kinds": kinds}
     layout = PartLayout(
         store=node.open(task.root),

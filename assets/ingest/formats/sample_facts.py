@@ -1,6 +1,6 @@
-"""Keys, metadata and provenance of samples from objects that hold several.
+"""Keys, metadata and provenance of samples from objects that contain several.
 
-Keys begin with the object's hash: an object may land again with other samples under the same keys.
+Keys begin with the object's hash, because an object may land again with other samples under the same keys.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from ...spec import DatasetSpec
 
 OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
-"""Columns of each sample that no format sets."""
+"""Columns of each sample that no format may set."""
 _HASH_CHARS = 12
-"""Hex digits of an object's SHA-256 before its samples' keys."""
+"""Hex digits of an object's SHA-256 that precede its samples' keys."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSamples:
-    """Samples of a batch."""
+    """Samples of one batch."""
 
     parts: Sequence[tuple[str, loader.Part]] = ()
     """(kind, part)."""
@@ -44,39 +44,39 @@ class BatchSamples:
     refusals: list[Row]
     """Rows of `refusals`."""
     labels: Sequence[str] = ()
-    """The dataset's class names, by number."""
+    """Class names of the dataset, by class number."""
     foreign: Mapping[str, Any] | None = None
-    """Table of objects that stay in place, as JSON."""
+    """Table of the objects that stay in place, as JSON."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts from the format."""
     replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Key of a sample -> keys of the published ones that it replaces."""
+    """Key of a sample -> keys of the published samples that it replaces."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Column from JSON documents -> type."""
+    """Column that comes from JSON documents -> type."""
     notes: Sequence[str] = ()
     """Messages about JSON values that became no column."""
     n_known: int = 0
-    """Samples left out, because the dataset has or had them."""
+    """Samples left out because the dataset has, or had, them."""
     jobs: Sequence[Job[Any, Any]] = ()
-    """Their folders may go once the batch is on record."""
+    """Cluster jobs. Their folders may be deleted once the batch is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakingRules:
-    """Rules by which a dataset takes the samples of its raw objects. Part of tasks."""
+    """Rules by which a dataset ingests the samples of its raw objects. Sent in tasks."""
 
     dataset: str
-    """Dataset that decides the splits."""
+    """Dataset whose name decides the splits."""
     splits: dict[str, float]
     """Split -> share."""
     split_by: str
-    """As `DatasetSpec.split_by`."""
+    """Column, as in `DatasetSpec.split_by`."""
     format: str
     """Format of the raw objects."""
     choices: dict[str, Any]
-    """Reader options, as `Options.to_json`."""
+    """Reader options, in the form of `Options.to_json`."""
     provenance: dict[str, str]
-    """Provenance of all samples."""
+    """Provenance shared by all samples."""
 
     @classmethod
     def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "TakingRules":
@@ -92,11 +92,11 @@ class TakingRules:
 
     @property
     def of_no_run(self) -> "TakingRules":
-        """The same rules without a run id."""
+        """The same rules, but without a run id."""
         return replace(self, provenance={**self.provenance, "run_id": ""})
 
     def own_split(self, source: Mapping[str, str]) -> str:
-        """Return the split that the format names for a sample, or "". source: its provenance."""
+        """Return the split that the format names for a sample, or "". source: the sample's provenance."""
         return "" if "split" in self.choices["without"] else source.get("split", "")
 
     @property
@@ -105,12 +105,12 @@ class TakingRules:
 
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
-    """Return the key of a sample. longest: characters of its longest field name."""
+    """Return a sample's key in the dataset. longest: length of its longest field name, in characters."""
     return key_of(f"{raw['sha256'][:_HASH_CHARS]}/{source_key}", longest)
 
 
 def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the metadata of a sample. columns: from its format."""
+    """Return a sample's metadata. columns: columns from its format."""
     return {
         "label": raw["label"],
         "mime": raw["mime"],
@@ -121,10 +121,10 @@ def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, An
 
 
 def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the provenance of a sample, without its position in the object.
+    """Return a sample's provenance, without its position in the object.
 
-    raw: its object's row; `first_sha256`, if it was published before with other bytes, keeps its split. own: provenance
-    from its format. A split there is the sample's, unless the source leaves `split` out.
+    raw: its object's row. If it has `first_sha256` (published earlier with other bytes), that hash decides the split.
+    own: provenance from the format. A split in `own` is used, unless the source leaves `split` out.
     """
     own_split = rules.own_split(own)
     by_subject = rules.split_by == "subject"
@@ -145,7 +145,7 @@ def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, s
 
 
 def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str], content: str = "") -> Row:
-    """Return a sample's row of `units`. content: its hash, "" for unknown."""
+    """Return a sample's row for `units`. content: content hash; "" if unknown."""
     return {
         "key": key,
         "unit_id": source["unit_id"],
@@ -166,7 +166,7 @@ R = TypeVar("R")
 def units_job(
     work: Work[U, R], root: loader.Root, landing: Store, spec: DatasetSpec, partition: str, *decides: object
 ) -> Job[U, R]:
-    """Return a job of a batch. decides: plain values that decide the units and their results."""
+    """Return a batch's job. decides: plain values that decide the units and their results."""
     return Job(
         store=root.store,
         work=work,
@@ -183,8 +183,8 @@ def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterato
 
 
 def not_written(compute: Compute, jobs: Sequence[Job[U, R]], key: str, outcome: Outcome[R]) -> StoreError:
-    """Return the error of a unit without result, and discard its jobs. key: of its first object."""
+    """Return the error for a unit without a result, and discard its jobs. key: key of its first object."""
     for job in jobs:
-        discard(compute, job)  # or the next run would find the same failure
+        discard(compute, job)  # otherwise the next run would find the same failure
     why = outcome.error.summary if outcome.error else "no result"
     return StoreError(f"the samples of {key!r} could not be written: {why}")

@@ -34,7 +34,7 @@ Place = TypeVar("Place")
 
 
 def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
-    """Return the store's facts of a landed object. Raises: Unusable if it was replaced; StoreError."""
+    """Return the store's facts about a landed object. Raises: Unusable if it was replaced; StoreError."""
     try:
         info = landing.head(row["key"])
     except ObjectNotFound as error:
@@ -50,9 +50,9 @@ def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
 def fresh_objects(
     landing: Store, audits: Sequence[Row], raws: Mapping[str, Row], published: Mapping[str, str]
 ) -> tuple[list[ObjectInfo], list[Row]]:
-    """Return the admitted objects that are new to the dataset, by key, and refusals of the others.
+    """Return the admitted objects that are new to the dataset, in key order, and refusals of the others.
 
-    published: sha256 -> where the dataset has these bytes.
+    published: SHA-256 -> where the dataset already has these bytes.
     """
     infos, refusals = list[ObjectInfo](), list[Row]()
     for row in audits:
@@ -67,7 +67,7 @@ def fresh_objects(
 
 @contextmanager
 def refused_where_unreadable(stage: str) -> Iterator[None]:
-    """Turn the error of an object into its refusal by this stage: damaged, not supported, or replaced.
+    """Turn an object's error into its refusal by this stage: damaged, not supported, or replaced.
 
     Raises: Unusable; Fault if scratch is full; Throttled; Transient.
     """
@@ -80,13 +80,13 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
     except NotSupported as error:
         raise not_supported(stage, NotSupported.__name__, error) from error
     except PenstockError as error:
-        if type(error) is StoreError:  # this machine's; errors of the object have subclasses
+        if type(error) is StoreError:  # this machine's error; errors of the object have subclasses
             raise Fault(str(error)) from error
         raise rejected(stage, type(error).__name__, error) from error
 
 
 def not_of(format: str) -> Unusable:
-    """Return the refusal of an object of another format."""
+    """Return the refusal of an object that is not of this format."""
     return dropped(
         "probe", "type_not_taken", f"it is not of the format {format}, or no file beside it describes it"
     )
@@ -102,7 +102,7 @@ class WalkedPlace:
         self._all: FoundObjects | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
-        """Values of JSON documents that became no column, over all objects walked."""
+        """JSON values that became no column, over all objects walked."""
         if companions(format):
             try:
                 self._all = self._format.find_objects(landing, list(list_place(landing)))
@@ -113,7 +113,7 @@ class WalkedPlace:
 
     @property
     def objects_per_shard(self) -> int:
-        """Most objects that one index describes."""
+        """Most objects that one index may describe."""
         return self._format.OBJECTS_PER_SHARD
 
     @property
@@ -122,7 +122,7 @@ class WalkedPlace:
         return self._has_members
 
     def objects_of(self, info: ObjectInfo) -> FoundObjects:
-        """Return the reader of an object. Raises: Unusable if it is not of the format; errors of the format."""
+        """Return an object's reader. Raises: Unusable if the object is not of the format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
         objects = self._all or self._format.find_objects(self.landing, [info])
@@ -132,7 +132,7 @@ class WalkedPlace:
         return objects.reading(self._options.without, OWN_COLUMNS, self.members)
 
     def has_samples(self, info: ObjectInfo) -> bool:
-        """Walk an object to its end; return whether it holds a sample."""
+        """Walk an object to its end; return whether it has a sample."""
         (shard,) = shards_of([info], 1)
         return bool(self.rows(shard))
 
@@ -146,7 +146,7 @@ class WalkedPlace:
 def once_a_batch(
     open_source: Callable[[Store, str, Options], Place],
 ) -> Callable[[str, Store, str, Options], Place]:
-    """Return `open_source` with a batch as first argument: a process opens each batch's source once, and keeps one."""
+    """Return `open_source` with the batch as first argument, caching the source of the latest batch in each process."""
     opened: dict[str, Place] = {}
 
     def place_of(batch: str, files: Store, format: str, options: Options) -> Place:
@@ -163,7 +163,7 @@ walked_place = once_a_batch(WalkedPlace)
 
 @dataclass(frozen=True, slots=True)
 class KnownSample:
-    """Facts of a sample before its bytes are read."""
+    """Facts of a sample, known before its bytes are read."""
 
     key: str
     """Key in the dataset."""
@@ -178,7 +178,7 @@ class KnownSample:
 def samples_of(
     rules: TakingRules, shard: ForeignShard, rows: Rows, raws: Mapping[str, Row]
 ) -> Iterator[KnownSample]:
-    """Yield the facts of each row."""
+    """Yield the facts of each row of a shard."""
     kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
     starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
     for source_key, of, columns, own, spans in zip(
@@ -186,7 +186,7 @@ def samples_of(
     ):
         raw = raws[of]
         source = source_of(rules, raw, source_key, own)
-        if rules.format != "files":  # the object holds several
+        if rules.format != "files":  # the object contains several samples
             source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
             source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
         key = key_in_dataset(raw, source_key, longest)

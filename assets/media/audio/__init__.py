@@ -1,1 +1,1 @@
-"""Audio: measured, resampled, cut into segments."""
+"""Audio: audit, resampling and cutting into segments."""

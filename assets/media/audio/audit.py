@@ -1,4 +1,4 @@
-"""Audit of audio: one decode to its end gives length, loudness, clipping and silence."""
+"""Audit audio: one full decode measures length, loudness, clipping and silence."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from av.packet import Packet
 
 FULL_SCALE = 0.9999
-"""Share of full scale from which a sample counts as clipped: 32765 of 32768 in 16 bits."""
+"""Share of full scale at which a sample counts as clipped: 32765 of 32768 in 16 bits."""
 
 SILENCE_RMS = 0.001
-"""Root mean square below which audio is silent: -60 dBFS."""
+"""Audio with a lower root mean square is silent: -60 dBFS."""
 
 WINDOW_S = 0.02
 
 
 class AudioStatistics:
-    """Statistics of decoded frames, in order. O(samples); holds about 65,536 samples.
+    """Statistics of decoded frames, in order.
 
-    n_samples: decoded so far, per channel. ends: the audio's end by its file (`decode.ends_in`).
+    n_samples: samples per channel so far. ends: the audio's end as its file states it (`decode.ends_in`).
     """
 
     def __init__(self, ends: Ends | None = None) -> None:
@@ -48,7 +48,7 @@ class AudioStatistics:
         return self.heard.n_source
 
     def add(self, frame: "AudioFrame") -> None:
-        """Add a frame. Raises: Unusable for a changed format, impossible timestamps, samples not finite."""
+        """Add a frame. Raises: Unusable for a changed format, impossible timestamps or non-finite samples."""
         try:
             self._take(self.heard.add(frame))
         except BadSound as bad:
@@ -75,7 +75,7 @@ class AudioStatistics:
             raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
         self._n_values += block.size
         self._n_clipped += int((np.abs(block) >= FULL_SCALE).sum())
-        squares = np.square(block, dtype=np.float64)  # a sample may be huge
+        squares = np.square(block, dtype=np.float64)  # samples may be huge
         power = np.concatenate([self._rest, squares.mean(axis=0)])
         window = max(1, round(WINDOW_S * self.heard.rate_hz))
         n_windows = len(power) // window
@@ -85,7 +85,7 @@ class AudioStatistics:
         self._rest = power[n_windows * window :]
 
     def facts(self, video_start_s: Fraction | None = None) -> Row:
-        """Return the columns, once, after the last frame. Raises: Unusable."""
+        """Return the media table columns; call once, after the last frame. Raises: Unusable."""
         heard = self.heard
         self._take(heard.finish())
         check_overlaps(heard)
@@ -116,7 +116,7 @@ class AudioStatistics:
 
 
 def audit_audio(path: str) -> Row:
-    """Return the columns of the media table. Raises: Unusable."""
+    """Return the media table columns of an audio file. Raises: Unusable."""
     with opened(path) as container:
         stream = required_audio(container)
         statistics = AudioStatistics(ends_in(container, stream))
@@ -146,7 +146,7 @@ def audit_audio(path: str) -> Row:
 
 
 class TrackAudit:
-    """Audit of a video's audio track during the video's decode; its fault leaves the video usable."""
+    """Audit of a video's audio track while the video is decoded. A damaged track leaves the video usable."""
 
     def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
         self._container, self._stream = container, stream
@@ -155,7 +155,7 @@ class TrackAudit:
         prepare(stream)
 
     def add(self, packet: "Packet[Any]") -> None:
-        """Add the next packet; decodes nothing after an error."""
+        """Add the next packet; packets after an error are ignored."""
         import av
 
         if self._error:
@@ -170,7 +170,7 @@ class TrackAudit:
             self._error = f"{unusable.code}: {unusable.reason}"
 
     def facts(self, video_start_s: Fraction) -> Row:
-        """Return the columns: measurements, or the reason for none."""
+        """Return the media table columns: measurements, or why there are none."""
         header = audio_facts(self._stream)
         measured: Row = {}
         if not self._error:

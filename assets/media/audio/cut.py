@@ -1,4 +1,4 @@
-"""Cut audio: decode it, convert channels and rate to the policy's, write lossless FLAC segments."""
+"""Cut audio: decode it, convert it to the policy's channels and rate, and write FLAC segments."""
 
 import math
 from collections.abc import Mapping
@@ -20,19 +20,19 @@ from .energy_segments import LevelMeter, Levels, SegmentLimits, Span, complement
 
 _AT_ONCE = 65_536
 
-# FLAC's layouts by number of channels (RFC 9639, section 9.1.3).
+# Number of channels -> FLAC's layout (RFC 9639, section 9.1.3).
 _LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 
 
 def write_flac(
     path: Path, samples: np.ndarray[Any, Any], rate_hz: int, *, bits: int = 16, gain: float | None = None
 ) -> float:
-    """Write FLAC, rounded without dither, and return the applied gain in dB, at most 0.
+    """Write FLAC, rounded without dither, and return the applied gain in dB (at most 0).
 
-    samples: float32 [channels, n], full scale = 1, or int16; [n] for one channel. gain: None lowers audio that
-    would exceed full scale. The same samples give the same bytes.
+    samples: float32 at full scale 1, or int16; [channels, n], or [n] for one channel. gain: factor; None attenuates
+    only audio that would exceed full scale. Equal samples give equal bytes.
 
-    Raises: StoreError for a full disk; Unusable.
+    Raises: StoreError if the disk is full; Unusable.
     """
     import av
 
@@ -50,7 +50,7 @@ def write_flac(
                 stream.codec_context.options = {"bits_per_raw_sample": "24"}
             for start in range(0, samples.shape[1], _AT_ONCE):
                 whole = as_int(samples[:, start : start + _AT_ONCE], bits, gain)
-                # FFmpeg keeps 24 bits at the top.
+                # FFmpeg expects 24 bits left-aligned.
                 packed = whole.T.astype(np.int16) if bits == 16 else whole.T << 8
                 frame = av.AudioFrame.from_ndarray(
                     np.ascontiguousarray(packed).reshape(1, -1), format=kind, layout=layout
@@ -65,7 +65,7 @@ def write_flac(
 
 
 def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return int32 in `bits` bits: exact with a gain of 1 for samples of that depth."""
+    """Return samples times `gain` as int32 of `bits` bits; exact if `gain` is 1 and they had that depth."""
     full = 2 ** (bits - 1)
     wide = np.rint(samples.astype(np.float64) * (full * gain))
     whole: np.ndarray[Any, np.dtype[np.int32]] = np.clip(wide, -full, full - 1).astype(np.int32)
@@ -82,19 +82,19 @@ def db_of(gain: float) -> float:
 
 
 MIN_TAIL_S = 0.5
-"""A shorter rest stays with the segment before it."""
+"""A shorter remainder is added to the previous segment."""
 
 CAPTION_FIELD = "caption.txt"
 
 
 def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Return units with `flac` (a file in `scratch`) and `json`, and a given segment's `caption.txt`.
+    """Return units with the fields `flac` and `json`, and `caption.txt` if a given segment has a caption.
 
-    Only given segments may overlap. A unit's `left_out` lists the stretches in samples before it that are in no
-    unit, and after it for the last unit. Memory does not grow with the length: scratch holds the audio as float32.
+    Only given segments may overlap. A unit's `left_out` lists the uncovered stretches before it, in samples; the last
+    unit's also those after it. Memory does not grow with the audio's length.
 
-    Raises: Unusable for audio that cannot be decoded to its end, has no samples or not the policy's channels, or
-    does not contain a given segment; StoreError.
+    Raises: Unusable if the audio cannot be fully decoded, has no samples, lacks the policy's channels, or does not
+    contain a given segment; StoreError.
     """
     with opened(path) as container:
         stream = required_audio(container)
@@ -113,12 +113,12 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 def _end_s(timeline: AudioTimeline) -> float:
     heard = timeline.heard
-    # With the padding: headers may count it.
+    # Padding counts, because headers may include it.
     return float((heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz))
 
 
 class _Spooled:
-    """Samples of a timeline in a file. peak: largest sample; levels: of every 20 ms."""
+    """A timeline's samples in a file. peak: largest sample; levels: one per 20 ms."""
 
     def __init__(self, path: Path, timeline: AudioTimeline, rate_hz: int) -> None:
         self.path, self.n_samples, self.n_channels, self.peak = path, 0, 0, 0.0
@@ -143,7 +143,7 @@ def _units(
 ) -> list[Unit]:
     pieces = _pieces(spooled, policy, known)
     gain = safe_gain(spooled.peak)
-    assert timeline.mix is not None  # there are samples
+    assert timeline.mix is not None  # set, since there are samples
     mix, heard = timeline.mix, timeline.heard
     facts = {
         "raw": raw,
@@ -171,7 +171,7 @@ def _units(
 
 
 class _SegmentPlan(NamedTuple):
-    """[start, end) in samples; number: of its file; segment: its given segment."""
+    """Segment to write. span: [start, end) in samples; number: its file's number; segment: given segment, if any."""
 
     span: Span
     number: int
@@ -205,7 +205,7 @@ def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
-    """Return for each span the uncovered parts before it, and after the last one."""
+    """Return the uncovered stretches before each span, and for the last one also those after it."""
     parts: list[list[Span]] = [[] for _ in spans]
     for start, end in complement(union_of(spans), n_samples):
         parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(
@@ -241,7 +241,7 @@ def _unit(
 
 
 def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
-    """Return [start, end) in samples of every segment. levels: dBFS of frames of `frame` samples."""
+    """Return each segment's [start, end) in samples. levels: dBFS per `frame` samples."""
     if policy.segments == "fixed":
         return _fixed(n_samples, policy)
     limits = SegmentLimits(

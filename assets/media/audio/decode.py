@@ -1,7 +1,7 @@
-"""Audio on the container's timeline, in a policy's channels and rate, every sample at its time.
+"""Decode audio onto the container's timeline, in a policy's channels and rate.
 
-Frames are laid end to end by timestamps (`loader.modalities.audio.timeline`), mixed and resampled in float32:
-sample n plays n / rate_hz s after the first.
+Frames are positioned by timestamps (`loader.modalities.audio.timeline`), mixed and resampled in float32, so sample n
+plays n / rate_hz s after the first.
 """
 
 import mmap
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class AudioTimeline:
-    """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once.
+    """Iterator over a stream's audio in blocks, float32 [channels, samples] at `rate_hz`, full scale 1. Iterate once.
 
-    heard: audio as decoded, with its counts.
-    start: seconds of the first sample on the container's clock.
+    heard: audio as decoded, with counts.
+    start: time of the first sample in seconds on the container's clock.
     mix: how channels were mixed.
-    mono_sum: level of the sum of two channels.
+    mono_sum: meter of two channels' sum.
 
-    O(samples); holds about 65,536 samples.
+    Holds about 65,536 samples.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class AudioTimeline:
 
     @property
     def n_source(self) -> int:
-        """Decoded samples per channel, at the source's rate."""
+        """Number of decoded samples per channel, at the source's rate."""
         return self.heard.n_source
 
     @property
     def n_filled(self) -> int:
-        """Silent samples inserted into gaps, at the source's rate."""
+        """Number of silent samples inserted into gaps, at the source's rate."""
         return self.heard.n_filled
 
     @property
     def n_left_out(self) -> int:
-        """Overlapping samples, and padding at the end, at the source's rate."""
+        """Number of samples left out as overlap or end padding, at the source's rate."""
         return self.heard.n_overlapping + self.heard.n_padding
 
     def __iter__(self) -> Iterator[Floats]:
@@ -75,7 +75,7 @@ class AudioTimeline:
                 self.mix = self._mixed()
                 n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
                 resampler = self._resampler(n_out)
-            assert self.mix is not None  # since the resampler is there
+            assert self.mix is not None  # set together with the resampler
             if self.heard.n_channels == 2:
                 self.mono_sum.add(piece)
             yield from resampler.add(self.mix(piece))
@@ -114,7 +114,7 @@ def source_blocks(container: "InputContainer", stream: "AudioStream", heard: Hea
 
 
 def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
-    """Yield the decoded frames of a stream. Raises: UndecodableAudio; Unusable without a decoder."""
+    """Yield a stream's decoded frames. Raises: UndecodableAudio; Unusable if there is no decoder."""
     import av
 
     prepare(stream)
@@ -132,24 +132,24 @@ def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["Aud
 
 
 class UndecodableAudio(Exception):
-    """Audio that FFmpeg cannot decode, with its message."""
+    """Audio that FFmpeg cannot decode, with FFmpeg's message."""
 
 
 def prepare(stream: "AudioStream") -> None:
-    """Prepare a stream: one thread, and FLAC's checksums, which FFmpeg skips by default."""
+    """Prepare a stream's decoder: one thread, and checks of FLAC's checksums, which FFmpeg skips by default."""
     stream.codec_context.thread_count = 1
     if stream.codec_context.name == "flac":
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
 
 
 def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
-    """Return the audio's end as the file states it."""
+    """Return where the audio ends according to its file."""
     with _mapped(container.name) as data:
         return ends_of(container, stream, data)
 
 
 def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
-    """Check that FLAC, WAV, MP3 or MP4 holds the samples its header announces. Raises: Unusable."""
+    """Check that a FLAC, WAV, MP3 or MP4 has the samples that its header announces. Raises: Unusable."""
     name = container.format.name
     with _mapped(container.name) as data:
         promise = announced(name, data)
@@ -181,7 +181,7 @@ def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
 
 
 def check_overlaps(heard: Heard) -> None:
-    """Check that most decoded samples do not overlap others. Raises: Unusable."""
+    """Check that most samples do not overlap others. Raises: Unusable."""
     if 2 * heard.n_overlapping > heard.n_source:
         raise rejected(
             "decode",
@@ -191,7 +191,7 @@ def check_overlaps(heard: Heard) -> None:
 
 
 def check_gaps(n_source: int, n_filled: int) -> None:
-    """Check that the audio holds more samples than gaps. Raises: Unusable."""
+    """Check that there are more decoded than filled-in samples. Raises: Unusable."""
     if n_filled > n_source:
         raise rejected(
             "decode", "gaps", f"{n_source} samples are decoded, and {n_filled} missing between them"
@@ -201,17 +201,17 @@ def check_gaps(n_source: int, n_filled: int) -> None:
 def pieces_at(
     timeline: AudioTimeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
 ) -> Iterator[tuple[Floats, int]]:
-    """Yield for each [start, end) in s of the container's clock its samples, and how many are real.
+    """Yield (samples, number of decoded ones) for each span, [start, end) in seconds on the container's clock.
 
-    Samples are float32 [channels, n], the first the nearest to the start, silent where the stream has none. Spans
-    are sorted by start and may overlap. Memory holds a block and overlapping spans. Raises: Unusable.
+    Samples are float32 [channels, n], starting nearest to the span's start, with silence where the stream has none.
+    Spans are sorted by start and may overlap. Memory holds a block and overlapping spans. Raises: Unusable.
     """
     waiting = [_SpanSamples(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0
     n_channels = 1
     for block in timeline:
         zero, n_channels = timeline.start, block.shape[0]
-        assert zero is not None  # it yielded
+        assert zero is not None  # set, since it yielded a block
         end = position + block.shape[1]
         for number in range(first, len(waiting)):
             begin = round((waiting[number].start - zero) * rate_hz)
@@ -238,7 +238,6 @@ class _SpanSamples:
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
-        """Add a block whose first sample is the piece's number `at`."""
         low, high = max(0, at), min(self._n, at + block.shape[1])
         if low >= high:
             return

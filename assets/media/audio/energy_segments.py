@@ -1,12 +1,12 @@
-"""Audible stretches of audio, louder than their background, by energy.
+"""Find stretches of audio that are louder than their background, by energy.
 
-- Level: mean square over 20 ms. Background: tenth percentile of the levels within 30 s.
-- A stretch begins 10 dB above the background and ends 6 dB above it.
-- Levels within 12 dB of the loudest half second always count, so steady noise or a tone is kept whole.
-- Short pauses are bridged, short stretches dropped, long ones split at their quietest point.
-- A background that suddenly grows louder counts for about 13 s: rather too much than too little.
+- A level is the mean square over 20 ms; the background is the tenth percentile of the levels within 30 s.
+- A stretch starts 10 dB above the background and ends 6 dB above it.
+- Levels within 12 dB of the loudest half second always count, so steady noise or a tone stays whole.
+- Short pauses are bridged, short stretches dropped, and long ones split at their quietest point.
+- A background that suddenly grows louder counts for about 13 s, which errs on the side of keeping audio.
 
-O(frames), 50 per second: 1.4 MB per hour.
+
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ AROUND_S = 30.0
 ON_DB, OFF_DB = 10.0, 6.0
 LOUD_DB = 12.0
 FLOOR_DBFS = -70.0
-"""Level in dBFS below which nothing is audible: 16-bit noise is 30 dB lower."""
+"""Quieter levels in dBFS are inaudible; 16-bit noise is 30 dB lower."""
 
 _LOUD_FRAMES = 25
-_BLOCK = 50  # frames: percentiles are per second
+_BLOCK = 50  # frames; there is one percentile per second
 
 
 class LevelMeter:
@@ -39,15 +39,15 @@ class LevelMeter:
         self._rest = np.zeros(0, np.float32)
 
     def add(self, samples: Floats) -> None:
-        """Add float32 [channels, samples]; channels count by their mean square."""
-        squares = np.square(samples, dtype=np.float64)  # a sample may be huge
+        """Add float32 [channels, samples], averaging the channels' squares."""
+        squares = np.square(samples, dtype=np.float64)  # samples may be huge
         power = np.concatenate([self._rest, squares.mean(axis=0)])
         n_whole = len(power) // self.frame
         self._levels.append(_db(power[: n_whole * self.frame].reshape(n_whole, self.frame).mean(axis=1)))
         self._rest = power[n_whole * self.frame :]
 
     def finish(self) -> Levels:
-        """Return float32 [frames], dBFS; the last frame may be shorter."""
+        """Return the levels in dBFS, float32 [frames]; the last frame may be shorter."""
         if len(self._rest):
             self._levels.append(_db(self._rest.mean(keepdims=True)))
         return np.concatenate(self._levels) if self._levels else np.zeros(0, np.float32)
@@ -60,7 +60,7 @@ def _db(power: np.ndarray[Any, Any]) -> Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
-    """Limits of stretches in frames."""
+    """Limits for stretches, in frames."""
 
     longest: int
     """Longest stretch."""
@@ -75,7 +75,7 @@ class SegmentLimits:
 
 
 def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
-    """Return [start, end) in frames, in order."""
+    """Return the audible stretches, [start, end) in frames, in order."""
     on, off = thresholds(levels)
     spans = _bridged(_stretches(levels, on, off), limits.pause)
     spans = [(start, end) for start, end in spans if end - start >= limits.shortest]
@@ -86,7 +86,7 @@ def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
 
 
 def thresholds(levels: Levels) -> tuple[Levels, Levels]:
-    """Return float32 [frames] each: levels at which a stretch begins, and ends."""
+    """Return the levels at which a stretch starts and ends, float32 [frames] each."""
     if not len(levels):
         return levels, levels
     n_blocks = -(-len(levels) // _BLOCK)
@@ -115,7 +115,6 @@ def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
 
 
 def _bridged(spans: list[Span], pause: int) -> list[Span]:
-    """Join spans less than `pause` apart."""
     bridged: list[Span] = []
     for start, end in spans:
         if bridged and start - bridged[-1][1] < max(1, pause):
@@ -126,12 +125,12 @@ def _bridged(spans: list[Span], pause: int) -> list[Span]:
 
 
 def union_of(spans: list[Span]) -> list[Span]:
-    """Return the union of the spans, which are sorted by start."""
+    """Return the union of spans that are sorted by start."""
     return _bridged(spans, 0)
 
 
 def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
-    """Return the span in pieces of at most `longest` frames, split at their quietest points."""
+    """Split the span into pieces of at most `longest` frames, at the quietest points."""
     start, end = span
     pieces = []
     while end - start > limits.longest:

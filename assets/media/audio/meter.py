@@ -1,4 +1,4 @@
-"""Loudness and true peak (ITU-R BS.1770-4, EBU R128, by FFmpeg), and the level of a mono sum, block by block."""
+"""Meters of audio blocks: loudness and true peak (ITU-R BS.1770-4, EBU R128, by FFmpeg), and mono sum level."""
 
 import math
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from loader.modalities.audio.resample import Resampler
 from loader.modalities.audio.timeline import Floats
 
 CANCELS_DB = -10.0
-"""Level in dB below which a sum cancels: a channel correlation below -0.8."""
+"""Channels cancel in mono if their sum is below this level in dB: a correlation below -0.8."""
 
 
 class MonoSum:
-    """Sum of two channels, block by block. O(samples)."""
+    """Meter of the sum of two channels, block by block."""
 
     def __init__(self) -> None:
         self._sum = self._mean = 0.0
@@ -29,7 +29,7 @@ class MonoSum:
     def db(self) -> float | None:
         """Return the power of (left + right) / 2 relative to the channels' mean power, in dB.
 
-        0 for equal channels, -3.01 for unrelated, -200 for inverted ones. None for silence or other than two
+        0 for equal channels, -3.01 for unrelated, -200 for inverted ones; None for silence or if there are not two
         channels.
         """
         if not self._mean:
@@ -37,28 +37,28 @@ class MonoSum:
         return max(-200.0, 10 * math.log10(max(self._sum / self._mean, 1e-20)))
 
     def cancels(self) -> bool | None:
-        """Return whether the sum cancels; None if `db` is."""
+        """Return whether the channels cancel; None if `db` returns None."""
         db = self.db()
         return None if db is None else db < CANCELS_DB
 
 
 MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
-"""The K-weighting's filters are at 38 Hz and 1682 Hz."""
+"""Accepted sample rates in Hz; the K-weighting filters are at 38 Hz and 1682 Hz."""
 
-_GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. The filter returns -70 without any other.
+_GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. If all are quieter, the filter returns -70.
 
 
 class Unmeasurable(ValueError):
-    """Rate or channels without weights in the standard."""
+    """Sample rate or channels for which the standard has no weights."""
 
 
 class LoudnessMeter:
-    """Meter of blocks float32 [channels, samples], full scale = 1: add them, finish() once, then read.
+    """Loudness meter: add blocks, float32 [channels, samples] at full scale 1, call finish() once, then read results.
 
-    loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None if no 400 ms block is
-    louder than -70 LUFS.
-    range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is.
-    true_peak_dbtp: oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
+    loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None if no 400 ms block is louder
+    than -70 LUFS.
+    range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is None.
+    true_peak_dbtp: true peak, oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
 
     About 300 times real time for stereo at 48 kHz. Raises: Unmeasurable.
     """

@@ -1,1 +1,1 @@
-"""Clips of videos: canonical (encoded anew) or reference (packets of the source)."""
+"""Clips of videos: canonical (re-encoded) or reference (packets of the source)."""

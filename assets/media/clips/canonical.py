@@ -1,4 +1,4 @@
-"""Canonical clips: upright, SDR, encoded anew, by one decode of no more than the spans need."""
+"""Canonical clips: upright, SDR and re-encoded, in one decode that covers only the spans."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,8 +40,8 @@ def canonical_clips(
 ) -> list[Clip | None]:
     """Return a clip per span, in order; None for a span without a frame.
 
-    audit: the video's row of the media table; without it the video is decoded to its end. If a frame falls below
-    `MIN_PSNR_DB`, all clips are made again at a higher quality. Raises: Unusable.
+    audit: the video's media table row; if it is empty, the video is decoded to its end. If a frame falls below
+    `MIN_PSNR_DB`, all clips are re-encoded at a higher quality. Raises: Unusable.
     """
     order = _Order(path=path, spans=spans, index=index, scratch=scratch, policy=policy)
     seeks = bool(audit)
@@ -63,7 +63,7 @@ def _encoded(
 
     with opened(order.path) as container:
         stream = first_video(container)
-        assert stream is not None  # the same file, a moment later
+        assert stream is not None  # the same file had one before
         prepare(stream, audit)
         maker = ClipMaker(order.spans, order.index, order.scratch, order.policy, stream, quality)
         try:
@@ -72,7 +72,7 @@ def _encoded(
             return maker.finish()
         except av.error.FFmpegError as error:
             check_scratch(error, order.scratch)
-            if seeks:  # a container that fails to seek may decode in order
+            if seeks:  # after a failed seek, decoding in order may work
                 raise CannotSeek(str(error.strerror)) from error
             reason = f"after frame {maker.n}: {error.strerror}"
             raise rejected("decode", "undecodable", reason, at_frame=maker.n) from error
@@ -81,7 +81,7 @@ def _encoded(
 
 
 class ClipMaker:
-    """Makes clips of spans, which may overlap, from a video's frames in display order. n: frames added."""
+    """Encodes clips of possibly overlapping spans from frames in display order. n: number of frames added."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ClipMaker:
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, timed: TimedFrame) -> None:
-        """Add the next frame; one that is not later than the previous is skipped.
+        """Add the next frame, which is skipped unless it is later than the previous one.
 
         Raises: Unusable; av.error.FFmpegError.
         """
@@ -123,7 +123,7 @@ class ClipMaker:
         return self._clips
 
     def abandon(self) -> None:
-        """Close the open clips."""
+        """Close all open clips."""
         for encoder in self._open.values():
             encoder.abandon()
 
@@ -140,7 +140,6 @@ class ClipMaker:
                 self._n_deinterlaced[place] += was_interlaced
 
     def _turn_to(self, pts: int) -> None:
-        """Finish clips that end before this frame, and open the ones that begin at it."""
         for place in [place for place in self._open if pts >= self._spans[place].end]:
             self._finish(place)
         while self._waiting and pts >= self._spans[self._waiting[-1]].start:
@@ -160,7 +159,7 @@ class ClipMaker:
 def finish_clip(
     encoder: ClipEncoder, span: ClipSpan, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
 ) -> Clip:
-    """Return the clip of a span, once the encoder has all its frames. Raises: Unusable; av.error.FFmpegError."""
+    """Return a span's clip after its last frame was encoded. Raises: Unusable; av.error.FFmpegError."""
     end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
     try:
         encoder.finish(end)
@@ -193,14 +192,14 @@ def is_good_enough(clips: Sequence[Clip | None]) -> bool:
     return min(worst, default=MIN_PSNR_DB) >= MIN_PSNR_DB
 
 
-# A frame that is not marked as two fields passes unchanged.
+# Frames that are not marked as interlaced pass unchanged.
 _BWDIF = "mode=send_frame:parity=auto:deint=interlaced"
 
 
 class Deinterlacer:
-    """Passes frames on until one is interlaced; from then on each comes out when the next goes in.
+    """Passes frames through until one is interlaced; from then on each frame is delayed by one.
 
-    By FFmpeg's bwdif, which changes timestamps; display times stay.
+    Uses FFmpeg's bwdif and restores the display times, which it changes.
     """
 
     def __init__(self, stream: "VideoStream") -> None:
@@ -210,7 +209,7 @@ class Deinterlacer:
         self._waiting: deque[TimedFrame] = deque()
 
     def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
-        """Yield the frames that are ready, and whether each was deinterlaced."""
+        """Add a frame and yield (frame, whether it was deinterlaced) for all that are ready."""
         frame = timed.frame
         if self._graph is None and not frame.interlaced_frame:
             yield timed, False
@@ -224,7 +223,7 @@ class Deinterlacer:
         yield from self._ready()
 
     def rest(self) -> Iterator[tuple[TimedFrame, bool]]:
-        """Yield the remaining frames."""
+        """Yield the remaining frames in the same form."""
         if self._graph is not None:
             self._graph.push(None)
             yield from self._ready()
@@ -246,7 +245,7 @@ class Deinterlacer:
         import av.filter
 
         graph = av.filter.Graph()
-        graph.threads = 1  # a worker per core: more threads only wait for each other
+        graph.threads = 1  # there is a worker per core, so more threads would only wait
         source = graph.add_buffer(
             template=self._stream, width=frame.width, height=frame.height, format=frame.format
         )

@@ -1,4 +1,4 @@
-"""A clip in a scratch file, and its packet table."""
+"""Clips in scratch files, and their packet tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Mode = Literal["canonical", "reference"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """Clip in a scratch file."""
+    """Clip in a scratch file, with its facts."""
 
     path: Path
     """File of the clip."""
@@ -25,26 +25,26 @@ class Clip:
     span: ClipSpan
     """Span of the video that it was cut from."""
     pts: list[int]
-    """Source ticks of every frame."""
+    """Time of every frame, in source ticks."""
     end: int
     """End of the last frame, in source ticks."""
     size_px: tuple[int, int]
     """(width, height), upright."""
     requested: tuple[int, int]
-    """(number of the first requested frame, count); a reference clip may hold more."""
+    """(index of the first requested frame, number of requested frames); a reference clip may have more frames."""
     mode: Mode
-    """Mode of the clip."""
+    """Mode in which the clip is stored."""
     mode_reason: str = ""
-    """Why it has not the policy's mode; "" if it has."""
+    """Why the clip does not use the policy's mode; "" if it does."""
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
-    """Columns of its own."""
+    """Columns of the samples table that describe the clip."""
 
 
 PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
 
 
 class PacketTables:
-    """Writes packet tables of clips that were encoded alike: test decodes run only for new decoder settings."""
+    """Writes packet tables of similarly encoded clips, with test decodes only for new decoder settings."""
 
     def __init__(self) -> None:
         self._tried: StreamFacts | None = None

@@ -1,7 +1,7 @@
-"""Cut videos: choose spans, make their clips, and collect each unit's fields.
+"""Cut videos: choose spans, write their clips, and collect each unit's fields.
 
-Every clip has a packet table, by which readers fetch single frames. If its span has audio, `sound.flac` begins at its
-first frame and has its length.
+Readers fetch single frames by a clip's packet table. If the span has audio, `sound.flac` has the clip's start and
+length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,12 @@ Columns = Mapping[str, MetadataValue]
 def write_clip_audio(
     path: str, spans: Sequence[tuple[Fraction, Fraction]], targets: Sequence[Path], rate_hz: int
 ) -> list[Columns]:
-    """Write each span's mono audio, if there is any, and return each span's columns.
+    """Write each span's mono audio, if it has any, and return each span's columns.
 
-    spans: [start, end) in s of the container's clock. sound_missing_s: seconds without audio in the source.
+    spans: [start, end) in seconds on the container's clock. The column sound_missing_s counts seconds without audio in
+    the source.
 
-    Raises: Unusable; StoreError for a full disk.
+    Raises: Unusable; StoreError if the disk is full.
     """
     rows: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
     with opened(path) as container:
@@ -61,7 +62,7 @@ CAPTION_FIELD = "caption.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Video:
-    """Source of clips. facts: part of each clip's `json`."""
+    """Plan of a video's clips. facts: part of each clip's `json`."""
 
     index: PacketIndex
     spans: list[ClipSpan]
@@ -69,13 +70,12 @@ class _Video:
 
 
 def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Return units with `mp4`, `mp4.packets` and `json` (source pts of every frame).
+    """Return units with the fields `mp4`, `mp4.packets` and `json`, which holds every frame's source pts.
 
-    Units with audio also have `sound.flac`, given segments with a caption `caption.txt`. Without an audit the video
-    is decoded to its end.
+    Units with audio also have `sound.flac`; given segments with a caption have `caption.txt`. If `known` has no audit,
+    the video is decoded to its end.
 
-    Raises: Unusable for a video that cannot be opened or decoded, has no usable timestamps, or is outside the
-    policy; StoreError.
+    Raises: Unusable if the video cannot be decoded, has no usable timestamps, or is excluded by the policy; StoreError.
     """
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
         known = replace(known, audit=audit_video(path, policy.video))
@@ -87,7 +87,7 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 
 def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
-    if audit.get("end_pts") is not None:  # more precise: at a broken start not every packet gives a frame
+    if audit.get("end_pts") is not None:  # more precise: after a broken start some packets yield no frame
         return PacketIndex(
             n_packets=audit["n_packets"],
             start_pts=audit["start_pts"],
@@ -125,7 +125,6 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 
 
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
-    """Return a clip per span; None for a window or shot without a frame."""
     index, audit = video.index, known.audit
     if known.staging is not None:
         waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)

@@ -1,7 +1,7 @@
-"""Clips made during the audit, which decodes every frame anyway.
+"""Encode clips during the audit, which decodes every frame anyway.
 
-They wait in the root until the batch is cut, with the bytes that cutting would give. If they are missing, damaged
-or of other spans, the object is cut from its source.
+They are stored in the root until the batch is cut, with the bytes that cutting would produce. If they are missing,
+damaged or have other spans, the object is cut from its source.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ from .shot_maker import ShotMaker, TooLargeToBuffer
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
-# Facts of the clips; and one file of all clips and packet tables, as objects cost more than bytes.
+# Facts of the clips, and one file of all clips and packet tables, since objects cost more than bytes.
 _FACTS, _PACK = "clips.json", "clips.bin"
 
 
 class EarlyClips:
-    """Frame watcher that makes canonical clips during an audit, and stops at the first fault, which the cut reports.
+    """Frame watcher that encodes canonical clips during an audit. It stops at the first fault, which the cut reports.
 
-    clips: after `finish`. extent: first tick and end of the video by its packets.
+    clips: result after `finish`. extent: the video's (first tick, end) from its packets.
     """
 
     def __init__(self, policy: VideoPolicy, segments: Sequence[Segment], scratch: Path) -> None:
@@ -55,7 +55,7 @@ class EarlyClips:
         if self._policy.units != "shots":
             spans = self._spans(index, ())
             self._maker = ClipMaker(spans, *work) if spans else None
-        elif self._policy.max_clips is None:  # else the choice needs all shots
+        elif self._policy.max_clips is None:  # otherwise choosing clips needs all shots
             self._maker = ShotMaker(*work, settled)
 
     def add(self, timed: TimedFrame) -> None:
@@ -86,7 +86,7 @@ class EarlyClips:
         self.clips = clips if is_good_enough(clips) else []
 
     def abandon(self) -> None:
-        """Close the open clips."""
+        """Close all open clips."""
         maker, self._maker = self._maker, None
         if maker is not None:
             maker.abandon()
@@ -105,9 +105,9 @@ class EarlyClips:
 def put_clips(
     staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
 ) -> None:
-    """Upload the clips and then their facts, and delete their files.
+    """Upload the clips, then their facts, and delete their files.
 
-    extent: first tick and end of the video. Raises: StoreError; OSError.
+    extent: the video's (first tick, end). Raises: StoreError; OSError.
     """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
@@ -119,7 +119,6 @@ def put_clips(
 
 
 def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
-    """Move the files of a clip to the end of `out`, and return its facts."""
     offset = out.tell()
     files = [clip.path, clip.packets]
     bodies = [file.read_bytes() for file in files]
@@ -141,7 +140,7 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 def get_clips(
     staging: ClipStaging, spans: Sequence[ClipSpan], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
-    """Return the clips of these spans and extent in scratch files; None unless all are intact.
+    """Download clips to scratch; None unless all match the spans and extent and are intact.
 
     Raises: StoreError if the store does not respond; OSError.
     """

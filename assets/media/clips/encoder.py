@@ -1,10 +1,9 @@
-"""Encoder of canonical clips: small, quick to decode, and close to the source by a measured PSNR.
+"""Encode canonical clips that are small, fast to decode, and close to the source by measured PSNR.
 
-x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, upright, square
-pixels; limited-range BT.601, tagged with the samples' primaries and transfer; source timestamps. `mbtree=0`: with
-mbtree x264 sometimes gives other bytes for the same frames, even on one thread (4 of 100 encodes). Without it crf
-21 has 5 % more bytes than crf 20 with it. `qmax` bounds the error: by crf only, single frames fell to 34 dB; now
-the worst measured is 36.5 dB.
+Settings: x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, square
+pixels, limited-range BT.601, source timestamps. `mbtree=0`, because with mbtree x264 sometimes writes other bytes for
+the same frames, even on one thread (4 of 100 encodes). `qmax` bounds the error: with crf only, single frames fell to 34
+dB; with it the worst measured is 36.5 dB.
 """
 
 import contextlib
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 QUALITIES = ({"crf": "21", "qmax": "28"}, {"crf": "16", "qmax": "22"}, {"crf": "10", "qmax": "14"})
-"""Settings in order of quality: if a frame falls below `MIN_PSNR_DB`, the video is cut with the next."""
+"""Encoder settings in order of quality: if a frame falls below `MIN_PSNR_DB`, the next are used."""
 
 MIN_PSNR_DB = 35.0
-"""PSNR in dB that every frame of every clip reaches."""
+"""Lowest PSNR in dB of any frame."""
 
 _X264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0", "x264-params": "mbtree=0"}
 _MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
 _ERRORS = struct.Struct("<8x3Q")
-_BEST_DB = 99.0  # PSNR in dB without any error
+_BEST_DB = 99.0  # PSNR in dB if there is no error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class ClipEncoder:
         stream: "VideoStream",
         quality: Mapping[str, str] = QUALITIES[0],
     ) -> None:
-        assert stream.time_base is not None  # index_packets refused such a stream
+        assert stream.time_base is not None  # index_packets rejects such streams
         self.path = path
         self.pts: list[int] = []
         self.size_px = (0, 0)
@@ -69,9 +68,9 @@ class ClipEncoder:
         self._held: Any = None
 
     def add(self, frame: "VideoFrame", pts: int, rendering: Rendering) -> None:
-        """Encode a yuv420p frame, shown at `pts`.
+        """Encode a yuv420p frame that is shown at `pts`.
 
-        Raises: Unusable for a change of size or colours; av.error.FFmpegError.
+        Raises: Unusable if size or colours change; av.error.FFmpegError.
         """
         if self._output is None:
             self._open(frame, rendering)
@@ -85,33 +84,33 @@ class ClipEncoder:
         self.pts.append(pts)
         frame.pts = pts - self.pts[0]
         frame.time_base = self._time_base
-        frame.pict_type = 0  # or the encoder would copy the source's I, P and B types
+        frame.pict_type = 0  # otherwise the encoder copies the source's I, P and B types
         self._write(self._encoder.encode(frame))
 
     def finish(self, end: int) -> None:
         """Write the encoder's remaining frames. end: end of the last frame in source ticks."""
         self._write(self._encoder.encode(None))
-        if self._held is not None:  # the others last until the next frame
+        if self._held is not None:  # all other frames last until the next one
             self._held.duration = end - self.pts[-1]
             self._output.mux(self._held)
         self.close()
 
     def close(self) -> None:
-        """Write the muxer's remaining packets; a second call does nothing."""
+        """Write the muxer's remaining packets. Idempotent."""
         output, self._output = self._output, None
         self._held = None
         if output is not None:
             output.close()
 
     def abandon(self) -> None:
-        """Close an unwanted clip, ignoring FFmpeg's errors."""
+        """Close an unwanted clip, ignoring FFmpeg errors."""
         import av
 
         with contextlib.suppress(av.error.FFmpegError):
             self.close()
 
     def fidelity(self) -> Fidelity:
-        """Return the PSNR of the finished clip, by x264's own error counts."""
+        """Return the finished clip's PSNR, from x264's own error sums."""
         samples = self.size_px[0] * self.size_px[1] * 3 // 2
         return Fidelity(
             psnr_db=psnr_db(sum(self._errors), samples * len(self._errors)),
@@ -129,7 +128,7 @@ class ClipEncoder:
         import av
         from av.codec.context import Flags
 
-        # Keep the source's ticks; the muxer would choose a multiple of them.
+        # Keep the source's ticks; the muxer would choose finer ones.
         options = {
             "movflags": "+faststart+write_colr",
             "video_track_timescale": str(self._time_base.denominator),
@@ -146,7 +145,7 @@ class ClipEncoder:
         context = self._encoder.codec_context
         context.time_base = self._time_base
         context.thread_count = 1
-        context.flags |= Flags.psnr  # counts errors without changing the bytes
+        context.flags |= Flags.psnr  # sums errors without changing the bytes
         context.color_range, context.colorspace = _MPEG_RANGE, _SMPTE170M
         context.color_primaries, context.color_trc = rendering.primaries, rendering.transfer
 
@@ -159,5 +158,5 @@ def psnr_db(squared_error: float, n_samples: int) -> float:
 
 
 def _squared_error(stats: "PacketSideData") -> int:
-    # AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n=3, u16, n u64 errors by plane.
+    # AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n=3, u16, n u64 errors, one per plane.
     return sum(_ERRORS.unpack_from(memoryview(stats)))

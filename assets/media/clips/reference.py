@@ -1,9 +1,8 @@
-"""Reference clips: whole GOPs of the source, packet for packet, in an mp4 with its index in front.
+"""Reference clips: whole GOPs of the source, packet for packet, in an mp4 that starts with its index.
 
-A clip holds the GOPs that its span touches (for a shot: the ones inside). Source and clip are both decoded and
-compared, so frames are bit for bit the source's. Refused: frames that a reader would have to convert (non-square
-pixels, fields, more than 8 bits, HDR, wide primaries), packets without display times, codecs outside mp4, open or
-long GOPs.
+A clip has the GOPs that its span touches, or for a shot the ones inside. Source and clip are decoded and compared bit
+for bit. Frames that readers would have to convert are not copied: non-square pixels, fields, more than 8 bits, HDR,
+wide primaries. Nor are packets without display times, codecs that mp4 does not support, or open or long GOPs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """size_px: upright; assumed: some colour tags are missing."""
+    """size_px: upright size; assumed: whether colour tags are missing."""
 
     size_px: tuple[int, int]
     assumed: bool
@@ -45,10 +44,9 @@ def reference_clips(
     policy: VideoPolicy,
     audit: Mapping[str, Any],
 ) -> list[Clip | str]:
-    """Return a clip per span, in order, or the reason for none.
+    """Return a clip per span, in order, or the reason why it has none.
 
-    Two demuxes of the file, a decode of the spans, and one of the clips. Raises: Unusable; StoreError for a full
-    disk.
+    Demuxes the file twice, and decodes the spans and the clips. Raises: Unusable; StoreError if the disk is full.
     """
     with opened(path) as container:
         stream = _stream(container)
@@ -82,13 +80,13 @@ def reference_clips(
 
 def _stream(container: "InputContainer") -> "VideoStream":
     stream = first_video(container)
-    assert stream is not None  # it was there when the packets were indexed
+    assert stream is not None  # it existed when the packets were indexed
     stream.thread_count = 1
     return stream
 
 
 def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
-    """Return the first frame's shape, or why packets cannot be copied."""
+    """Return the frames' shape, or why packets cannot be copied."""
     import av
 
     with opened(path) as container:
@@ -130,7 +128,6 @@ def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any])
 def _decoded_crcs(
     path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
-    """Decode the spans once, and return CRC-32 by pts."""
     import av
 
     with opened(path) as container:
@@ -140,7 +137,7 @@ def _decoded_crcs(
             for timed in frames_of(container, stream, spans, audit, seeks=seeks):
                 crcs[timed.pts] = frame_crc(timed.frame)
         except av.error.FFmpegError as error:
-            if seeks:  # a container that fails to seek may decode in order
+            if seeks:  # after a failed seek, decoding in order may work
                 raise CannotSeek(str(error.strerror)) from error
             raise rejected("decode", "undecodable", f"after {len(crcs)} frames: {error.strerror}") from error
     return crcs

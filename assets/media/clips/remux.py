@@ -1,4 +1,4 @@
-"""Whole GOPs of a video, found by its packets and copied into mp4 files unchanged."""
+"""Find whole GOPs among a video's packets, and copy them unchanged into mp4 files."""
 
 import contextlib
 import io
@@ -25,27 +25,27 @@ class Packets:
     """Packets of one stream, in decode order."""
 
     pts: Sequence[int]
-    """Times in ticks."""
+    """Display times in ticks."""
     duration: Sequence[int]
     """Durations in ticks."""
     key: Sequence[bool]
-    """True for a keyframe, by the container."""
+    """True for packets that the container marks as keyframes."""
     hidden: Sequence[bool]
-    """True for a frame that an edit list hides."""
+    """True for packets whose frame an edit list hides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GopCut:
-    """Packets in decode order with the frames of whole GOPs and no others."""
+    """Range of packets in decode order that makes up whole GOPs."""
 
     first: int
-    """Number of the first packet."""
+    """Index of the first packet."""
     stop: int
-    """Number one past the last packet."""
+    """Index after the last packet."""
 
 
 def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packets | None:
-    """Return the packets by one demux; None if one has no display time."""
+    """Read all packets once; None if one has no display time."""
     rows = [
         (packet.pts, packet.duration or 0, packet.is_keyframe, packet.is_discard)
         for packet in container.demux(stream)
@@ -58,23 +58,23 @@ def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packet
 
 
 class Gops:
-    """Cut points: keyframes with all earlier packets shown before, and all later ones after.
+    """Cut points: keyframes that are shown after all earlier packets and before all later ones.
 
-    Not an open GOP's: frames stored after its keyframe and shown before it refer to the GOP before.
+    An open GOP's keyframe is not a cut point: frames stored after it but shown before it refer to the previous GOP.
     """
 
     def __init__(self, packets: Packets, shortest: int) -> None:
         self._packets, self._shortest = packets, shortest
         pts, n = packets.pts, len(packets.pts)
-        latest = [pts[0] - 1, *accumulate(pts, max)]  # of the packets before
-        earliest = [*accumulate(reversed(pts), min)][::-1]  # of this packet and all after it
+        latest = [pts[0] - 1, *accumulate(pts, max)]  # among the previous packets
+        earliest = [*accumulate(reversed(pts), min)][::-1]  # among this and all later packets
         keys = [number for number in range(n) if packets.key[number]]
         self._all = _Points(keys, pts)
         self._clean = _Points([at for at in keys if earliest[at] == pts[at] > latest[at]], pts)
         self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
 
     def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
-        """Return the whole GOPs around a span, within `max_overhead_ratio`; for a shot, the ones inside it."""
+        """Return the whole GOPs around a span, or inside a shot, or why they cannot be used."""
         low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
         if low == high:
             return "no_gop_inside"
@@ -90,7 +90,6 @@ class Gops:
         return gops
 
     def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
-        """Return the cut around frames [low, high), numbered in display order."""
         first = bisect_right(points.pts, self._shown[low]) - 1
         stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
         if first < 0:
@@ -111,30 +110,30 @@ class Gops:
 
 
 class _Points:
-    """Keyframes: numbers in decode order, and pts."""
+    """Keyframes: packet indexes, and their pts."""
 
     def __init__(self, numbers: Sequence[int], pts: Sequence[int]) -> None:
         self.numbers, self.pts = numbers, [pts[number] for number in numbers]
 
 
 class NotForMp4(Exception):
-    """Packets that mp4 cannot hold, with the reason in one word."""
+    """Packets that cannot be stored in mp4, with the reason code."""
 
 
 def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]]) -> None:
-    """Write each cut into its file, its first frame at 0; cuts may overlap. One pass.
+    """Write each cut to its file, starting at time 0, in one pass. Cuts may overlap.
 
-    Raises: NotForMp4; Unusable; StoreError for a full disk.
+    Raises: NotForMp4; Unusable; StoreError if the disk is full.
     """
     import av
 
     waiting = sorted(cuts, key=lambda cut: -cut[0].first)
     writing: list[_Mp4Writer] = []
     if any(len(set(packets.pts[cut.first : cut.stop])) < cut.stop - cut.first for cut, _ in cuts):
-        raise NotForMp4("no_timestamps")  # two frames at one time
+        raise NotForMp4("no_timestamps")  # two frames have the same time
     with opened(path) as container:
         stream = first_video(container)
-        assert stream is not None  # it was there when the packets were indexed
+        assert stream is not None  # it existed when the packets were indexed
         try:
             _try_header(stream)
             for number, packet in enumerate(packet for packet in container.demux(stream) if packet.size):
@@ -151,7 +150,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]
                     return
             for copy in writing:
                 copy.close()
-        except (av.error.FFmpegError, ValueError) as error:  # ValueError: a codec outside mp4
+        except (av.error.FFmpegError, ValueError) as error:  # ValueError: mp4 does not support the codec
             for _, target in cuts:
                 check_scratch(error, target.parent)
             raise NotForMp4("codec") from error
@@ -163,7 +162,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]
 def _try_header(stream: "VideoStream") -> None:
     import av
 
-    # Fail here and not in a file, which PyAV 18 would leave open for good.
+    # Fail here rather than in a file, which PyAV 18 would never close.
     with av.open(io.BytesIO(), "w", format="mp4") as output:
         copied = output.add_stream_from_template(stream, opaque=True)
         copied.time_base = stream.time_base
@@ -175,7 +174,7 @@ class _Mp4Writer:
         import av
 
         base = stream.time_base
-        assert base is not None  # index_packets refused such a stream
+        assert base is not None  # index_packets rejects such streams
         self.stop = cut.stop
         self._cut, self._packets = cut, packets
         inside = packets.pts[cut.first : cut.stop]
@@ -189,14 +188,14 @@ class _Mp4Writer:
         self._end = packets.pts[last] + max(1, packets.duration[last])
         options = {"movflags": "+faststart+write_colr", "video_track_timescale": str(base.denominator)}
         self._output: OutputContainer | None = av.open(str(target), "w", format="mp4", options=options)
-        # opaque: else PyAV looks for an encoder of the decoder's name, and libdav1d has none
+        # opaque: otherwise PyAV looks for an encoder named like the decoder, and libdav1d has none
         self._stream = self._output.add_stream_from_template(stream, opaque=True)
         self._stream.time_base = self._base = base
 
     def add(self, data: bytes, number: int) -> None:
         import av
 
-        assert self._output is not None  # until it is closed
+        assert self._output is not None  # not closed yet
         packet: Any = av.Packet(data)
         packet.pts = self._packets.pts[number] - self._zero
         packet.dts = self._dts[number - self._cut.first] - self._zero

@@ -1,7 +1,7 @@
-"""Canonical clips of shots during shot detection: frames wait until their shot is certain.
+"""Encode canonical clips of shots during shot detection: frames wait until their shot is known.
 
-The detector settles cuts some dozens of frames late, in blocks of some hundred, so memory holds as many small
-frames. Given equal cuts, cutting makes the same clips.
+The detector decides on cuts a few dozen frames late, in blocks of a few hundred, so as many small frames are in memory.
+Cutting later with the same cuts gives the same clips.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ _ASK_EVERY = 32  # frames
 
 
 class TooLargeToBuffer(Exception):
-    """Frames of this size cannot wait in memory."""
+    """Raised if waiting frames exceed `MAX_HELD_BYTES`."""
 
 
 class _WaitingFrame(NamedTuple):
@@ -41,7 +41,7 @@ class _WaitingFrame(NamedTuple):
 
 
 class ShotMaker:
-    """Makes the clips of all shots from a video's frames in display order."""
+    """Encodes the clips of all shots from a video's frames in display order."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class ShotMaker:
         self._n = 0
         self._held: deque[_WaitingFrame] = deque()
         self._shot, self._begin = 0, index.start_pts
-        self._is_decided = False  # whether the stretch from `_begin` on is long enough for a clip
+        self._is_decided = False  # whether it is known if the span from `_begin` is long enough
         self._encoder: ClipEncoder | None = None
         self._n_deinterlaced = 0
         self._clips: dict[ClipSpan, Clip] = {}
 
     def add(self, timed: TimedFrame) -> None:
-        """Add the next frame. Raises: Unusable; TooLargeToBuffer; av.error.FFmpegError, also for a full disk."""
+        """Add the next frame. Raises: Unusable; TooLargeToBuffer; av.error.FFmpegError, also if the disk is full."""
         if not self._n:
             self._shrink.begin(timed.frame)
         self._n += 1
@@ -82,9 +82,9 @@ class ShotMaker:
                 self._encode_until(front - self._shortest, cuts, None)
 
     def finish(self, cuts: Sequence[int], spans: Sequence[ClipSpan]) -> list[Clip | None] | None:
-        """Return a clip per span, None for one without a frame; None at all if the clips do not match the spans.
+        """Return a clip per span, or None for a span without a frame. Returns None if the clips do not match the spans.
 
-        cuts, spans: of the whole video.
+        cuts, spans: scene cuts and clip spans of the whole video.
         """
         self._hold(self._whole.rest())
         end = self._index.end_pts
@@ -109,7 +109,7 @@ class ShotMaker:
                 raise TooLargeToBuffer
 
     def _encode_until(self, limit: int | None, cuts: Sequence[int], end: int | None) -> None:
-        """Encode the frames before `limit` (None: all); end: of the video, if known."""
+        """Encode the frames before `limit` (None: all). end: the video's end, if known."""
         inside = [cut for cut in cuts if self._index.start_pts < cut < self._index.end_pts]
         while self._held and (limit is None or self._held[0].pts < limit):
             waiting = self._held.popleft()
@@ -121,8 +121,7 @@ class ShotMaker:
                 self._n_deinterlaced += waiting.was_interlaced
 
     def _turn_to(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
-        """Close and open clips for the frame at `pts`."""
-        # An unknown end is at least `min_clip_s` away: `add` waits for that.
+        # If the end is unknown, it is at least `min_clip_s` away, because `add` waits for that.
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
             self._shot += self._shot < len(cuts) and stop == cuts[self._shot]
@@ -137,7 +136,6 @@ class ShotMaker:
                 self._n_deinterlaced = 0
 
     def _stop(self, cuts: Sequence[int], end: int | None) -> int:
-        """Return the latest end of the span from `_begin` on."""
         known = [self._begin + self._longest, *cuts[self._shot : self._shot + 1]]
         return min(known if end is None else [*known, end])
 

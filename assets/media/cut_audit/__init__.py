@@ -1,1 +1,1 @@
-"""Audits of cut units against their source, independently of the cutters."""
+"""Audit cut units against their source, independently of the cutters."""

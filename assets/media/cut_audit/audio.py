@@ -1,7 +1,7 @@
-"""Stored audio against its source: its time, length, loudness and channels, of one unit per object.
+"""Compare stored audio with its source: length for all units, position, level and channels for one.
 
-The source is decoded again from its start, laid out by timestamps in floating point, and correlated per channel. If
-timestamps jitter, frames are laid end to end, and pieces must match near their times.
+The source is decoded again from its start, laid out by timestamps and correlated per channel. If timestamps jitter,
+frames are laid end to end, and most pieces must match near their times.
 """
 
 import math
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 MARGIN_S = Fraction(3, 2)
-"""Seconds around its place in which audio is searched."""
+"""Seconds before and after a unit's span in which its audio is searched."""
 
 MAX_OFFSET_S = 0.001
 JUMP_S = Fraction(2, 1000)
-"""Seconds from which a timestamp moves the audio; smaller offsets are rounding."""
+"""Smallest timestamp offset in seconds that moves the audio; smaller ones are rounding."""
 
 RESTART_S = Fraction(1, 4)
-"""Seconds. In an Ogg, a clock that goes back by more begins the next link of a chain."""
+"""In Ogg, timestamps that jump back by more seconds start the next link of a chain."""
 
-QUIET_RMS = 0.001  # -60 dBFS: nothing to compare
+QUIET_RMS = 0.001  # -60 dBFS; quieter audio is not compared
 SILENT_SHARE = 0.05
-"""Share of the loudest channel's level below which a mix is silent: unrelated channels weaken one another."""
+"""A mix below this share of the loudest channel's level is silent; unrelated channels weaken one another."""
 
 SAME_CORRELATION = 0.8
-"""Lowest correlation of stored mono audio with its source; codecs, resamplers and mixing cost less."""
+"""Lowest correlation of stored mono audio with its source; codecs, resampling and mixing cost less."""
 
-LOUD_SHARE = 0.25  # of the loudest channel's level: a channel that must be audible
+LOUD_SHARE = 0.25  # channels above this share of the loudest one's level must be audible
 HEARD_SHARE = 0.15
-"""Share of a channel's largest weight: ITU-R BS.775 gives surrounds 0.7 of the front's."""
+"""A channel is audible above this share of the largest weight; ITU-R BS.775 weights surrounds 0.7."""
 
 MORE_CLIPPED = 0.001  # share of samples
 
 
 def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
-    """Audit the stored audio in `field` of one unit. Raises: Unusable, named after the fault."""
+    """Audit the audio that units store in `field`. Raises: Unusable, named after the fault."""
     for unit in units:
         _check_length(unit, field)
     if units:
@@ -85,7 +85,7 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
     try:
         check_alignment(mixed, channels, rate_hz, cancels=bool(unit.metadata.get("mono_cancels")))
     except Unusable as unusable:
-        # Jittering timestamps overlap pieces here; players and the cutter lay them end to end.
+        # If timestamps jitter, `source` overlaps frames; players and the cutter lay them end to end.
         if unusable.code == findings.CHANNEL_LOST or not source.is_uneven:
             raise
         stretches = laid_end_to_end(source.stretches, source.rate_hz, rate_hz, source.is_heard)
@@ -94,9 +94,9 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
 
 
 def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels: bool = False) -> None:
-    """Check that a mix is at its place, and has all channels that it must have.
+    """Check that a mix is at the right position and contains all channels that it must.
 
-    mixed [n]; channels [c, margin + n + margin], both at `rate_hz`. Raises: Unusable.
+    mixed: [n]; channels: [c, margin + n + margin]; both at `rate_hz`. Raises: Unusable.
     """
     margin = (channels.shape[1] - len(mixed)) // 2
     inside = channels[:, margin : margin + len(mixed)]
@@ -107,7 +107,7 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
     level = float(np.sqrt(np.square(mixed).mean()))
     if level < QUIET_RMS and level < SILENT_SHARE * levels.max():
         if float(np.sqrt(np.square(inside[loud].mean(axis=0)).mean())) < SILENT_SHARE * levels.max():
-            return  # its channels cancel one another here; `cancels` covers the whole audio
+            return  # the channels cancel one another in this unit; `cancels` covers the whole audio
         raise finding(findings.SOUND_DIFFERS, "what is stored is silent, its source is not")
     candidates = [channels[loud].sum(axis=0), *channels[loud]]
     best = max((_lagged(mixed, channel) for channel in candidates), key=lambda fit: fit[1])
@@ -131,15 +131,14 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
 
 
 def _weights(mixed: Samples, channels: Samples) -> Samples:
-    """Return float64 [c]: each channel's share of the mix, by least squares."""
-    # No BLAS: its threads busy-wait.
+    # BLAS is avoided because its threads busy-wait.
     gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
     weights: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
     return weights
 
 
 def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
-    """Return (best position in `source`, its normalised correlation, the middle's)."""
+    """Return (best position in `source`, normalised correlation there, normalised correlation at the middle)."""
     size = 1 << (len(source) + len(mixed) - 1).bit_length()
     products = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size)), size)
     n_places = len(source) - len(mixed) + 1
@@ -152,7 +151,7 @@ def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
 
 
 def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
-    """Return the unit's start and end in s on the source's clock."""
+    """Return the unit's start and end in seconds on the source's clock."""
     start, end = (_seconds(place) for place in (unit.start, unit.end))
     return start, end
 
@@ -163,7 +162,7 @@ def _seconds(place: str) -> Fraction:
 
 
 def decoded(file: Path) -> tuple[Samples, int]:
-    """Return float64 [channels, samples] of stored audio, and its rate in Hz."""
+    """Return (samples of stored audio, float64 [channels, samples]; sample rate in Hz)."""
     with opened(str(file)) as container:
         stream = container.streams.audio[0]
         pieces = [floats(frame) for frame in container.decode(stream)]
@@ -171,7 +170,7 @@ def decoded(file: Path) -> tuple[Samples, int]:
 
 
 class _AudioClock:
-    """Time of the next frame. restarts: its timestamps may restart in mid-stream."""
+    """Time of the next frame. restarts: whether timestamps may restart in mid-stream."""
 
     def __init__(self, start_s: Fraction, *, restarts: bool) -> None:
         self.position_s = start_s
@@ -180,11 +179,11 @@ class _AudioClock:
         self._jumped_to_s = start_s
 
     def jumps_to(self, tagged_s: Fraction) -> bool:
-        """Move to a timestamp, and return whether it leaves the end of the previous frame."""
+        """Move to a timestamp, and return whether it differs from the previous frame's end."""
         at_s = tagged_s + self._shift_s
         if self._restarts and self.position_s - at_s > RESTART_S:
             if self.position_s - self._jumped_to_s < RESTART_S:
-                self.position_s -= self._jump_s  # an old clock's jump, in the new link
+                self.position_s -= self._jump_s  # undo the previous link's last jump
             self._shift_s += self.position_s - at_s
             return False
         if abs(at_s - self.position_s) <= JUMP_S:
@@ -194,13 +193,13 @@ class _AudioClock:
 
 
 class SourceAudio:
-    """The source's samples around [start_s, start_s + length_s), laid out by its timestamps.
+    """Source audio around [start_s, start_s + length_s), laid out by its timestamps.
 
-    start_s: on the container's clock, or after the first sample.
-    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent without a source.
-    is_heard: channels that a mix must hold (bass effects may be left out: ITU-R BS.775).
+    start_s: on the container's clock, or after the first sample if `from_first`.
+    channels: float64 [channels, n] at `rate_hz` from `first_s` on; zeros where the source has no audio.
+    is_heard: per channel, whether a mix must contain it (ITU-R BS.775 allows leaving out low-frequency effects).
     stretches: decoded frames.
-    is_uneven: whether timestamps leave the end of a frame before.
+    is_uneven: whether a timestamp differs from the previous frame's end.
     """
 
     def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:
@@ -249,7 +248,7 @@ class SourceAudio:
             self.channels[:, low:high] = values[:, low - begin : high - begin]
 
     def at_rate(self, rate_hz: int, n_samples: int) -> Samples:
-        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`, averaged, then interpolated."""
+        """Resample by averaging and interpolation: float64 [channels, margin + n_samples + margin]."""
         width = max(1, round(self.rate_hz / rate_hz))
         box = np.ones(width) / width
         smooth = [np.convolve(channel, box, mode="same") for channel in self.channels]
@@ -257,7 +256,7 @@ class SourceAudio:
         times = np.arange(n_samples + 2 * margin) / rate_hz
         own = np.arange(self.channels.shape[1]) / self.rate_hz
         if width % 2 == 0:
-            own = own - 0.5 / self.rate_hz  # an even box is half a sample early
+            own = own - 0.5 / self.rate_hz  # an even box filter is half a sample early
         return np.stack([np.interp(times, own, channel) for channel in smooth])
 
     def clipped_share(self) -> float:
@@ -268,46 +267,46 @@ class SourceAudio:
 
 
 PIECE_S = 0.02
-"""Seconds of a piece."""
+"""Length of a piece in seconds."""
 
 AROUND_S = 0.25
-"""Longest jitter in seconds; a longer shift is a gap, or audio left out."""
+"""Longest jitter in seconds; a longer shift is a gap, or missing audio."""
 
 ROUNDED_S = 0.004
-"""Seconds. Two roundings of a time to ms, or one and the exact time, differ by less."""
+"""Most seconds by which rounding to ms makes times differ."""
 
 PIECE_CORRELATION = 0.8
 MATCHED_SHARE = 0.7
-"""Share of pieces that must match; some hold a filled gap."""
+"""Share of pieces that must match; a few contain a filled gap."""
 
 QUIET_SHARE = 0.1
-"""Share of the audio's level; quieter pieces are not compared."""
+"""Pieces below this share of the audio's level are not compared."""
 
 
 class PlacedFrame(NamedTuple):
     """Decoded audio frame."""
 
     at_s: Fraction
-    """Seconds at which it is heard."""
+    """Time in seconds at which the frame is played."""
     samples: np.ndarray[Any, Any]
-    """float32 [channels, n]."""
+    """float32 [channels, n]: samples of the frame."""
 
 
 class FrameSequence(NamedTuple):
     """Audio frames end to end."""
 
     sound: list[Samples]
-    """float64 [n] each: the sum of the channels, and every channel."""
+    """Sum of the channels, then each channel, float64 [n]."""
     times_s: Samples
-    """float64 [frames]: seconds of each frame by its timestamp."""
+    """float64 [frames]: timestamp of each frame in seconds."""
     edges: Any
-    """int [frames + 1]: positions of the frames in `sound`, in samples."""
+    """int [frames + 1]: where each frame starts in `sound`, in samples, and the end."""
 
 
 def laid_end_to_end(
     stretches: Sequence[PlacedFrame], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
 ) -> FrameSequence:
-    """Lay the frames' channels that a mix must hold end to end, at `rate_hz`."""
+    """Lay frames end to end at `rate_hz`, using only the channels that `is_heard` selects."""
     whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
     width = max(1, round(source_rate_hz / rate_hz))
     own = np.arange(whole.shape[1]) / source_rate_hz - (0.5 / source_rate_hz if width % 2 == 0 else 0)
@@ -320,7 +319,7 @@ def laid_end_to_end(
 
 
 def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence: FrameSequence) -> bool:
-    """Return whether most pieces of `mixed` [n], from start_s on, match frames near their times."""
+    """Return whether most pieces of `mixed` [n], which starts at start_s, match frames near their times."""
     slack_s = ROUNDED_S + 2 * _jitter_s(sequence, rate_hz)
     size = max(16, round(PIECE_S * rate_hz))
     loud = QUIET_SHARE * float(np.sqrt(np.square(mixed).mean()))
@@ -338,7 +337,6 @@ def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence:
 
 
 def _jitter_s(sequence: FrameSequence, rate_hz: int) -> float:
-    """Return the most seconds by which a frame's time differs from its neighbours' median."""
     late = sequence.times_s - sequence.edges[:-1] / rate_hz
     reach = max(1, round(AROUND_S * rate_hz * len(late) / max(1, sequence.edges[-1])))
     padded = np.pad(late, reach, mode="edge")

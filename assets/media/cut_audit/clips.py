@@ -1,7 +1,7 @@
-"""Clips against their video: the times of every frame exactly, and two frames of one clip by content.
+"""Compare clips with their video: every frame's time exactly, and the content of two frames of one clip.
 
-A frame that differs is compared again at the clip's size, for colours that clip there; then against a decode from
-the start, as not every container can seek.
+A frame that differs is compared again at the clip's size, since averaging changes colours that clip. If it still
+differs, the video is decoded from its start, since some containers cannot seek.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_N_NEIGHBOURS = 3  # frames compared before and after one: how far B-frames shift a mistaken time
+_N_NEIGHBOURS = 3  # per side; B-frames shift a wrong time by at most so many
 
-_MIN_CORRELATION = 0.7  # lowest correlation of lightness between an image's grids if one is tone-mapped
+_MIN_CORRELATION = 0.7  # lowest correlation of lightness with a tone-mapped image
 
 
 class SourceFrame(NamedTuple):
-    """Source frame, with grids of its neighbours."""
+    """Source frame with the grids of its neighbours."""
 
     frame: "VideoFrame"
     """Decoded frame."""
     aspect: Fraction
-    """Aspect ratio of its pixels."""
+    """Pixel aspect ratio."""
     neighbours: list[Grid]
-    """Grids of the frames around it."""
+    """Grids of the frames before and after."""
     n_neighbours: int
     """Number of neighbours to collect."""
     size_px: tuple[int, int] | None
-    """(width, height) at which its colours are clipped; None: in cells."""
+    """(width, height) at which colours are clipped; None to clip cell means."""
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
-    """Audit all clips of one video. n_frames_decoded: by its audit. Raises: Unusable, named after the fault."""
+    """Audit all clips of one video. n_frames_decoded: count from its audit. Raises: Unusable, named after the fault."""
     with opened(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut
@@ -70,10 +70,11 @@ def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) 
 def check_times(
     unit: Unit, stored: Sequence[int], base: Fraction, source: Sequence[int] | None, complete: bool
 ) -> None:
-    """Check that the clip has its source's frames at their times, none missing or added.
+    """Check that the clip has exactly its source's frames, at their times.
 
-    stored: ticks of `base` in the clip, ascending. source: times of shown packets, ascending; None without.
-    complete: whether each of these packets gives a frame.
+    stored: the clip's frame times in ticks of `base`, ascending.
+    source: ascending times of the shown packets; None if the container has no display times.
+    complete: whether every shown packet decodes to a frame.
 
     Raises: Unusable.
     """
@@ -82,7 +83,7 @@ def check_times(
     source_base = Fraction(*facts["time_base"])
     if len(stored) != len(cut):
         raise finding(findings.FRAMES_MISSING, f"{len(stored)} frames stored, {len(cut)} cut")
-    # Both in ticks that divide both bases: integers.
+    # Convert both to a common tick, so that times are integers.
     second = source_base.denominator * base.denominator
     expected = [(pts - cut[0]) * source_base.numerator * base.denominator for pts in cut]
     actual = [(ticks - stored[0]) * base.numerator * source_base.denominator for ticks in stored]
@@ -113,9 +114,9 @@ def check_times(
 
 
 def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
-    """Return a stored clip's ticks, ascending, and the seconds of a tick.
+    """Return a stored clip's frame times in ticks, ascending, and the tick's length in seconds.
 
-    From its packet table, by which loaders read; from the clip if the table is of other bytes.
+    Uses the packet table that loaders read, or the clip itself if the table does not belong to it.
     """
     mp4: Path = unit.fields["mp4"]
     table = read_packets(unit.fields[PACKETS_FIELD].read_bytes())
@@ -186,12 +187,12 @@ def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, whe
 
 
 def _squeezed(grid: Grid) -> Grid:
-    """Return full-range values as they look if read as limited range."""
+    """Return full-range values as if misread as limited range."""
     return np.clip((grid - 16) * 255 / 219, 0, 255)
 
 
 def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: str) -> None:
-    """Compare the stored (width, height) with the source's shape, allowing sides rounded to even numbers.
+    """Check a stored (width, height) against the source's aspect ratio, allowing for sides rounded to even numbers.
 
     Raises: Unusable.
     """
@@ -205,7 +206,7 @@ def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: st
 
 
 def check_structure(actual: Grid, expected: Grid, where: str) -> None:
-    """Check that light areas stay light, if tones change on purpose. Raises: Unusable."""
+    """Check that light areas stay light where tone mapping changes colours. Raises: Unusable."""
     first, second = actual.mean(axis=-1).ravel(), expected.mean(axis=-1).ravel()
     if min(first.std(), second.std()) < findings.SAME_LEVELS:
         return
@@ -230,11 +231,11 @@ def is_sideways(matrix: tuple[int, ...] | None) -> bool:
 
 
 def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
-    """Move each cell by the display matrix: (x, y) to (a x + c y, b x + d y), ISO/IEC 14496-12, 6.2.2."""
+    """Move each cell from (x, y) to (a x + c y, b x + d y) by the display matrix (ISO/IEC 14496-12, 6.2.2)."""
     if matrix is None:
         return grid
     (a, b), (c, d) = (np.sign(np.round(np.array(matrix[at : at + 2]) / 65536)) for at in (0, 3))
-    y, x = (2 * axis - (len(grid) - 1) for axis in np.indices(grid.shape[:2]))  # odd steps around the middle
+    y, x = (2 * axis - (len(grid) - 1) for axis in np.indices(grid.shape[:2]))  # odd offsets from the middle
     out = np.empty_like(grid)
     to_x, to_y = a * x + c * y, b * x + d * y
     out[((to_y + len(grid) - 1) // 2).astype(int), ((to_x + len(grid) - 1) // 2).astype(int)] = grid
@@ -242,7 +243,7 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
 
 
 def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
-    """Return the frames that a seek to the keyframe before the first one finds."""
+    """Return the frames at these times, after a seek to the keyframe before the first."""
     import av
 
     with opened(path) as container:
@@ -255,7 +256,7 @@ def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) ->
             frames = ((frame, frame.pts) for frame in container.decode(stream))
             return _find(frames, times, stream, size_px)
         except av.error.FFmpegError:
-            return {}  # it cannot seek; a decode from the start follows
+            return {}  # not seekable: the caller then decodes from the start
 
 
 def _decoded(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
@@ -273,7 +274,6 @@ def _find(
     stream: "VideoStream",
     size_px: tuple[int, int] | None,
 ) -> dict[int, SourceFrame]:
-    """Return the first frame at each of these times, with its neighbours."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
     waiting = list(reversed(times))
     frames_found: dict[int, SourceFrame] = {}

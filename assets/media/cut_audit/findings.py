@@ -1,4 +1,4 @@
-"""Names of a unit's faults, and comparison of images by grids."""
+"""Names of faults in units, and comparison of images by grids."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -30,23 +30,23 @@ INVERTED = "colours_inverted"
 SATURATED = "depth_saturated"
 
 SAME_LEVELS = 2.0
-"""Mean difference of two grids of one image, in levels of 255; canonical clips: 0.3 to 1.2."""
+"""Largest mean difference, of 255 levels, between grids of the same image; canonical clips have 0.3 to 1.2."""
 
 FAR_LEVELS = 6.0
-"""Difference above which grids are of different images."""
+"""Grids that differ by more levels show different images."""
 
 
 class Misreading(NamedTuple):
-    """An image as it would look with the fault `name`."""
+    """Grid of an image as it would look with a given fault."""
 
     name: str
     """Name of the fault."""
     grid: Grid
-    """Image with the fault."""
+    """Grid of the image with the fault."""
 
 
 def finding(name: str, reason: str) -> Unusable:
-    """Return a fault as its object's refusal."""
+    """Return the refusal for a fault."""
     return rejected(STAGE, name, reason)
 
 
@@ -55,7 +55,7 @@ def compare(
 ) -> None:
     """Check that `actual` is the expected image.
 
-    Raises: Unusable, named after a misreading less than half as far away.
+    Raises: Unusable, named after a misreading if one is less than half as far away.
     """
     error = distance(actual, expected)
     if error <= SAME_LEVELS:

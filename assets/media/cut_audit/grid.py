@@ -1,8 +1,7 @@
-"""An image as 16 x 16 mean colours: its content without resolution, aspect ratio or coding noise.
+"""Images as 16 x 16 mean colours, independent of resolution, aspect ratio and coding noise.
 
-Means commute with linear operations, so only 256 means become colours: a 1080p frame costs three sums. Clipping is
-not linear: where colours clip, the size matters, and `planes_of` averages less. Matrices: ITU-T H.273, equations 39
-to 58.
+Means commute with linear operations, so only 256 means are converted to colours. Clipping is not linear: where colours
+clip, `planes_of` averages to a given size first. Matrices: ITU-T H.273, equations 39 to 58.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 Grid = np.ndarray[Any, np.dtype[np.float64]]
-"""float64 [16, 16, 3], RGB, 0 to 255."""
+"""float64 [16, 16, 3]: RGB, 0 to 255."""
 
 Plane = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -24,26 +23,26 @@ BT601, BT709 = (0.299, 0.114), (0.2126, 0.0722)
 MATRICES: Mapping[int, tuple[float, float]] = {
     1: BT709, 4: (0.30, 0.11), 5: BT601, 6: BT601, 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593),
 }  # fmt: skip
-"""(Kr, Kb) by number of H.273."""
+"""Matrix number in H.273 -> (Kr, Kb)."""
 
 _FULL = 2  # AVCOL_RANGE_JPEG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planes:
-    """Mean Y, Cb, Cr of each cell, or of each pixel of a smaller image, and how to read them."""
+    """Mean Y, Cb and Cr of each cell, or of each pixel of a smaller image, and their encoding."""
 
     means: Grid
-    """float64 [rows, columns, 3]: stored code values."""
+    """float64 [rows, columns, 3]: means of the stored code values."""
     bits: int
     """Bits of a code value."""
     matrix: tuple[float, float]
-    """(Kr, Kb)."""
+    """(Kr, Kb) of the colour matrix."""
     full_range: bool
     """True for full range, False for limited."""
 
     def rgb(self) -> Grid:
-        """Return the colours of these code values, clipped, and averaged to cells."""
+        """Return the colours, clipped and averaged to cells."""
         scale = 2 ** (self.bits - 8)
         luma, blue, red = np.moveaxis(self.means / scale, -1, 0)
         if not self.full_range:
@@ -64,9 +63,9 @@ class Planes:
 
 
 def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
-    """Return the means of a decoded frame; None unless it is planar YCbCr with a linear matrix.
+    """Return a decoded frame's means; None unless it is planar YCbCr with a linear matrix.
 
-    size_px: (width, height) of the averaged image, None: cells. Untagged frames are limited BT.601.
+    size_px: (width, height) of the averaged image; None for cells. Untagged frames count as limited-range BT.601.
     """
     pixels = frame.format
     if not pixels.name.startswith(("yuv4", "yuvj4")) or pixels.name.startswith("yuva"):
@@ -92,19 +91,18 @@ def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: 
 
 
 def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
-    """Return the grid of RGB [H, W, 3], 0 to 255."""
+    """Return the grid of RGB pixels [H, W, 3], 0 to 255."""
     return np.stack([cell_means(pixels[..., channel]) for channel in range(3)], axis=-1)
 
 
 def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CELLS) -> Plane:
-    """Return float64 [rows, columns]: area means of a plane [H, W], exact across split pixels."""
+    """Return a plane's area means, float64 [rows, columns]; pixels across a border count in proportion."""
     sums = _cell_sums(_cell_sums(plane, rows).T, columns).T
     means: Plane = sums * (rows * columns / plane.size)
     return means
 
 
 def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
-    """Return float64 [n_cells, m]: sums of each cell's lines [n, m], split lines shared."""
     edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
     sums: Plane = np.empty((n_cells, lines.shape[1]))

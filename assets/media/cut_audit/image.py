@@ -1,8 +1,8 @@
-"""Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's EXIF and XMP reader.
+"""Compare photos with their file, read by FFmpeg instead of Pillow and turned by the loader's EXIF and XMP reader.
 
-Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF) or turns it. The same applies
-if it reads it wrong: TIFF of RGB JPEG strips, or with an unused predictor. With a profile, or CMYK, only light and
-dark are compared.
+Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF), turns it, or misreads it (TIFF
+with RGB JPEG strips or an unused predictor). Only light and dark are compared if the file has a colour profile or is
+CMYK.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,22 +44,22 @@ _WITH_ALPHA = (
 _AS_THEY_STAND = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 _PREDICTOR = 317  # TIFF
 FAR_LEVELS = 16.0
-"""Stripes of pure colours at a JPEG's half chroma resolution are 8 off."""
+"""Largest difference of the same photo; halved chroma shifts stripes of pure colours by 8."""
 
 WHITE, BLACK = 255.0, 0.0
 
 
 class Original(NamedTuple):
-    """A photo as in its file."""
+    """Facts of a photo from its file."""
 
     size_px: tuple[int, int]
     """(width, height) as stored."""
     turn: Turn
-    """Turn that makes it upright."""
+    """Turn that makes the photo upright."""
     is_plain: bool
-    """True if its values are sRGB as stored."""
+    """True if the stored values are sRGB."""
     is_readable: bool
-    """True if FFmpeg reads it right, without turning it."""
+    """True if FFmpeg reads the file correctly and does not turn it."""
 
 
 def audit_photo(path: str, unit: Unit) -> None:
@@ -72,7 +72,7 @@ def audit_photo(path: str, unit: Unit) -> None:
         width, height = height, width
     check_aspect((stored.shape[1], stored.shape[0]), (width, height), "the photo")
     if min(stored.shape[:2]) < 2 * CELLS:
-        return  # cells of one pixel: JPEG changes their colours
+        return  # cells of few pixels: JPEG changes their colours
     frame = _by_ffmpeg(path) if original.is_readable else None
     if frame is None or (frame.width, frame.height) != original.size_px:
         return
@@ -88,7 +88,7 @@ def audit_photo(path: str, unit: Unit) -> None:
 def _check_decoders(
     path: str, actual: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
 ) -> None:
-    """Check that Pillow and FFmpeg agree. Raises: Unusable if the photo is as only Pillow reads it."""
+    """Check that decoders agree. Raises: Unusable if Pillow and FFmpeg differ and the photo matches Pillow."""
     pillow = _by_pillow(path, ground)
     if pillow is None:
         return
@@ -103,7 +103,7 @@ def _check_decoders(
 
 
 def _by_pillow(path: str, ground: tuple[float, float, float]) -> Grid | None:
-    """Return the file's grid, not turned; None for modes that Pillow converts differently."""
+    """Return the unturned file's grid; None for modes that Pillow converts differently."""
     from PIL import Image
 
     with photo(path) as opened_photo:
@@ -148,13 +148,11 @@ def _check_colours(
 
 
 def _ground(unit: Unit) -> tuple[float, float, float]:
-    """Return the RGB behind transparency."""
     red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
     return red, green, blue
 
 
 def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    """Return the photo as a training job decodes it, flattened on `ground`."""
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -185,7 +183,7 @@ def _original(path: str) -> Original:
 
 
 def _has_unused_predictor(image: "Image") -> bool:
-    """Return whether a TIFF names a predictor without compression, which FFmpeg wrongly applies."""
+    """Return whether an uncompressed TIFF names a predictor, which FFmpeg wrongly applies."""
     tags: Any = getattr(image, "tag_v2", {})
     return image.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
@@ -215,7 +213,6 @@ def _upright(grid: Grid, turn: Turn) -> Grid:
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
-    """Return RGB means, flattened on `ground`, 16 bits scaled to 255."""
     planes = planes_of(frame)
     if planes is not None:
         return planes.rgb()

@@ -1,4 +1,4 @@
-"""Audit of a unit by its kind."""
+"""Audit units by their kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from .image import audit_photo
 
 
 def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
-    """Audit all units of the raw object at `path`; `row`: its row of the media table.
+    """Audit all units of the raw object at `path`. row: the object's media table row.
 
     Raises: Unusable, stage `cut_audit`, with a code of `findings`.
     """

@@ -1,1 +1,1 @@
-"""Photos: opened, audited, cut."""
+"""Photos: reading, audit and cutting."""

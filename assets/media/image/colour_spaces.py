@@ -1,4 +1,4 @@
-"""Colour spaces of photos: models of ICC profiles, and profiles made of primaries and a curve."""
+"""Colour spaces of photos: read ICC profiles, and build them from primaries and a curve."""
 
 import struct
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 Point = tuple[float, float]
 
 D65: Point = (0.3127, 0.3290)
-_D50_XYZ = np.array([0.9642, 1.0, 0.8249])  # ICC.1:2022, 7.2.16: the white of the connection space
+_D50_XYZ = np.array([0.9642, 1.0, 0.8249])  # ICC.1:2022, 7.2.16: white of the profile connection space
 # Bradford: ICC.1:2022, annex E.3.
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 
 PQ, HLG = 16, 18
-"""Transfer characteristics of high dynamic range (ITU-T H.273, table 3)."""
+"""Transfer characteristics of HDR (ITU-T H.273, table 3)."""
 
 _SRGB_CURVE_POINTS = 1024
 _WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight to candles
@@ -32,12 +32,12 @@ class RgbSpace:
     white: Point = D65
     """White point."""
     gamma: float | None = None
-    """Gamma of its curve; None for sRGB's curve."""
+    """Gamma of the transfer curve; None for sRGB's curve."""
 
 
 SRGB = RgbSpace(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
 ADOBE_RGB = RgbSpace(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
-"""Adobe RGB (1998), 4.3: DCF's optional colour space."""
+"""Adobe RGB (1998), 4.3, which is DCF's optional colour space."""
 
 _P3 = {"red": (0.680, 0.320), "green": (0.265, 0.690), "blue": (0.150, 0.060)}
 _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
@@ -50,13 +50,13 @@ _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
     11: {**_P3, "white": (0.314, 0.351)},
     12: _P3,
 }
-# ITU-T H.273, table 3: gamma of pure powers. Television curves (1, 6, 14, 15) and sRGB (13) are read as sRGB, as in
-# web browsers: encoders of stills mean the display, not the camera.
+# ITU-T H.273, table 3: gamma of power curves. Television curves (1, 6, 14, 15) and sRGB (13) are read as sRGB, as
+# web browsers do: encoders of stills mean the display, not the camera.
 _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 
 def space_of_code_points(primaries: int, transfer: int) -> RgbSpace | None:
-    """Return the space of two code points of ITU-T H.273; None for sRGB, unspecified or unknown ones."""
+    """Return the space of two ITU-T H.273 code points; None if they mean sRGB, are unspecified or unknown."""
     known = _PRIMARIES.get(primaries)
     gamma = _GAMMAS.get(transfer)
     if known is None and gamma is None:
@@ -66,7 +66,7 @@ def space_of_code_points(primaries: int, transfer: int) -> RgbSpace | None:
 
 
 def is_plausible(space: RgbSpace) -> bool:
-    """Return whether a space has a plausible white, and primaries that mix to it."""
+    """Return whether a space has a plausible white point and primaries that mix to it."""
     points = (space.red, space.green, space.blue, space.white)
     if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
         return False
@@ -109,7 +109,7 @@ def colour_model(profile: bytes) -> str:
 
 
 def transfer_of(profile: bytes) -> int | None:
-    """Return the transfer of a profile's `cicp` tag (ICC.1:2022, 9.2.17); None without one."""
+    """Return the transfer in a profile's `cicp` tag (ICC.1:2022, 9.2.17); None if it has none."""
     try:
         (count,) = struct.unpack_from(">I", profile, 128)
         for entry in range(132, 132 + 12 * min(count, 100), 12):
@@ -122,7 +122,7 @@ def transfer_of(profile: bytes) -> int | None:
 
 
 def _to_d50(space: RgbSpace) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return [3, 3]: XYZ relative to D50 of linear R, G, B, as columns."""
+    """Return [3, 3] whose columns are the XYZ of linear R, G and B, relative to D50."""
     columns = np.array([_xyz_of(point) for point in (space.red, space.green, space.blue)]).T
     white = _xyz_of(space.white)
     columns = columns * np.linalg.solve(columns, white)

@@ -1,4 +1,4 @@
-"""Cut photos: upright, sRGB, 8 bits, at the policy's size, without metadata; or the source's bytes."""
+"""Cut photos: re-encode them upright in 8-bit sRGB at the policy's size, or keep the source's bytes."""
 
 import io
 from pathlib import Path
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_JPEG_PX = 65_500
-"""Most pixels per side in libjpeg (JPEG_MAX_DIMENSION of jmorecfg.h)."""
+"""Largest side in px that libjpeg supports (JPEG_MAX_DIMENSION in jmorecfg.h)."""
 
 
 def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Return one unit with `json` and the photo.
+    """Return one unit with the field `json` and the photo.
 
-    The photo is in `jpg` if the policy stores only JPEGs, else in `img`: unchanged, or PNG with alpha or stored
-    losslessly.
+    The photo is in `jpg` if the policy stores only JPEGs. Otherwise `img` has the source's bytes, or a PNG.
 
-    Raises: Unusable for a file that is truncated, unreadable or too large, and for animations and transparency
-    outside the policy.
+    Raises: Unusable if the file is truncated, unreadable or too large, or if the policy excludes animations or
+    transparency.
     """
     rules = policy.image
     with photo(path) as opened:
@@ -40,7 +39,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         source_facts = facts(opened, data)
         had_gps = has_coordinates(opened.image, data)
         colours = to_srgb(opened.image, opened.colour)
-        opened.image.close()  # frees its pixels: a large image is never in memory three times
+        opened.image.close()  # frees the pixels, so a large image is never in memory three times
     if rules.mode == "reference":
         stored_photo = _reference(data, opened, colours, rules)
     else:
@@ -79,7 +78,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
 
 class _StoredPhoto(NamedTuple):
-    """Photo as stored. format: Pillow's name; mode: 'canonical', 'reference', or 'lossless' and why."""
+    """Photo as stored. format: Pillow's name; mode: 'canonical', 'reference' or 'lossless'; because: why."""
 
     format: str
     data: bytes

@@ -1,6 +1,6 @@
-"""Segments and chunks of JPEG, PNG and WebP files, read without a decoder or decompression.
+"""Read segments and chunks of JPEG, PNG and WebP files without decoding.
 
-They show damage that JPEG decoders ignore: grey data, scans without end, missing scans.
+They reveal damage that JPEG decoders ignore: grey areas, endless scans, missing scans.
 """
 
 import re
@@ -16,29 +16,29 @@ from ..unit import rejected
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 
-# Inside a scan: 0xff with neither a stuffed zero, a fill byte nor a restart marker (ITU-T T.81, B.1.1.5) ends it.
+# 0xff ends a scan unless a stuffed zero, fill byte or restart marker follows (ITU-T T.81, B.1.1.5).
 _END_OF_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 SOI, EOI, SOS = 0xD8, 0xD9, 0xDA
 
 
 class BrokenParts(ValueError):
-    """Parts of a file that do not fit together; the message names the position."""
+    """Raised if a file's parts are inconsistent; the message names the position."""
 
 
 class FilePart(NamedTuple):
     """Segment or chunk of a file."""
 
     name: str
-    """Marker in two hexadecimal digits in JPEG, else the chunk's name."""
+    """JPEG marker in two hexadecimal digits, or the chunk's name."""
     body: bytes
     """Payload."""
     whole: bytes
-    """All bytes as stored, with the compressed data after SOS."""
+    """All bytes as stored; for SOS including the compressed data."""
 
 
 def jpeg_parts(data: bytes) -> Iterator[FilePart]:
-    """Yield the segments from SOI to the first EOI; later data are not part of the image. Raises: BrokenParts."""
+    """Yield the segments from SOI to the first EOI, where the image ends. Raises: BrokenParts."""
     if data[:2] != b"\xff\xd8":
         raise BrokenParts(f"begins with {data[:2]!r}, not with SOI")
     yield FilePart("d8", b"", data[:2])
@@ -72,7 +72,7 @@ def jpeg_parts(data: bytes) -> Iterator[FilePart]:
 
 
 def behind_end(data: bytes) -> int:
-    """Return the bytes after a JPEG's EOI (a video, a gain map, more images); 0 if it is broken."""
+    """Return the number of bytes after a JPEG's EOI (a video, gain map or more images); 0 if it is broken."""
     try:
         return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
     except BrokenParts:
@@ -80,9 +80,9 @@ def behind_end(data: bytes) -> int:
 
 
 def missing_scans(data: bytes) -> str | None:
-    """Return in words the coefficients that a progressive JPEG's scans leave incomplete; None for none.
+    """Describe the coefficients that a progressive JPEG's scans leave incomplete; None if complete.
 
-    A truncated file that was closed with an EOI decodes blurred, without a warning.
+    A truncated file that ends with an EOI decodes blurred, without a warning.
     """
     to_come: dict[int, list[int]] = {}
     try:
@@ -101,7 +101,7 @@ def missing_scans(data: bytes) -> str | None:
 
 
 def png_parts(data: bytes) -> Iterator[FilePart]:
-    """Yield the chunks to IEND, each with a correct CRC. Raises: BrokenParts."""
+    """Yield the chunks up to IEND after checking their CRCs. Raises: BrokenParts."""
     if not data.startswith(PNG_START):
         raise BrokenParts("it does not begin as a PNG")
     at = len(PNG_START)
@@ -137,7 +137,7 @@ def webp_parts(data: bytes) -> Iterator[FilePart]:
         at = end
 
 
-# Warnings of libjpeg although all pixels may be right: bytes between segments, markers of unusual encoders. Bytes left
+# libjpeg warnings despite which pixels may be correct: bytes between segments, markers of unusual encoders. Bytes left
 # before a restart marker are not harmless: the scan is damaged.
 _HARMLESS = (
     "extraneous bytes before marker",
@@ -149,9 +149,9 @@ _RESTARTS = tuple(f"marker 0x{marker:02x}" for marker in range(0xD0, 0xD8))
 
 
 def check_jpeg(data: bytes) -> str | None:
-    """Return a warning about a JPEG whose pixels may all be right, None for none.
+    """Return a warning about a JPEG whose pixels may all be correct, or None.
 
-    Decodes at an eighth of the size. Raises: Unusable if damaged, or with too many scans.
+    Decodes at an eighth of the size. Raises: Unusable if the file is damaged or has too many scans.
     """
     import simplejpeg
 

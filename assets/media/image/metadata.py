@@ -1,8 +1,8 @@
-"""Metadata of photos: EXIF as far as readable, coordinates, and the orientation.
+"""Read photo metadata: readable EXIF, coordinates and orientation.
 
-HEIC and AVIF are turned by their container (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12), which their decoders
-apply; EXIF's number there is a leftover (6.5.10 note). Elsewhere EXIF decides (CIPA DC-008, 4.6.4), or XMP if EXIF has
-no valid number: editors that turn pixels reset EXIF and forget XMP. Columns keep each number.
+HEIC and AVIF decoders apply the container's turn (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12), and EXIF's number
+is ignored (6.5.10 note). For other formats EXIF decides (CIPA DC-008, 4.6.4), or XMP if EXIF has no valid number,
+because editors that turn pixels reset EXIF but not XMP.
 """
 
 import re
@@ -14,12 +14,12 @@ from loader.modalities.image.crop import exif_orientation, xmp_orientation
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_GPS = 0x8825  # directory of EXIF
-# Errors of Pillow's EXIF reader for damaged blocks, which do not make pixels unusable.
+_GPS = 0x8825  # EXIF's GPS directory
+# Errors of Pillow's EXIF reader for damaged blocks, which leave pixels usable.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, struct.error)
-_VERSION = 0  # GPSVersionID is the only entry of many directories
+_VERSION = 0  # GPSVersionID is the only entry in many directories
 
-# Coordinates of XMP (any position or format), and QuickTime's in a motion photo's video.
+# Coordinates in XMP, and QuickTime's in a motion photo's video.
 _COORDINATES = re.compile(rb"GPSL(?:at|ong)itude|GPSPosition|location\.ISO6709")
 _FILM_PLACE = b"\xa9xyz"
 _END = b"\xff\xd9"
@@ -33,15 +33,15 @@ def _gps_tags(image: "Image") -> set[int]:
 
 
 def has_coordinates(image: "Image", data: bytes) -> bool:
-    """Return whether there are coordinates in EXIF, XMP, other text, or after a JPEG's end.
+    """Return whether a photo has coordinates in EXIF, XMP, other text, or after a JPEG's end.
 
-    data: the whole file. Place names (IPTC, XMP) are not coordinates. Cost: O(bytes).
+    data: the whole file. Place names (IPTC, XMP) are not coordinates.
     """
     if _gps_tags(image) - {_VERSION}:
         return True
     if _COORDINATES.search(data):
         return True
-    for value in image.info.values():  # texts that the file compresses
+    for value in image.info.values():  # texts that are compressed in the file
         text = value.encode() if isinstance(value, str) else value
         if isinstance(text, bytes) and _COORDINATES.search(text):
             return True
@@ -66,19 +66,19 @@ class Orientation(NamedTuple):
     xmp: int | None
     """Number in XMP; None if missing or invalid."""
     by: Decider | None
-    """Source that decided; None for none."""
+    """Source that decided; None if none did."""
     number: int
-    """Decided orientation."""
+    """Orientation that was decided."""
     pending: int
-    """Turn that the decoded pixels still need; 1 for none."""
+    """Turn that the decoded pixels still need; 1 if they are upright."""
 
 
 def orientation_of(image: "Image") -> Orientation:
-    """Return the orientation of an opened image before it is loaded: Pillow turns TIFFs on load."""
+    """Return an opened image's orientation. Call it before loading, because Pillow turns TIFFs on load."""
     kind = image.format
-    if kind == "HEIF":  # libheif has turned it; pi_heif has set EXIF's number aside
+    if kind == "HEIF":  # libheif has turned it; pi_heif saved EXIF's number
         return Orientation(_valid(image.info.get("original_orientation")), _xmp(image), "container", 1, 1)
-    if kind == "AVIF":  # Pillow puts the container's turn in the place of EXIF's
+    if kind == "AVIF":  # Pillow replaces EXIF's number by the container's turn
         turn = _exif(image) or 1
         return Orientation(None, _xmp(image), "container", turn, turn)
     if kind not in _WITH_METADATA:
@@ -108,7 +108,7 @@ def upright(image: "Image", pending: int) -> "Image":
 
 
 def _of_tiff(image: "Image", xmp: int | None) -> Orientation:
-    """Return a TIFF's orientation: Pillow applies tag 274, or most spellings of XMP."""
+    """Return a TIFF's orientation; Pillow applies tag 274, or XMP in most spellings."""
     exif = _valid(getattr(image, "tag_v2", {}).get(_TAG))
     number = exif or xmp or 1
     by_pillow = image.getexif().get(_TAG)
@@ -132,7 +132,7 @@ def _xmp(image: "Image") -> int | None:
 
 
 def hex_exif(profile: object) -> bytes | None:
-    """Return EXIF as older ImageMagick wrote it into PNG: a text chunk in hexadecimal."""
+    """Return EXIF from a hexadecimal PNG text chunk, as older ImageMagick wrote it."""
     if not isinstance(profile, str):
         return None
     try:

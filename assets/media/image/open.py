@@ -1,4 +1,4 @@
-"""Photos opened and fully decoded, or refused with the reason."""
+"""Open and fully decode photos, or refuse them with the reason."""
 
 import struct
 import warnings
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PHOTO_WORDS = ("jpg", "img")
-"""Fields of a stored photo: JPEGs only, and any format."""
+"""Fields of stored photos: JPEGs only, or any format."""
 
-# Pillow's readers to try; some others run programs (EPS) or accept anything.
+# Pillow readers to try; others run programs (EPS) or accept anything.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "AVIF", "HEIF")
 
-# Formats in which phones store a preview, depth map or gain map after a photo.
+# Formats in which phones store previews, depth maps or gain maps after a photo.
 _STILL_WITH_MORE = ("MPO", "HEIF")
 
 # NewSubfileType (TIFF 6.0, tag 254): a smaller copy of another page, or its mask.
@@ -35,21 +35,21 @@ DAMAGE = (
     SyntaxError,
     ValueError,
     EOFError,
-    RuntimeError,  # of libavif and libheif
+    RuntimeError,  # from libavif and libheif
     LookupError,
     ArithmeticError,
     TypeError,  # TIFF pages without a size
     struct.error,
 )
-"""Errors of Pillow's decoders and metadata readers for damaged files."""
+"""Errors that Pillow's decoders and metadata readers raise for damaged files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo:
-    """Opened photo."""
+    """Decoded photo and its facts."""
 
     image: "Image"
-    """Decoded image as stored; a TIFF or HEIC as its decoder turned it."""
+    """Decoded image, not turned; a TIFF or HEIC as its decoder turned it."""
     kind: str
     """Pillow's format name."""
     mode: str
@@ -57,34 +57,33 @@ class Photo:
     size_px: tuple[int, int]
     """(width, height) as stored."""
     upright_size_px: tuple[int, int]
-    """(width, height) as seen."""
+    """(width, height) when upright."""
     orientation: Orientation
     """Orientation as tagged and as decided."""
     colour: Colour
     """Colour space."""
     is_animated: bool
-    """True if it has more frames or pages."""
+    """True if there are several frames or pages."""
     warning: str | None
-    """Possible fault although all pixels may be right; None for none."""
+    """Possible fault, although all pixels may be correct; None if there is none."""
 
 
 @contextmanager
 def photo(path: str) -> Iterator[Photo]:
-    """Yield the photo at `path`, fully decoded; the first frame or page if there are several.
+    """Yield the photo at `path`, fully decoded. If there are several frames or pages, it is the first.
 
-    Raises: Unusable for a file that is truncated, unreadable, above `MAX_RAW_IMAGE_PX`, or HDR; inside the block
-    too.
+    Raises: Unusable if the file is truncated, unreadable, above `MAX_RAW_IMAGE_PX` or HDR, also inside the block.
     """
     from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
-    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES  # other libraries may set it for the whole process
+    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES  # other libraries may set it process-wide
     ImageFile.LOAD_TRUNCATED_IMAGES = False
-    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the pipeline's own workers fill the cores
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the pipeline's workers use all cores
     Image.init()
-    formats = [name for name in _FORMATS if name in Image.OPEN]  # HEIF is there after `read_heif`
+    formats = [name for name in _FORMATS if name in Image.OPEN]  # `read_heif` registers HEIF
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd metadata, which are not used
+            warnings.simplefilter("ignore")  # about odd metadata, which is not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=formats) as source:
                 yield _loaded(source, path)
@@ -131,7 +130,6 @@ def _check_size(image: "Image") -> None:
 
 
 def _check_parts(image: "Image", path: str) -> str | None:
-    """Return a warning about damage that Pillow overlooks."""
     if image.format not in ("PNG", "JPEG", "MPO"):
         return None
     with open(path, "rb") as file:
@@ -145,7 +143,6 @@ def _check_parts(image: "Image", path: str) -> str | None:
 
 
 def _has_more(image: "Image") -> bool:
-    """Return whether there are more frames or pages, not counting phones' extra images."""
     if image.format in _STILL_WITH_MORE:
         return False
     if image.format != "TIFF":
@@ -164,7 +161,7 @@ def _has_more(image: "Image") -> bool:
 
 
 def read_heif() -> None:
-    """Let Pillow open HEIC. Raises: Unusable without the optional package."""
+    """Let Pillow open HEIC. Raises: Unusable if the optional package is missing."""
     try:
         import pi_heif  # type: ignore[import-untyped]
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Reference photos: the source's bytes, if a training job decodes the right image from them.
+"""Reference photos: the source's bytes, if the loader decodes them correctly.
 
-Others (wide colour spaces, CMYK, flattened transparency, unknown formats) are stored losslessly: upright, sRGB,
-full size. Metadata are stripped without decoding: EXIF (with a thumbnail from before the crop), XMP, IPTC,
-comments, profiles, and everything after the image's end; the orientation stays as a new EXIF. Only for sRGB: other
-images need their profile.
+Other photos (wide colour spaces, CMYK, flattened transparency, other formats) are stored losslessly: upright, sRGB,
+full size. Metadata is stripped without decoding: EXIF (whose thumbnail may show cropped parts), XMP, IPTC, comments,
+profiles, and everything after the image's end. The orientation is kept in a new EXIF block. Only sRGB photos are
+stripped; others need their profile.
 """
 
 import struct
@@ -21,7 +21,7 @@ from .pixels import Alpha
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Markers of ITU-T T.81 that decoding needs: frames, tables, scans, restarts, number of lines.
+# ITU-T T.81 markers that decoding needs: frames, tables, scans, restarts, number of lines.
 _JPEG_KEPT = frozenset(
     f"{marker:02x}" for marker in (*range(0xC0, 0xD0), 0xD8, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD) if marker != 0xC8
 )
@@ -34,9 +34,9 @@ _ORIENTATION = 0x0112
 
 
 def stripped(data: bytes, kind: str, orientation: int) -> bytes:
-    """Return the file of one frame without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP'.
+    """Return a single-frame file without its metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP'.
 
-    orientation: EXIF's number, 1 to 8, to store again. Raises: BrokenParts.
+    orientation: EXIF number to keep, 1 to 8. Raises: BrokenParts.
     """
     if kind == "PNG":
         return _png(data, orientation)
@@ -44,7 +44,7 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
 
 
 def exif_of(orientation: int) -> bytes:
-    """Return the smallest EXIF with an orientation (TIFF 6.0, section 2)."""
+    """Return the smallest EXIF block with an orientation (TIFF 6.0, section 2)."""
     entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
@@ -56,7 +56,7 @@ def _jpeg(data: bytes, orientation: int) -> bytes:
         if part.name == "d8":
             continue
         is_jfif = part.name == "e0" and part.body.startswith(_JFIF)
-        if not has_exif and not is_jfif:  # JFIF wants to come first
+        if not has_exif and not is_jfif:  # JFIF must come first
             out.append(_segment(0xE1, b"Exif\0\0" + exif_of(orientation)))
             has_exif = True
         if is_jfif:
@@ -103,7 +103,7 @@ def _webp(data: bytes, orientation: int) -> bytes:
 
 
 def _without_flags(part: FilePart, has_exif: bool) -> bytes:
-    """Return VP8X without the flags of removed chunks (RFC 9649, 2.7.1)."""
+    """Return a VP8X chunk without the flags of removed chunks (RFC 9649, 2.7.1)."""
     if part.name != "VP8X":
         return part.whole
     flags = part.body[0] & _WEBP_ALPHA | (_WEBP_EXIF if has_exif else 0)
@@ -112,7 +112,7 @@ def _without_flags(part: FilePart, has_exif: bool) -> bytes:
 
 _READ_BY_LOADER = ("JPEG", "MPO", "PNG", "WEBP")
 
-_SAME_LEVELS = 8  # most levels between two JPEG decoders' values; another image is far off
+_SAME_LEVELS = 8  # JPEG decoders differ by at most this; another image differs far more
 
 
 def reference_bytes(
@@ -120,8 +120,8 @@ def reference_bytes(
 ) -> tuple[bytes, str]:
     """Return (bytes, ""), or (b"", why the source's bytes cannot be used).
 
-    data: the source's file. shown: its image upright in sRGB, as it must decode. alpha: treatment of its
-    transparency. strip: without metadata.
+    data: the source's file. shown: the upright sRGB image to which it must decode. alpha: how transparency was treated.
+    strip: remove metadata.
     """
     kind = opened.kind
     why = _unfit(kind, opened, alpha)

@@ -1,4 +1,4 @@
-"""Pixel values of photos: stored depths in 8 bits, and transparency."""
+"""Convert photos' pixel values to 8 bits, and apply transparency rules."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -17,9 +17,9 @@ _PREMULTIPLIED = {"RGBa": "RGBA", "La": "LA"}
 
 
 def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
-    """Return the area (left, top, right, bottom) in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
+    """Return an area (left, top, right, bottom) in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
 
-    A transparent colour becomes alpha. Raises: Unusable for floats and signed numbers.
+    A transparent colour becomes an alpha channel. Raises: Unusable for float or signed values.
     """
     band = image.crop(area)
     mode = image.mode
@@ -49,7 +49,7 @@ def has_alpha(image: "Image") -> bool:
 
 
 def bit_depth(image: "Image") -> int:
-    """Return the stored bits per component by Pillow's mode or the file's header; else 8."""
+    """Return the stored bits per component, from Pillow's mode or the file's header; 8 if unknown."""
     if image.mode == "1":
         return 1
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE)
@@ -63,7 +63,7 @@ def bit_depth(image: "Image") -> int:
 
 
 def _from_sixteen(image: "Image", band: "Image") -> "Image":
-    """Return 9- to 16-bit gray in 8 bits: Pillow's own conversion saturates above 255."""
+    """Return 9- to 16-bit gray in 8 bits; Pillow's own conversion clips at 255."""
     from PIL import Image
 
     wide = np.asarray(band).astype(np.uint32)
@@ -79,7 +79,6 @@ def _from_sixteen(image: "Image", band: "Image") -> "Image":
 
 
 def _key_of_eight(image: "Image", clear: object) -> object:
-    """Return a PNG's transparent colour at the depth of Pillow's pixels."""
     depth = bit_depth(image)
     if image.mode == "RGB" and depth == 16:
         raise dropped(
@@ -89,7 +88,7 @@ def _key_of_eight(image: "Image", clear: object) -> object:
 
 
 def _with_key(band: "Image", clear: object) -> "Image":
-    """Return a band with alpha: only the exact colour is transparent (PNG, 11.3.1.1)."""
+    """Return a band with alpha in which only the exact colour is transparent (PNG, 11.3.1.1)."""
     from PIL import Image
 
     if clear is None:
@@ -106,9 +105,9 @@ Alpha = Literal["none", "opaque", "flattened", "kept"]
 
 
 def apply_alpha(image: "Image", rule: str) -> tuple["Image", Alpha]:
-    """Return an image under a rule of `ALPHA_RULES`, RGBA only if transparency is kept, and its treatment.
+    """Apply a rule of `ALPHA_RULES`; return the image, RGBA only if transparency is kept, and the treatment.
 
-    Treatments: 'none' (no alpha), 'opaque', 'flattened', 'kept'. Raises: Unusable for transparency under 'drop'.
+    Treatments: 'none' (no alpha), 'opaque', 'flattened', 'kept'. Raises: Unusable if 'drop' forbids its transparency.
     """
     from PIL import Image
 
@@ -121,7 +120,7 @@ def apply_alpha(image: "Image", rule: str) -> tuple["Image", Alpha]:
     ground = ground_of(rule)
     if ground is None:
         raise dropped("cut", "transparent", "parts of it are transparent, and alpha='drop'")
-    # As web browsers do: on 8-bit sRGB values, not in linear light.
+    # Like web browsers, on 8-bit sRGB values, not in linear light.
     flat = Image.new("RGB", image.size, ground)
     flat.paste(image, mask=image.getchannel("A"))
     return flat, "flattened"

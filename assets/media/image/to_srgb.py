@@ -1,10 +1,10 @@
-"""Colours of a photo: its colour space, and its conversion to sRGB.
+"""Find a photo's colour space, and convert it to sRGB.
 
-The space is the first of: PNG's cICP, an ICC profile, code points of AVIF and HEIC, PNG's gamma and primaries,
-Adobe RGB by EXIF's "R03" (DCF), sRGB.
+The space is the first available of: PNG's cICP, ICC profile, AVIF or HEIC code points, PNG's gamma and primaries, Adobe
+RGB if EXIF has "R03" (DCF), sRGB.
 
-A conversion by littleCMS is relative colorimetric with black point compensation, in bands of rows. CMYK without a
-profile becomes RGB arithmetically.
+littleCMS converts with relative colorimetric intent and black point compensation, in bands of rows. CMYK without a
+profile is converted arithmetically.
 """
 
 import io
@@ -35,9 +35,9 @@ ColourBy = Literal["icc", "icc_unusable", "code_points", "gamma", "srgb", "exif"
 
 _EXIF_IFD, _INTEROP_IFD, _INTEROP_INDEX, _COLOUR_SPACE = 0x8769, 0xA005, 0x0001, 0xA001
 _BAND_PX = 2**20
-_GAMMA_OF_SRGB = (0.44, 0.47)  # 1/2.2 in all the ways that writers round it: they mean sRGB
+_GAMMA_OF_SRGB = (0.44, 0.47)  # 1/2.2 however it is rounded: writers mean sRGB
 
-# Model of a profile -> Pillow's mode.
+# Profile's colour model -> Pillow's mode.
 _MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
@@ -45,19 +45,20 @@ class Colour(NamedTuple):
     """Colour space of a photo."""
 
     by: ColourBy
-    """Source of the space: 'assumed' for none, 'icc_unusable' for an ignored profile, 'srgb' for PNG's chunk."""
+    """Source of the space: 'assumed' if there is none, 'icc_unusable' for an ignored profile, 'srgb' for PNG's chunk.
+    """
     profile: bytes | None = None
     """ICC profile of the space; None for sRGB."""
     hdr: bool = False
-    """True for high dynamic range, which no profile converts to sRGB."""
+    """True for HDR, which no profile converts to sRGB."""
 
 
 def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
     """Return the colour space of an opened image.
 
-    code_points: primaries and transfer of ITU-T H.273, if the file has them.
+    code_points: (primaries, transfer) of ITU-T H.273; None if the file has none.
     """
-    if code_points is not None and image.format == "PNG":  # PNG, third edition, 4.3: cICP has precedence
+    if code_points is not None and image.format == "PNG":  # PNG, third edition, 4.3: cICP takes precedence
         return _of_code_points(*code_points)
     profile = image.info.get("icc_profile")
     if profile:
@@ -74,9 +75,9 @@ def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
 
 
 def to_srgb(image: "Image", colour: Colour) -> "Image":
-    """Return 8-bit RGB, or RGBA (not premultiplied) for an image with alpha or a transparent colour.
+    """Return the image in 8-bit sRGB without metadata, with straight alpha if it has transparency.
 
-    Without metadata. Raises: Unusable for values without a meaning, such as floats.
+    Raises: Unusable for values of undefined range, such as floats.
     """
     from PIL import Image
 
@@ -95,7 +96,7 @@ def to_srgb(image: "Image", colour: Colour) -> "Image":
 
 
 def is_srgb(profile: bytes) -> bool:
-    """Return whether this RGB profile is sRGB: conversion changes no 8-bit value by more than 1."""
+    """Return whether an RGB profile is sRGB: conversion changes no 8-bit value by more than 1."""
     from PIL import Image
 
     steps = np.linspace(0, 255, 9).astype(np.uint8)
@@ -127,11 +128,10 @@ def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Im
 
 
 def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
-    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError."""
     from PIL import ImageCms
 
     flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
-    if mode == "L":  # littleCMS's shortcut for gray is up to 10 levels off in dark tones
+    if mode == "L":  # littleCMS's optimization for gray is up to 10 levels off in dark tones
         flags |= ImageCms.Flags.NOOPTIMIZE
     transform = ImageCms.buildTransform(
         ImageCms.ImageCmsProfile(io.BytesIO(profile)),
@@ -187,7 +187,7 @@ def _of_code_points(primaries: int, transfer: int) -> Colour:
 
 
 def _of_png(info: Mapping[Any, Any]) -> Colour:
-    """Return the space of gAMA and cHRM, unless sRGB is present (PNG, third edition, 4.3)."""
+    """Return the space from gAMA and cHRM unless sRGB is present (PNG, third edition, 4.3)."""
     if "srgb" in info:
         return Colour("srgb")
     gamma, points = info.get("gamma"), info.get("chromaticity")
@@ -222,9 +222,9 @@ _UNSPECIFIED = 2
 
 
 def code_points_of(image: "Image", path: str) -> tuple[int, int] | None:
-    """Return (primaries, transfer) of ITU-T H.273 of a PNG, HEIC or AVIF; None without any.
+    """Return the ITU-T H.273 (primaries, transfer) of a PNG, HEIC or AVIF; None if it has none.
 
-    Raises: BrokenParts for a damaged PNG.
+    Raises: BrokenParts if a PNG is damaged.
     """
     points: tuple[int, int] | None = None
     if image.format == "PNG":
@@ -250,7 +250,7 @@ def _cicp_of(path: str) -> tuple[int, int] | None:
 
 
 def _nclx_of(path: str) -> tuple[int, int] | None:
-    """Return FFmpeg's reading of the container or the AV1 stream: Pillow does not expose it."""
+    """Return code points that FFmpeg reads from the container or AV1 stream; Pillow does not expose them."""
     import av
     from av.error import FFmpegError
 

@@ -1,1 +1,1 @@
-"""Videos: audit, timestamps, shots, spans, and the colours of their clips."""
+"""Videos: audit, timestamps, shots, spans and colours."""

@@ -1,4 +1,4 @@
-"""Audit of a video: one decode from first frame to last gives frames, timestamps and statistics."""
+"""Audit a video: one full decode measures frames, timestamps and statistics."""
 
 import hashlib
 import math
@@ -32,43 +32,42 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 SettledCuts = Callable[[], tuple[list[int], int | None]]
-"""Returns (pts of scene cuts, pts of a frame): all cuts before that frame, final."""
+"""Returns (pts of the final scene cuts, pts before which they are complete); see `ShotDetector.settled`."""
 
 
 class FrameWatcher(Protocol):
-    """Receives an audit's frames: `begin`, `add` for each, then `finish` or `abandon`."""
+    """Receives an audit's frames: `begin`, `add` per frame, then `finish` or `abandon`."""
 
     def begin(self, stream: "VideoStream", index: PacketIndex, settled: SettledCuts) -> None:
-        """Begin, before the first frame. settled: returns the final scene cuts so far."""
+        """Start before the first frame. settled: returns the final scene cuts so far."""
 
     def add(self, timed: TimedFrame) -> None:
         """Add the next frame. Raises: StoreError."""
 
     def finish(self, cuts: Sequence[int]) -> None:
-        """Finish a healthy video with these scene cuts. Raises: StoreError."""
+        """Finish a healthy video, whose scene cuts are `cuts`. Raises: StoreError."""
 
     def abandon(self) -> None: ...
 
 
 N_SEEKS = 3
-"""Random frames to seek for, next to the last frame and risky ones."""
+"""Number of random frames to seek to, in addition to the last and risky ones."""
 
 SEEK_SEED = 20_231
 
 _POLICY = VideoPolicy()
 
 STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bitstream+buffer+explode"}}
-"""Options of decoders that otherwise ignore a damaged slice. Others mark or refuse such frames; VP8 and VP9 show
-nothing."""
+"""Options for decoders that otherwise ignore damaged slices. Others mark or reject such frames, except VP8 and VP9."""
 
 BLIND = ("mpeg4", "h263", "flv", "msmpeg4", "msmpeg4v1", "msmpeg4v2", "wmv1", "wmv2")
-"""Decoders that return frames without their references, unmarked, from a recording that begins between keyframes."""
+"""Decoders that, if a recording starts between keyframes, return frames with missing references unmarked."""
 
 
 def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher | None = None) -> Row:
-    """Return the columns of the media table, in constant memory. watcher: also receives every frame.
+    """Return a video's media table columns, in constant memory. watcher: also receives every frame.
 
-    Raises: Unusable for a file that cannot be decoded to its end, and for HDR and deep colour outside the policy.
+    Raises: Unusable if the file cannot be fully decoded, or the policy excludes its HDR or deep colour.
     """
     with opened(path) as container:
         stream = first_video(container)
@@ -79,7 +78,7 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
         facts |= packet_facts(index)
     with opened(path) as container:
         stream = first_video(container)
-        assert stream is not None  # the same file, a moment later
+        assert stream is not None  # the same file had one before
         frames = _FrameAudit(stream, index, policy, watcher)
         if watcher is not None:
             watcher.begin(stream, index, frames.settled)
@@ -94,7 +93,6 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 def _decode(
     container: "InputContainer", stream: "VideoStream", frames: "_FrameAudit"
 ) -> tuple[Row, Mapping[int, int]]:
-    """Return the columns, and CRC-32 by pts of the frames to seek for."""
     import av
 
     waits = prepare_strict(stream)
@@ -102,7 +100,7 @@ def _decode(
     clock, track = FrameClock(container), None if audio is None else TrackAudit(container, audio)
     try:
         for packet in packets_of(container, *([stream] if audio is None else [stream, audio])):
-            number = packet.stream.index  # `stream_index` of final, empty packets is always 0
+            number = packet.stream.index  # `stream_index` of an empty, final packet is always 0
             if track is not None and audio is not None and number == audio.index:
                 track.add(packet)
             if number != stream.index:
@@ -111,7 +109,7 @@ def _decode(
             if waits:
                 continue
             for frame in packet.decode():
-                assert isinstance(frame, av.VideoFrame)  # of a video stream
+                assert isinstance(frame, av.VideoFrame)  # from a video stream
                 for timed in clock.take(frame):
                     frames.add(timed)
         for timed in clock.rest():
@@ -126,7 +124,7 @@ def _decode(
 
 
 def prepare_strict(stream: "VideoStream") -> bool:
-    """Prepare a decoder: one thread, errors for hidden damage. Return whether it must begin with a keyframe."""
+    """Prepare a decoder: one thread, errors for hidden damage. Return whether it must start with a keyframe."""
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
     if options is not None:
@@ -135,7 +133,7 @@ def prepare_strict(stream: "VideoStream") -> bool:
 
 
 class _FrameAudit:
-    """Measurements of the frames, and hashes of frames to seek for: random ones, the last, and risky ones."""
+    """Measurements of frames, and hashes of the random, last and risky ones to seek to."""
 
     def __init__(
         self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
@@ -152,7 +150,7 @@ class _FrameAudit:
         self._known_gap = 0
         n_seeks = min(N_SEEKS, index.n_packets)
         self._sampled = set(random.Random(SEEK_SEED).sample(range(index.n_packets), n_seeks))
-        if index.n_discard:  # an edit list hides frames before it
+        if index.n_discard:  # an edit list hides frames before the first shown one
             self._sampled.add(0)
 
     def add(self, timed: TimedFrame) -> None:
@@ -186,7 +184,7 @@ class _FrameAudit:
             raise rejected("decode", "resolution_changes", text, at_frame=self.n)
 
     def _seek_behind(self, gap: int, timed: TimedFrame) -> None:
-        """Remember the frame after a gap 1.5 times longer than any before."""
+        """Hash the frame after a gap that is over 1.5 times the longest before."""
         if not self._known_gap:
             self._known_gap = gap
         elif 2 * gap > 3 * self._known_gap:
@@ -194,7 +192,6 @@ class _FrameAudit:
             self._behind_gap = {timed.tagged: frame_crc(timed.frame)}
 
     def hashes(self) -> Mapping[int, int]:
-        """Return CRC-32 by tagged time."""
         last = {} if self._last is None else {self._last.tagged: frame_crc(self._last.frame)}
         return self._hashes | self._behind_gap | last
 
@@ -222,7 +219,7 @@ class _FrameAudit:
 
 
 def packet_facts(index: PacketIndex) -> dict[str, Any]:
-    """Return the columns from one full demux."""
+    """Return the media table columns from a packet index."""
     return {
         "time_base_num": index.time_base[0],
         "time_base_den": index.time_base[1],
@@ -236,7 +233,7 @@ def packet_facts(index: PacketIndex) -> dict[str, Any]:
 
 
 def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
-    """Return the columns from the first decoded frame, by its bitstream, else by the container."""
+    """Return the media table columns from the first decoded frame."""
     turn, flipped = orientation(display_matrix(frame))
     aspect = stream.sample_aspect_ratio or Fraction(1)
     width_px, height_px = round(frame.width * aspect), frame.height
@@ -281,14 +278,14 @@ def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
 
 
 def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
-    """Return (clockwise degrees, mirrored) that make an image with this display matrix upright.
+    """Return (clockwise degrees, whether to mirror) that make an image with this display matrix upright.
 
-    Degrees are 0, 90, 180 or 270; the left-right mirror comes first.
+    Degrees are 0, 90, 180 or 270. Mirror left to right before turning.
     """
     if matrix is None:
         return 0, False
     a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
     flipped = a * d - b * c < 0
     if flipped:
-        a, b = -a, -b  # undo the mirror of x
+        a, b = -a, -b  # undo mirrored x
     return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped

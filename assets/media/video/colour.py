@@ -1,8 +1,8 @@
-"""Colour tags of videos, and the colours of their canonical clips.
+"""Read videos' colour tags, and choose the colours of their canonical clips.
 
-8-bit SDR keeps its primaries and transfer; only matrix and range change, to limited BT.601, which encodes the same
-colours. Untagged video is read as limited BT.601 with BT.709 primaries and transfer, as common decoders do. HDR,
-deep colour and wide primaries need a policy. Contradicting tags are refused.
+8-bit SDR keeps its primaries and transfer; only matrix and range change to limited BT.601, which encodes the same
+colours. Untagged video is read as limited BT.601 with BT.709 primaries and transfer, as in common decoders. HDR, deep
+colour and wide primaries are accepted only if the policy allows. Contradictory tags are refused.
 """
 
 import struct
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.frames import matrix_of, side_data_of
+from loader.modalities.video.display_matrix import matrix_of, side_data_of
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
-    """Return the side data by FFmpeg's names. Raises: Unusable for unknown data."""
+    """Return FFmpeg name -> side data. Raises: Unusable for unknown data."""
     with _refused():
         return side_data_of(frame)
 
 
 def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
-    """Return the display matrix a b u c d v x y w, or None. Raises: Unusable."""
+    """Return the display matrix (a b u c d v x y w), or None. Raises: Unusable."""
     with _refused():
         return matrix_of(frame)
 
@@ -43,7 +43,7 @@ def _refused() -> Iterator[None]:
         raise rejected("decode", "unknown_side_data", error) from error
 
 
-# Numbers of ITU-T H.273, as in FFmpeg; 2, "unspecified", is left out.
+# ITU-T H.273 numbers, as in FFmpeg; 2, "unspecified", is left out.
 RANGES: Mapping[int, str] = {1: "tv", 2: "pc"}  # AVCOL_RANGE_*: FFmpeg's own numbers
 PRIMARIES: Mapping[int, str] = {
     1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film", 9: "bt2020",
@@ -74,23 +74,23 @@ Treatment = Literal["", "reduced", "gamut", "pq", "hlg"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """Conversion of frames to 8-bit SDR, and the clip's tags (numbers of ITU-T H.273)."""
+    """Conversion of frames to 8-bit SDR, and the clip's tags as ITU-T H.273 numbers."""
 
     treatment: Treatment
-    """Empty (unchanged), "reduced" (rounded to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg"
-    (tone-mapped)."""
+    """"" (unchanged), "reduced" (rounded to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg" (tone-mapped).
+    """
     signal: Signal | None
     """Input of `tone_map`; None if it is not used."""
     primaries: int
-    """Primaries of the clip."""
+    """Colour primaries of the clip."""
     transfer: int
-    """Transfer of the clip."""
+    """Transfer characteristics of the clip."""
     assumed: bool
     """True if matrix, primaries or transfer are untagged."""
 
     @property
     def tags(self) -> tuple[str, int, int]:
-        """Properties that may not change within a clip."""
+        """Return the properties that must not change within a clip."""
         return self.treatment, self.primaries, self.transfer
 
 
@@ -100,7 +100,7 @@ def bit_depth(frame: "VideoFrame") -> int:
 
 
 def is_hdr(frame: "VideoFrame") -> bool:
-    """Return whether a frame is HDR by its bitstream: containers have wrong tags in some files."""
+    """Return whether a frame's bitstream is HDR; some containers have wrong tags."""
     if int(frame.color_trc) in _HDR_TRANSFERS:
         return True
     return _has_hdr_metadata(frame) and bit_depth(frame) > 8
@@ -109,7 +109,7 @@ def is_hdr(frame: "VideoFrame") -> bool:
 def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     """Return the rendering of a frame.
 
-    Raises: Unusable (dropped) for colours outside the policy, or with unclear tags.
+    Raises: Unusable (dropped) if the policy excludes its colours or tags are unclear.
     """
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)
@@ -175,7 +175,7 @@ def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
 
 def _signal(frame: "VideoFrame") -> Signal:
     matrix = int(frame.colorspace)
-    is_rgb = matrix == 0  # the filter converts RGB to BT.2020's matrix first
+    is_rgb = matrix == 0  # the filter first converts RGB to BT.2020's matrix
     return Signal(
         matrix=_BT2020 if is_rgb else _BT601 if matrix == UNTAGGED else matrix,
         primaries=int(frame.color_primaries),
@@ -187,7 +187,7 @@ def _signal(frame: "VideoFrame") -> Signal:
 
 
 def is_full_range(frame: "VideoFrame") -> bool:
-    """Return whether a frame is full range, by its tag or pixel format; untagged is limited."""
+    """Return whether a frame's tag or pixel format means full range; untagged is limited."""
     return RANGES.get(int(frame.color_range)) == "pc" or frame.format.name.startswith("yuvj")
 
 
@@ -197,11 +197,10 @@ def _has_hdr_metadata(frame: "VideoFrame") -> bool:
 
 
 def _peak_cd(frame: "VideoFrame") -> float:
-    """Return the peak in cd/m² of the mastering display."""
     metadata = side_data(frame).get("MASTERING_DISPLAY_METADATA")
     if metadata is None:
         return ASSUMED_PEAK_CD
-    # AVMasteringDisplayMetadata: ten rationals (the tenth is the peak), and two flags (the second: peak is set).
+    # AVMasteringDisplayMetadata: ten rationals (the tenth is the peak) and two flags (the second: peak is set).
     values = struct.unpack("=22i", bytes(metadata)[:88])
     numerator, denominator, has_light = values[18], values[19], values[21]
     return numerator / denominator if has_light and numerator > 0 and denominator > 0 else ASSUMED_PEAK_CD

@@ -1,4 +1,4 @@
-"""From a decoded frame to a clip's small frame: orientation, square pixels, size, colour."""
+"""Convert a decoded frame to a clip's small frame: orientation, square pixels, size, colour."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SCALER = "flags=bicubic+accurate_rnd"
-# Scaler from more than 8 bits to 8: without dither, equal samples stay equal. For 8 bits it changes nothing and
+# Scaler from over 8 bits to 8. Without dither, equal samples stay equal. For 8 bits it changes nothing and
 # takes 15 % longer.
 _ROUNDED = f"{_SCALER}:sws_dither=none"
 
@@ -30,8 +30,6 @@ _MAX_ASPECT = 16
 
 
 class _FrameForm(NamedTuple):
-    """Properties of frames that one graph handles."""
-
     width: int
     height: int
     pix_fmt: str
@@ -46,19 +44,19 @@ class FrameFilter:
         self._small: _Chain | None = None
         self._encode: _Chain | None = None
         self._form: _FrameForm | None = None
-        self._step: Samples | None = None  # conversion that the scaler does not do
+        self._step: Samples | None = None  # conversion that the scaler cannot do
         self._peak_cd: float | None = None
         self.rendering: Rendering | None = None
 
     def begin(self, frame: "VideoFrame") -> None:
-        """Read the video's first frame, whose metadata decide an HDR curve. Raises: Unusable."""
+        """Read the video's first frame, whose metadata determines an HDR curve. Raises: Unusable."""
         signal = rendering_of(frame, self._policy).signal
         self._peak_cd = None if signal is None else signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p limited BT.601; sets `rendering`.
+        """Return the frame upright, with square pixels, as 8-bit SDR yuv420p in limited BT.601; sets `rendering`.
 
-        The shorter side is at most the policy's, both sides are even. Raises: Unusable.
+        The shorter side is at most the policy's; both sides are even. Raises: Unusable.
         """
         now = _form_of(frame)
         if self._small is None or self._form != now:
@@ -78,7 +76,6 @@ class FrameFilter:
         return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
 
     def _mapped(self, frame: "VideoFrame", signal: Signal) -> "VideoFrame":
-        """Return yuv444p16 as SDR yuv420p."""
         import av
 
         samples = np.asarray(frame.to_ndarray(), np.uint16)
@@ -99,7 +96,7 @@ class FrameFilter:
         if swapped:
             width_px, height_px = height_px, width_px
         width, height = fit(width_px, height_px, self._policy.short_side_px)
-        if signal is not None:  # only the size; `tone_map` converts colours
+        if signal is not None:  # scales only; `tone_map` converts colours
             self._step, matrix, full, pix_fmt = None, signal.matrix, signal.full_range, "yuv444p16le"
         elif frame.format.is_rgb:
             self._step, matrix, full, pix_fmt = None, BT601, False, "yuv420p"
@@ -121,16 +118,13 @@ class FrameFilter:
 
 
 class _Chain:
-    """FFmpeg filters in a row: a frame in, a frame out.
-
-    source: arguments of PyAV's `add_buffer`; filters: names and options.
-    """
+    """Chain of FFmpeg filters. source: arguments for PyAV's `add_buffer`; filters: names and options."""
 
     def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
         import av.filter
 
         self._graph = av.filter.Graph()  # its nodes do not keep it alive
-        self._graph.threads = 1  # a worker per core: more threads only wait for each other
+        self._graph.threads = 1  # there is a worker per core, so more threads would only wait
         nodes = [self._graph.add_buffer(**source)]
         nodes += [self._graph.add(name, options) for name, options in [*filters, ("buffersink", "")]]
         for before, after in pairwise(nodes):
@@ -150,16 +144,16 @@ def _form_of(frame: "VideoFrame") -> _FrameForm:
 
 
 def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int]:
-    """Return the even size nearest to this shape with a shorter side of at most `short_side_px`, never enlarged."""
+    """Return the nearest even size whose shorter side is at most `short_side_px`, never enlarged."""
     scale = min(1.0, short_side_px / min(width_px, height_px))
     return max(2, 2 * round(width_px * scale / 2)), max(2, 2 * round(height_px * scale / 2))
 
 
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
-    """Return filters for a display matrix (a b u c d v x y w), and whether width and height swap.
+    """Return FFmpeg filters for a display matrix (a b u c d v x y w), and whether width and height swap.
 
-    x' = a x + c y, y' = b x + d y, y pointing down. Quarter turns and mirrors, at any uniform scale. Raises:
-    Unusable for others.
+    x' = a x + c y, y' = b x + d y, with y pointing down. Raises: Unusable unless the matrix is a quarter turn or
+    mirror, at any uniform scale.
     """
     if matrix is None:
         return [], False
@@ -171,7 +165,7 @@ def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], boo
         numbers = ", ".join(f"{value:.3g}" for value in (a, b, c, d))
         raise dropped("cut", "rotation", f"its display matrix ({numbers}) is no quarter turn and no mirror")
     if sideways:
-        # 1 clock, 2 cclock; 0 cclock_flip and 3 clock_flip are the mirrored ones
+        # 1 clock, 2 cclock; mirrored: 0 cclock_flip, 3 clock_flip
         turn = {(True, False): "1", (False, True): "2", (True, True): "0", (False, False): "3"}[b > 0, c > 0]
         return [("transpose", turn)], True
     flips = [("hflip", "")] if a < 0 else []
@@ -182,13 +176,13 @@ BT601 = 6
 NAMES: Mapping[int, str] = {
     1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
 }  # fmt: skip
-"""Matrix names of FFmpeg's scale filter."""
+"""ITU-T H.273 number -> matrix name of FFmpeg's scale filter."""
 
 Samples = npt.NDArray[np.float32]
 
 
 def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
-    """Return [3, 3]: R'G'B' from Y' (0 to 1) and Cb, Cr (-0.5 to 0.5); H.273's equations 38 to 40 inverted."""
+    """Return [3, 3] from Y' (0 to 1), Cb, Cr (-0.5 to 0.5) to R'G'B'; H.273's equations 38 to 40 inverted."""
     kr, kb = LUMA[matrix]
     kg = 1 - kr - kb
     return np.array(
@@ -202,10 +196,10 @@ def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
 
 @cache
 def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
-    """Return [3, 3] on 8-bit samples, from this matrix and range to limited BT.601.
+    """Return [3, 3] that converts 8-bit samples from this matrix and range to limited BT.601.
 
-    Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler goes through 8-bit RGB: green 1.1 to 1.7
-    levels too dark, and chroma half a level too high from full range.
+    Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler goes through 8-bit RGB, which makes green 1.1 to
+    1.7 levels too dark.
     """
     limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
     scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited
@@ -215,7 +209,7 @@ def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
 
 
 def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
-    """Return a yuv420p frame in limited BT.601; step: from its matrix and range. O(pixels)."""
+    """Return a yuv420p frame in limited BT.601. step: result of `step_to_bt601`."""
     import av
 
     samples = converted(np.asarray(frame.to_ndarray()), frame.height, step)
@@ -230,7 +224,7 @@ def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDAr
     luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)
     chroma = samples[height:].reshape(2, height // 2, width // 2).astype(np.float32) - 128
     blue, red = chroma
-    if abs(step[0, 0] - 1) > 0.01:  # full range: black is at 0
+    if abs(step[0, 0] - 1) > 0.01:  # full range: black is 0
         luma *= step[0, 0]
         luma += 16
     luma += (step[0, 1] * blue + step[0, 2] * red)[:, None, :, None]

@@ -1,6 +1,6 @@
-"""Statistics of a video's frames at 64 x 36 pixels, and of some at 512 x 288.
+"""Measure a video's frames at 64 x 36 px, and some at 512 x 288 px.
 
-Blocks of 256 frames share numpy's cost per call: about 0.1 ms a frame of 720p, mostly FFmpeg's scaling.
+Blocks of 256 frames share NumPy's cost per call: about 0.1 ms per 720p frame.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels 
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
 
 SHARP_PX, SHARP_EVERY = (512, 288), 12
-"""Size in px of the luma for sharpness, and every how many frames it is measured."""
+"""(width, height) in px at which sharpness is measured, and the interval in frames."""
 
 MAX_HASHES = 64
-"""Most keyframe hashes; with more keyframes every other one is dropped, repeatedly."""
+"""Most keyframe hashes; whenever there are more, every other one is dropped."""
 
 _CHUNK_FRAMES = 256
 _HASH_SIDE = 8
@@ -33,10 +33,10 @@ class FrameStatistics:
         from av.video.reformatter import Interpolation, VideoReformatter
 
         self._small, self._large = VideoReformatter(), VideoReformatter()
-        self._area = int(Interpolation.AREA)  # PyAV would look up a name for every frame
+        self._area = int(Interpolation.AREA)  # PyAV would look up the name for every frame
         self._chunk: Frames = np.empty((_CHUNK_FRAMES, SMALL_PX[1], SMALL_PX[0]), np.uint8)
         self._pts: list[int] = []
-        self._keys: list[int] = []  # places in the chunk
+        self._keys: list[int] = []  # positions in the chunk
         self._brightest: Frames = np.zeros((SMALL_PX[1], SMALL_PX[0]), np.uint8)
         self._n = self._n_black = self._n_frozen = self._n_sharp = 0
         self._luma = self._motion = self._sharpness = 0.0
@@ -64,7 +64,7 @@ class FrameStatistics:
         return self._shots.settled()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the columns. Raises: ZeroDivisionError without a frame."""
+        """Return the media table columns. Raises: ZeroDivisionError if there is no frame."""
         self._measure()
         letterbox, pillarbox = bars(self._brightest)
         return {
@@ -105,7 +105,7 @@ def _luma(frame: "VideoFrame") -> Frames:
 
 
 class KeyframeHashes:
-    """Hashes of at most `MAX_HASHES` keyframes, evenly spread."""
+    """Hashes of at most `MAX_HASHES` evenly spread keyframes."""
 
     def __init__(self) -> None:
         self.items: list[tuple[int, str]] = []
@@ -122,9 +122,9 @@ class KeyframeHashes:
 
 
 def sharpness(luma: Frames) -> float:
-    """Return the variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255.
+    """Return the 4-neighbour Laplacian's variance of uint8 [height, width], in squared levels of 255.
 
-    Both sides below 2048 px: a line's squares must add up in 32 bits.
+    Both sides must be below 2048 px, so that a line's squares add up in 32 bits.
     """
     wide = luma.astype(np.int16)
     edges = wide[:-2, 1:-1] + wide[2:, 1:-1]
@@ -132,14 +132,14 @@ def sharpness(luma: Frames) -> float:
     edges += wide[1:-1, 2:]
     edges -= wide[1:-1, 1:-1] << 2
     exact = edges.astype(np.int32)
-    # No BLAS: its threads busy-wait.
+    # BLAS is avoided because its threads busy-wait.
     squares = int(np.einsum("ij,ij->i", exact, exact).sum(dtype=np.int64))
     total = int(exact.sum(axis=0, dtype=np.int32).sum(dtype=np.int64))
     return squares / exact.size - (total / exact.size) ** 2
 
 
 def bars(brightest: Frames) -> tuple[float, float]:
-    """Return (share of the height, share of the width) at the edges that is black in every frame."""
+    """Return the shares of (height, width) at the edges that are black in every frame."""
     return _dark_edges(brightest.max(axis=1)), _dark_edges(brightest.max(axis=0))
 
 
@@ -151,9 +151,9 @@ def _dark_edges(line: Frames) -> float:
 
 
 def image_hashes(luma: Frames) -> list[str]:
-    """Return 64 bits in hex for each of uint8 [n, 36, 64]: whether each low DCT coefficient exceeds their median.
+    """Return a 64-bit hash in hex per image, uint8 [n, 36, 64]: which low DCT coefficients exceed their median.
 
-    A recompressed copy differs in about 4 bits, another image in about 32.
+    Recompressed copies differ in about 4 bits, other images in about 32.
     """
     down, right = _dct(SMALL_PX[1]), _dct(SMALL_PX[0])
     columns = np.einsum("ki,nij->nkj", down, luma.astype(np.float64))  # as in `sharpness`: without BLAS
@@ -163,7 +163,6 @@ def image_hashes(luma: Frames) -> list[str]:
 
 
 def _dct(n: int) -> Floats:
-    """Return the first 8 rows of the unscaled DCT-II of length n."""
     rows = np.arange(_HASH_SIDE)[:, None] * (2 * np.arange(n)[None] + 1) * np.pi / (2 * n)
     cosines: Floats = np.cos(rows)
     return cosines

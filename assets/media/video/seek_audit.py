@@ -1,4 +1,4 @@
-"""Check that frames sought by pts equal, bit for bit, a decode from the start."""
+"""Check that seeking to a pts returns bit for bit the frame that a decode from the start returns."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 SKIPPING = ("h264",)
-"""Decoders that can start skipping frames at any packet; others keep their first setting (libdav1d)."""
+"""Decoders that can start to skip frames at any packet; others, such as libdav1d, keep their first setting."""
 
 
 def frame_crc(frame: "VideoFrame") -> int:
-    """Return the CRC-32 of every plane's visible samples."""
+    """Return the CRC-32 of all planes' visible samples."""
     crc = 0
     for plane in frame.planes:
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
@@ -35,15 +35,15 @@ def _row_bytes(frame: "VideoFrame", width: int) -> int:
 
 
 def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
-    """Return whether each of these frames comes back bit for bit after a seek to its pts.
+    """Return whether seeking finds each of these frames, bit for bit.
 
-    hashes: CRC-32 by pts. Raises: Unusable.
+    hashes: pts -> CRC-32 of the frame. Raises: Unusable.
     """
     import av
 
     with opened(path) as container:
         stream = first_video(container)
-        assert stream is not None  # the same file, a moment later
+        assert stream is not None  # the same file had one before
         stream.thread_count = 1
         try:
             return all(_is_found(container, stream, pts, crc, index) for pts, crc in hashes.items())
@@ -54,7 +54,7 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 def _is_found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Return whether a seek finds the frame: by skipping others, by decoding all, from further back."""
+    """Return whether a seek finds the frame: first skipping others, then from increasingly far back."""
     second = max(1, round(1 / Fraction(*index.time_base)))
     can_skip = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):
@@ -65,7 +65,7 @@ def _is_found(
             if at == pts:
                 if frame_crc(frame) == crc:
                     return True
-                break  # its reference frames were missing
+                break  # the frame's references were missing
             passed = at is None or at > pts
             if passed or n_frames > 2 * index.max_gop_frames + 64:
                 break
@@ -75,7 +75,7 @@ def _is_found(
 def _towards(
     container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
 ) -> "Iterator[VideoFrame]":
-    """Decode from here on. skips: without unreferenced frames before `pts` (about half)."""
+    """Decode from the current position. skips: skip unreferenced frames before `pts` (about half)."""
     for packet in packets_of(container, stream):
         at = packet.dts if packet.pts is None else packet.pts
         before = at is not None and at < pts

@@ -1,10 +1,10 @@
-"""Shot boundaries of a video, from its frames at 64 x 36 pixels.
+"""Detect a video's shot boundaries from its frames at 64 x 36 px.
 
-- Hard cut: a frame that differs far more from the one before than its neighbours do. It is not the same scene
-  moved, relit or dimmed (best correlation of small shifts), nor undone within 1/3 s (a flash).
-- Fade: frames without contrast between two different scenes. The shot begins at the first frame with contrast.
-- Dissolve: a mean of two unrelated frames equally far before and after. The shot begins in the middle.
-- Anything else (pans, passing objects, lights) is no boundary.
+- Hard cut: a frame differs far more from the previous one than nearby frames do. The scene is not merely moved, relit
+  or dimmed (best correlation over small shifts), and does not return within 1/3 s (a flash).
+- Fade: frames without contrast between two different scenes. The shot starts at the first frame with contrast.
+- Dissolve: a frame is a mix of two unrelated frames equally far before and after. The shot starts in the middle.
+- Nothing else (pans, passing objects, lights) is a boundary.
 """
 
 from collections import deque
@@ -22,18 +22,18 @@ Whole = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Levels(NamedTuple):
-    """Measurements of n frames, in levels of 255; integer sums, so exact."""
+    """Measurements of n frames in levels of 255; sums are exact integers."""
 
     total: Whole
-    """Sums over the pixels."""
+    """Sum of each frame's pixels."""
     std: Floats
-    """Standard deviations."""
+    """Standard deviation of each frame's pixels."""
     change: Whole
-    """Sums of absolute differences to the frame before; 0 for the first."""
+    """Sum of absolute differences from the previous frame; 0 for the first."""
 
 
 def levels_of(frames: Frames, before: Frames | None) -> Levels:
-    """Measure uint8 [n, height, width] of less than 2^16 pixels; before: the previous frame."""
+    """Measure frames, uint8 [n, height, width], of less than 2^16 px each. before: the previous frame."""
     pixels = frames.shape[1] * frames.shape[2]
     flat = frames.reshape(len(frames), pixels)
     earlier = np.concatenate([flat[:1] if before is None else before.reshape(1, -1), flat[:-1]])
@@ -46,17 +46,17 @@ def levels_of(frames: Frames, before: Frames | None) -> Levels:
 
 
 _NEAR = 6  # frames on each side to compare a change with
-_FLASH = 8  # frames within which an undone change is a flash: 1/3 s at 25 frames/s
+_FLASH = 8  # a change undone within so many frames is a flash: 1/3 s at 25 frames/s
 _LAGS = (6, 12, 24)  # half lengths of dissolves, in frames
 _CONTEXT = max(_LAGS)
-_SHORTEST = 6  # frames: no shot is shorter
-_SETTLED = _CONTEXT + _NEAR  # frames after which a boundary is final
+_SHORTEST = 6  # shortest shot in frames
+_SETTLED = _CONTEXT + _NEAR  # a boundary is final after so many frames
 
-_FLAT_STD = 2.5  # of a frame without contrast, in levels of 255
+_FLAT_STD = 2.5  # largest standard deviation of a frame without contrast, in levels of 255
 _CUT_LEVELS = 5.0
-_CUT_RATIO = 2.2  # a cut's difference against the mean on its busier side
-_CUT_HISTOGRAM = 0.15  # share of pixels whose level changed
-_CUT_HARD_LEVELS = 30.0  # difference that suffices without a changed histogram
+_CUT_RATIO = 2.2  # least ratio of a cut's difference to the mean on its busier side
+_CUT_HISTOGRAM = 0.15  # least share of pixels whose level changed
+_CUT_HARD_LEVELS = 30.0  # difference that suffices even if the histogram is unchanged
 _LEVELS_PER_BIN = 8
 _SAME_SCENE = 0.6  # lowest correlation within a scene
 _UNDONE = 0.85  # lowest correlation of an undone change
@@ -75,9 +75,9 @@ class _Dissolve(NamedTuple):
 
 
 class ShotDetector:
-    """Finds boundaries in frames fed in display order, in blocks of any length.
+    """Finds boundaries in frames that are fed in display order, in blocks of any length.
 
-    Holds a few dozen frames: memory grows only with the number of boundaries.
+    Holds a few dozen frames; memory grows only with the number of boundaries.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class ShotDetector:
         self._std: Floats = np.zeros(0)
         self._change: Whole = np.zeros(0, np.int64)
         self._pts: list[int] = []
-        self._start = 0  # pts of the first frame of all
+        self._start = 0  # pts of the video's first frame
         self._first = 0  # number of the first frame in memory
         self._next = 0  # number of the first undecided frame
         self._cuts: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ class ShotDetector:
         self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last decided frames
 
     def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
-        """Feed frames, uint8 [n, 36, 64] full-range luma, with their pts, and return their measurements."""
+        """Feed frames, uint8 [n, 36, 64] of full-range luma, and return their measurements."""
         levels = levels_of(frames, self._frames[-1] if len(self._frames) else None)
         if not self._first and not self._pts and pts:
             self._start = pts[0]
@@ -107,24 +107,23 @@ class ShotDetector:
         return levels
 
     def finish(self) -> list[int]:
-        """Return the pts of the first frame of every shot but the first, ascending. Feed nothing afterwards."""
+        """Return the ascending pts of every shot's first frame except the first shot's. Call once, at the end."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
         return self._boundaries({*self._cuts, *self._fades.finish()}, n_frames)
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return (pts of boundaries, pts of a frame): the final boundaries before that frame, None for no frame."""
+        """Return (pts of the final boundaries, pts of the frame before which they are complete, or None)."""
         if len(self._decided) < _SETTLED:
             return [], None
         front = self._decided[0]
-        # A dissolve yields to a cut within its length, and moves while mixed frames follow.
+        # A cut within a dissolve's length replaces it, and a dissolve moves while mixed frames follow.
         if self._dissolves and self._next - self._mixed <= _CONTEXT:
             front = min(front, self._dissolves[-1].pts)
         boundaries = self._boundaries({*self._cuts, *self._fades.cuts}, self._next)
         return [pts for pts in boundaries if pts < front], front
 
     def _boundaries(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Return the pts of boundaries between shots of at least `_SHORTEST` frames."""
         slow = {
             (dissolve.at, dissolve.pts)
             for dissolve in self._dissolves
@@ -138,7 +137,7 @@ class ShotDetector:
         return [pts for _, pts in boundaries[1:]]
 
     def _decide(self, stop: int) -> None:
-        """Decide on the frames below number `stop`, and drop frames that are no longer needed."""
+        """Decide on the frames before index `stop`, and drop frames that are no longer needed."""
         if stop <= self._next:
             return
         begin, end = self._next - self._first, stop - self._first
@@ -148,7 +147,7 @@ class ShotDetector:
         for place, lag, balance in _dissolves(frames, std, begin, end):
             self._merge(_Dissolve(self._first + place, lag, balance, self._pts[place]))
         flat = std < _FLAT_STD
-        # Without a fade in progress only the last frames matter, for the next one.
+        # If no fade is in progress, only the last frames matter, for the next fade.
         skip = self._fades.idle and not flat[begin:end].any()
         for place in range(max(begin, end - _NEAR) if skip else begin, end):
             self._fades.add(self._first + place, self._pts[place], frames[place], bool(flat[place]))
@@ -160,7 +159,6 @@ class ShotDetector:
         self._first += drop
 
     def _merge(self, dissolve: _Dissolve) -> None:
-        """Keep the most balanced frame of each dissolve."""
         same = bool(self._dissolves) and dissolve.at - self._mixed <= max(
             self._dissolves[-1].lag, dissolve.lag
         )
@@ -172,10 +170,7 @@ class ShotDetector:
 
 
 class _Fades:
-    """Runs of flat frames between two different scenes: a boundary at each run's end.
-
-    Scenes are compared at the run and some frames away from it, where they have faded in.
-    """
+    """Finds fades: runs of flat frames between different scenes, compared next to the run and further away."""
 
     def __init__(self) -> None:
         self.cuts: list[tuple[int, int]] = []
@@ -214,11 +209,11 @@ class _Fades:
 
 
 def _hard_cuts(frames: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
-    """Yield the positions in [begin, end) of frames that begin a shot at once."""
+    """Yield the positions in [begin, end) at which a hard cut starts a shot."""
     change = changed / frames[0].size
     for place in np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin:
         if min(std[place - 1], std[place]) < _FLAT_STD:
-            continue  # to or from a flat colour: a fade
+            continue  # to or from a flat colour: handled as a fade
         sides = change[max(1, place - _NEAR) : place], change[place + 1 : place + 1 + _NEAR]
         busy = max((float(side.mean()) for side in sides if len(side)), default=0.0)
         if change[place] < _CUT_RATIO * busy or not _is_new(frames[place - 1], frames[place]):
@@ -241,15 +236,11 @@ def _levels_apart(first: Frames, second: Frames) -> float:
 
 
 def _is_among(frame: Frames, others: Frames) -> bool:
-    """Return whether one of the others is nearly the same image."""
     return bool(len(others)) and float(best_correlations(frame, others).max()) >= _UNDONE
 
 
 def _dissolves(frames: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
-    """Yield (position in [begin, end), half length, smaller weight) of mixed frames, in order.
-
-    Least squares of a A + b B to M; A is `lag` frames before, B after, without means, at a quarter of the size.
-    """
+    """Yield each mixed frame's (position in [begin, end), half length, smaller weight), by least squares."""
     coarse = _quarter(frames)
     plain = coarse - coarse.mean(axis=1, keepdims=True)
     power = np.einsum("tp,tp->t", plain, plain)
@@ -280,7 +271,6 @@ def _dissolves(frames: Frames, std: Floats, begin: int, end: int) -> Iterator[tu
 
 
 def _quarter(frames: Frames) -> Floats:
-    """Return [n, 9 * 16]: means of blocks of 4 x 4 pixels."""
     height, width = frames.shape[1] // _COARSE, frames.shape[2]
     rows = frames.reshape(len(frames), height, _COARSE, width).sum(axis=2, dtype=np.uint16)
     blocks = sum(rows[:, :, place::_COARSE] for place in range(1, _COARSE)) + rows[:, :, ::_COARSE]
@@ -289,14 +279,14 @@ def _quarter(frames: Frames) -> Floats:
 
 
 def best_correlation(first: Frames, second: Frames) -> float:
-    """Return the greatest correlation of two frames, -1 to 1, over small shifts."""
+    """Return the largest correlation of two frames over small shifts, -1 to 1."""
     return float(best_correlations(first, second[None])[0])
 
 
 def best_correlations(frame: Frames, others: Frames) -> Floats:
-    """Return [n]: `best_correlation` (Pearson; 0 if flat) of uint8 [height, width] and each of [n, height, width].
+    """Return `best_correlation` (Pearson; 0 if flat) of a frame and each of `others`, uint8 [n, height, width].
 
-    By sums over each shift's overlap, from integral images: integers below 2^53.
+    Sums over each shift's overlap come from integral images, in integers below 2^53.
     """
     height, width = frame.shape
     down, right = (axis.ravel() for axis in np.meshgrid(_DOWN, _RIGHT, indexing="ij"))
@@ -316,7 +306,6 @@ def best_correlations(frame: Frames, others: Frames) -> Floats:
 
 
 def _overlaps(x: Floats, down: Whole, right: Whole) -> Floats:
-    """Return [..., shifts]: sums of [..., height, width] over the overlap with each shift."""
     height, width = x.shape[-2:]
     sums = np.zeros((*x.shape[:-2], height + 1, width + 1))
     sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)

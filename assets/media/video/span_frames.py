@@ -1,10 +1,10 @@
-"""Decoded frames of spans of a video: in one pass from its start, or by seeking to each.
+"""Decode the frames of a video's spans in one pass from its start, or by seeking to each.
 
-Seeking is used only if the audit found that the container seeks (`seek_ok`) and frames come in order. Each result
-must also depend on one frame, unlike deinterlacing, or HDR curves by the first frame.
+Seeking is used only if the audit found that it works (`seek_ok`) and that frames are in order. Work on a frame must not
+depend on other frames, as deinterlacing does.
 
-A span is decoded from the keyframe before it, which must come back at its own time, undamaged, followed by exactly
-the packets' frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
+Decoding starts at the keyframe before a span. The decoder must return that keyframe intact, then exactly the packets'
+frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class CannotSeek(Exception):
-    """Frames after a seek differ from the packets' frames."""
+    """Raised if the frames after a seek differ from the packets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of one stream, in ascending ticks."""
+    """Times in a stream, in ascending ticks."""
 
     shown: Sequence[int]
-    """Ticks of every frame that is shown."""
+    """Time of every shown frame."""
     keys: Sequence[int]
-    """Ticks of every keyframe."""
+    """Time of every keyframe."""
 
 
 def times_of(container: "InputContainer", stream: "VideoStream") -> Times:
-    """Return the times of a stream, by one demux."""
+    """Return a stream's times, reading all packets once."""
     shown_at, keys = [], []
     for packet in container.demux(stream):
         if packet.pts is not None and packet.size:
@@ -49,7 +49,7 @@ def times_of(container: "InputContainer", stream: "VideoStream") -> Times:
 
 
 def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
-    """Return whether the audit's findings allow seeking."""
+    """Return whether the audit allows seeking."""
     in_order = audit.get("n_pts_backward") == 0 and audit.get("n_pts_dup") == 0
     alone = audit.get("interlaced_ratio") == 0 and not audit.get("hdr")
     plain = audit.get("n_discard_packets") == 0 and has_display_times(container)
@@ -57,7 +57,7 @@ def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
 
 
 def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
-    """Prepare a decoder before its first packet: one thread; errors for hidden damage without an audit."""
+    """Prepare a decoder before its first packet: one thread, and errors for hidden damage if there is no audit."""
     stream.thread_count = 1
     if not audit:
         prepare_strict(stream)
@@ -71,9 +71,9 @@ def frames_of(
     *,
     seeks: bool,
 ) -> Iterator[TimedFrame]:
-    """Return the frames of all spans, and possibly others, of an unread container.
+    """Return the frames of all spans, and possibly others, from an unread container.
 
-    Without an audit every frame is decoded. Raises: Unusable; CannotSeek; av.error.FFmpegError.
+    If `audit` is empty, every frame is decoded. Raises: Unusable; CannotSeek; av.error.FFmpegError.
     """
     if seeks and may_seek(container, audit):
         return frames_sought(container, stream, spans, times_of(container, stream))
@@ -83,7 +83,7 @@ def frames_of(
 def frames_in_order(
     container: "InputContainer", stream: "VideoStream", stop: int | None = None
 ) -> Iterator[TimedFrame]:
-    """Yield every frame from the first on, or before `stop`. Raises: Unusable for a damaged one."""
+    """Yield every frame, or every frame before `stop`. Raises: Unusable for a damaged frame."""
     for number, timed in enumerate(timed_frames(container, container.decode(stream))):
         if timed.frame.is_corrupt:
             raise rejected("decode", "corrupt", f"frame {number} is damaged")
@@ -95,9 +95,9 @@ def frames_in_order(
 def frames_sought(
     container: "InputContainer", stream: "VideoStream", spans: Sequence[ClipSpan], times: Times
 ) -> Iterator[TimedFrame]:
-    """Yield the frames of all spans, each once, in order. Raises: CannotSeek; av.error.FFmpegError."""
+    """Yield the frames of all spans in order, without repeats. Raises: CannotSeek; av.error.FFmpegError."""
     frames: Iterator[TimedFrame] = iter(())
-    position: int | None = None  # of the last frame that was decoded
+    position: int | None = None  # pts of the last decoded frame
     for start, end in stretches(spans):
         expected = times.shown[bisect_left(times.shown, start) : bisect_left(times.shown, end)]
         if not expected:
@@ -129,7 +129,6 @@ def stretches(spans: Sequence[ClipSpan]) -> list[tuple[int, int]]:
 
 
 def _from_key(frames: Iterator[TimedFrame], key: int) -> Iterator[TimedFrame]:
-    """Yield the frames from the keyframe on. Raises: CannotSeek."""
     for timed in frames:
         if timed.pts < key:
             continue

@@ -1,4 +1,4 @@
-"""Spans of a video that become clips: windows, shots or given segments, in ticks of its time base."""
+"""Choose the spans of a video that become clips: windows, shots or given segments, in time base ticks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ from ..unit import dropped, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipSpan:
-    """Span of a video."""
+    """Span of a video that may become a clip."""
 
     start: int
     """Start in ticks."""
     end: int
     """End in ticks, exclusive."""
     shot: int | None = None
-    """Number of its shot, from 0; None outside shots."""
+    """Number of the span's shot, from 0; None outside shots."""
     segment: Segment | None = None
-    """Its given segment; None for none."""
+    """Given segment that defines the span; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shots:
-    """Spans by shot."""
+    """Spans that lie within shots."""
 
     spans: list[ClipSpan]
-    """Spans that become clips."""
+    """Spans that become clips, in order."""
     n_shots: int
     """Number of shots."""
     n_short: int
-    """Shots, and ends of shots, too short for a clip."""
+    """Number of shots, and ends of shots, that are too short for a clip."""
 
 
 def windows(index: PacketIndex, policy: VideoPolicy) -> list[ClipSpan]:
-    """Return whole clips end to end, or `max_clips` of them evenly spread; a shorter video is one clip."""
+    """Return consecutive spans of `clip_s`, or `max_clips` of them evenly spread; a shorter video is one span."""
     ticks = _ticks(policy.clip_s, index)
     possible = max(1, (index.end_pts - index.start_pts) // ticks)
     starts = [index.start_pts + number * ticks for number in spread(possible, policy.max_clips)]
@@ -47,9 +47,9 @@ def windows(index: PacketIndex, policy: VideoPolicy) -> list[ClipSpan]:
 
 
 def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots:
-    """Return spans within one shot each, several if it is longer than `clip_s`.
+    """Return spans that each lie within one shot; a shot longer than `clip_s` has several.
 
-    cuts: pts of the first frame of every shot but the first. Raises: Unusable if all shots are too short.
+    cuts: pts of every shot's first frame, except the first shot's. Raises: Unusable if all shots are too short.
     """
     longest, shortest = _ticks(policy.clip_s, index), _ticks(policy.min_clip_s, index)
     inside = [cut for cut in cuts if index.start_pts < cut < index.end_pts]
@@ -71,7 +71,7 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
 
 
 def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipSpan]:
-    """Return the spans of the given segments. Raises: Unusable without any, and for one outside the video."""
+    """Return the spans of given segments. Raises: Unusable if there are none, or one lies outside the video."""
     if not segments:
         raise dropped("cut", "no_segments", "no row of the _segments table names it")
     base = Fraction(*index.time_base)
@@ -97,7 +97,7 @@ def cuts_of(audit: Mapping[str, Any]) -> list[int]:
 
 
 def spread(n_possible: int, n_wanted: int | None) -> list[int]:
-    """Return at most `n_wanted` of `n_possible` numbers, evenly spread; None: all."""
+    """Return at most `n_wanted` (None: all) of `n_possible` numbers, evenly spread."""
     n_taken = n_possible if n_wanted is None else min(n_wanted, n_possible)
     return [number * n_possible // n_taken for number in range(n_taken)]
 

@@ -1,4 +1,4 @@
-"""Decoded frames with their display times, and statistics of these."""
+"""Assign display times to decoded frames, and measure timestamps."""
 
 import heapq
 from collections import deque
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
 
-# Containers without display times: FFmpeg passes their packets' times on in decode order.
+# Containers without display times: FFmpeg reports their packet times in decode order.
 _WITHOUT_PTS = ("avi",)
 
-_REORDER_FRAMES = 16  # most frames by which H.264 and HEVC decode a frame early
+_REORDER_FRAMES = 16  # H.264 and HEVC decode a frame at most so many frames early
 
 
 def has_display_times(container: "InputContainer") -> bool:
@@ -25,18 +25,18 @@ def has_display_times(container: "InputContainer") -> bool:
 
 
 class TimedFrame(NamedTuple):
-    """Decoded frame with its time."""
+    """Decoded frame with its times."""
 
     frame: "VideoFrame"
     """Decoded frame."""
     tagged: int
-    """The frame's own timestamp."""
+    """The frame's own timestamp, in ticks."""
     pts: int
-    """Display time."""
+    """Display time, in ticks."""
 
 
 class FrameClock:
-    """Assigns times to frames in display order: their own, or sorted ones if the container has no display times."""
+    """Assigns display times to frames: their own, or sorted ones if the container has none."""
 
     def __init__(self, container: "InputContainer") -> None:
         self._sorts = not has_display_times(container)
@@ -76,11 +76,11 @@ def timed_frames(container: "InputContainer", frames: Iterator["VideoFrame"]) ->
 
 
 MAX_MISPLACED = 0.5
-"""Largest share of frames at or before the time of a frame that is shown earlier."""
+"""Largest accepted share of frames whose timestamp is not later than all before."""
 
 
 class Timing:
-    """Counts timestamps: backward and equal ones as tagged, gaps as shown. Memory is constant."""
+    """Statistics of timestamps: backward and equal ones as tagged, gaps as shown. Memory is constant."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -91,7 +91,7 @@ class Timing:
         self._newest: int | None = None
 
     def add(self, timed: TimedFrame) -> int:
-        """Return the gap in ticks before this frame; 0 for the first and for one not later."""
+        """Add a frame and return the gap before it in ticks; 0 for the first or if it is not later."""
         self._n += 1
         newest = self._newest
         if newest is not None:
@@ -111,8 +111,8 @@ class Timing:
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
-        """Return the columns; variable if gaps differ by more than a tick or 2 ms. Raises: Unusable."""
-        assert self.first is not None  # called after a frame
+        """Return the media table columns. The rate varies if gaps differ by over a tick and 2 ms. Raises: Unusable."""
+        assert self.first is not None  # there was a frame
         low = self.low or 0
         longest_s = max(self.high, self.last_duration) * time_base
         if longest_s > MAX_GAP_S:

@@ -1,12 +1,12 @@
-"""HDR and wide-gamut frames as SDR BT.709, by the ITU's formulas, in float32.
+"""Convert HDR and wide-gamut frames to SDR BT.709 by the ITU's formulas, in float32.
 
-1. Displayed light of PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²).
-2. Highlights bent to 203 cd/m², HDR's diffuse white (BT.2408-7, table 1), by the EETF (BT.2390-11, 5.4.1) on the
+1. Compute the displayed light of PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²).
+2. Compress highlights to 203 cd/m², HDR's diffuse white (BT.2408-7, table 1), by the EETF (BT.2390-11, 5.4.1) on the
    largest of R, G and B, which keeps the hue.
-3. Primaries converted in linear light; colours outside BT.709 clip (BT.2407-0, section 2).
-4. SDR with a white of 203 cd/m² and a black of 0: BT.1886 inverted (gamma 2.4).
+3. Convert primaries in linear light; colours outside BT.709 clip (BT.2407-0, section 2).
+4. Encode SDR with a white of 203 cd/m² and a black of 0 by inverting BT.1886 (gamma 2.4).
 
-A video has one curve for all frames.
+All frames of a video use one curve.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ SDR_WHITE_CD = 203.0
 PQ_PEAK_CD = 10_000.0
 HLG_PEAK_CD = 1_000.0
 ASSUMED_PEAK_CD = 1_000.0
-"""Mastering display's peak in cd/m² if a PQ video does not state it."""
+"""Mastering display's assumed peak in cd/m² if a PQ video states none."""
 
 _M1, _M2 = 2610 / 16384, 2523 / 4096 * 128
 _C1, _C2, _C3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32
@@ -41,7 +41,7 @@ _B, _C = 1 - 4 * _A, 0.5 - _A * np.log(4 * _A)
 _HLG_GAMMA = 1.2
 _SDR_GAMMA = 2.4
 
-_CODES = 2**16  # entries of a table: a signal is looked up at 16 bits
+_CODES = 2**16  # entries per table: signals are looked up at 16 bits
 
 _D65 = (0.3127, 0.3290)
 _CHROMATICITIES: Mapping[int, tuple[tuple[float, float], ...]] = {  # ITU-T H.273, table 2: red, green, blue
@@ -55,38 +55,38 @@ PQ, HLG = 16, 18  # transfer characteristics of ITU-T H.273
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Meaning of a frame's samples, by ITU-T H.273's numbers."""
+    """Encoding of a frame's samples, in ITU-T H.273 numbers."""
 
     matrix: int
-    """Matrix."""
+    """Matrix coefficients."""
     primaries: int
-    """Primaries."""
+    """Colour primaries."""
     transfer: int
-    """Transfer: PQ or HLG; any other is SDR."""
+    """Transfer characteristics: PQ or HLG; any other is SDR."""
     full_range: bool
     """True for full range, False for limited."""
     bits: int
-    """Bits of the samples before the shift to 16."""
+    """Bits per sample before the shift to 16."""
     peak_cd: float = ASSUMED_PEAK_CD
     """Peak of a PQ video's mastering display in cd/m²."""
 
 
 def pq_light(signal: Floats) -> Floats:
-    """Return the cd/m² of a PQ signal, 0 to 1: the EOTF."""
+    """Return a PQ signal's light in cd/m² (the EOTF). signal: 0 to 1."""
     power = np.power(np.clip(signal, 0, 1), 1 / _M2)
     light: Floats = PQ_PEAK_CD * np.power(np.maximum(power - _C1, 0) / (_C2 - _C3 * power), 1 / _M1)
     return light
 
 
 def pq_signal(light_cd: Floats | np.float64) -> Floats:
-    """Return the inverse of `pq_light`."""
+    """Return the PQ signal of light in cd/m², the inverse of `pq_light`."""
     power = np.power(np.clip(light_cd / PQ_PEAK_CD, 0, 1), _M1)
     signal: Floats = np.power((_C1 + _C2 * power) / (1 + _C3 * power), _M2)
     return signal
 
 
 def hlg_scene(signal: Floats) -> Floats:
-    """Return the scene light, 0 to 1, of an HLG signal: the inverse OETF."""
+    """Return an HLG signal's scene light, 0 to 1 (the inverse OETF)."""
     signal = np.clip(signal, 0, 1)
     bright = (np.exp((np.maximum(signal, 0.5) - _C) / _A) + _B) / 12
     scene: Floats = np.where(signal <= 0.5, signal**2 / 3, bright)
@@ -94,14 +94,14 @@ def hlg_scene(signal: Floats) -> Floats:
 
 
 def hlg_light(scene: Floats) -> Floats:
-    """Return the cd/m² of scene light [..., 3], BT.2020 primaries, on a 1000 cd/m² display: the OOTF."""
+    """Return scene light [..., 3] in BT.2020 primaries as cd/m² on a 1000 cd/m² display (the OOTF)."""
     luminance = scene @ np.array([0.2627, 0.6780, 0.0593], scene.dtype)
     light: Floats = HLG_PEAK_CD * np.power(luminance, _HLG_GAMMA - 1)[..., None] * scene
     return light
 
 
 def eetf(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
-    """Return a `peak_cd` display's light as on a `white_cd` display: the EETF, both with a black of 0."""
+    """Map light from a display of `peak_cd` to one of `white_cd`, both with a black of 0 (the EETF)."""
     if peak_cd <= white_cd:
         return np.minimum(light_cd, white_cd)
     top = pq_signal(np.float64(peak_cd))
@@ -116,13 +116,13 @@ def eetf(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Fl
 
 
 def converter(primaries: int) -> Floats:
-    """Return float32 [3, 3] from linear RGB of these primaries to BT.709. Raises: KeyError."""
+    """Return float32 [3, 3] from linear RGB in these primaries to BT.709. Raises: KeyError for unknown primaries."""
     matrix: Floats = (np.linalg.inv(_to_xyz(1)) @ _to_xyz(primaries)).astype(np.float32)
     return matrix
 
 
 def _to_xyz(primaries: int) -> Floats:
-    """Return SMPTE RP 177's matrix: columns are primaries, scaled so that white is D65."""
+    """Return SMPTE RP 177's matrix, whose columns are primaries scaled so that white is D65."""
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in _CHROMATICITIES[primaries]]).T
     x, y = _D65
     white = np.array([x / y, 1, (1 - x - y) / y])
@@ -131,9 +131,9 @@ def _to_xyz(primaries: int) -> Floats:
 
 
 def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
-    """Return R'G'B', 0 to 1, float32 [H, W, 3], from Y'CbCr shifted to 16 bits.
+    """Return R'G'B' from 0 to 1, float32 [H, W, 3], from Y'CbCr shifted to 16 bits.
 
-    ITU-T H.273, equations 38 to 46, inverted.
+    Inverts ITU-T H.273's equations 38 to 46.
     """
     kr, kb = LUMA[signal.matrix]
     if signal.full_range:
@@ -151,9 +151,9 @@ def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
 
 
 def to_sdr(samples: npt.NDArray[np.uint16], signal: Signal) -> npt.NDArray[np.uint16]:
-    """Return Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], as SDR BT.709 R'G'B', 16 bits, full range.
+    """Convert Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], to full-range 16-bit SDR BT.709 R'G'B'.
 
-    O(pixels), by tables. About 10 ms for 456 x 256 px on one core.
+    Uses lookup tables: about 10 ms for 456 x 256 px on one core.
     """
     codes = np.rint(rgb_signal(samples, signal) * (_CODES - 1)).astype(np.uint16)
     if signal.transfer == PQ:
@@ -198,7 +198,7 @@ def _sdr_table() -> Floats:
 
 @cache
 def _gain_table(peak_cd: float) -> Floats:
-    """Return the factor for light whose largest component has each PQ code."""
+    """Return PQ code of the largest component -> factor for the light."""
     light = pq_light(_every_code())
     table: Floats = np.ones(_CODES, np.float32)
     table[1:] = eetf(light[1:], peak_cd) / light[1:]

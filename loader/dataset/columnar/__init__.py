@@ -1,1 +1,1 @@
-"""Foreign tables: the fields and metadata of their columns, and Parquet read in place, chunk by chunk."""
+"""Foreign tables: their columns as fields and metadata, and Parquet read in place, chunk by chunk."""

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as fields and metadata, chosen by type and never by value."""
+"""Map Arrow columns to fields and metadata by their type, never by their values."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -36,21 +36,21 @@ _DAMAGE = (
     pa.ArrowCapacityError,
     pa.ArrowSerializationError,
     EOFError,
-    UnicodeDecodeError,  # names of columns too
+    UnicodeDecodeError,  # column names can be invalid UTF-8 too
 )
-"""Errors that 24,000 flipped bits and cuts of Parquet and IPC raised. OSError needs a closer look."""
+"""Errors that Arrow raised for 24,000 damaged or truncated Parquet and IPC files. OSError is checked separately."""
 
 
 MOST_BYTES = 2**44
-"""Bytes that no value has: a damaged size makes Arrow ask for more."""
+"""Bytes: larger than any value. A damaged size makes Arrow allocate more."""
 _ASKED = re.compile(r"size (\d+) failed")
 
 
 @contextmanager
 def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "") -> Iterator[None]:
-    """Raise Arrow's errors with the name of what is read. damaged: words behind the name. hint: what to do.
+    """Raise Arrow's errors with the name of the object. damaged: words after the name. hint: what to do.
 
-    Errors of this machine (no memory, an OSError with a number) pass unchanged.
+    Local errors (out of memory, an OSError with an errno) pass unchanged.
 
     Raises: Corrupt for damaged bytes; NotSupported.
     """
@@ -75,14 +75,14 @@ def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "
 
 
 Convert = Callable[[Any, str], Any]
-"""(non-null value, location for messages) -> bytes of a field, or plain metadata."""
+"""(non-null value, location for messages) -> field bytes, or plain metadata."""
 
 
 class Column(NamedTuple):
-    """A column, and the field or metadata column that it becomes."""
+    """A table column, and the field or metadata column that it becomes."""
 
     column: str
-    """Its name in the table."""
+    """Name in the table."""
     kind: str
     """"field", "metadata" or "source"."""
     name: str
@@ -92,14 +92,14 @@ class Column(NamedTuple):
     sniffed: bool = False
     """True if the bytes determine the extension."""
     word: str = ""
-    """Extension of a field that is no bytes and no text."""
+    """Extension of a field that holds neither bytes nor text."""
 
 
 class RowValue(NamedTuple):
-    """A value of a row."""
+    """One value of a row."""
 
     column: Column
-    """Its column."""
+    """Column of the value."""
     name: str
     """Field, metadata column or provenance."""
     value: Any
@@ -107,18 +107,18 @@ class RowValue(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a table, and what its columns become."""
+    """A table row with its converted values."""
 
     key: str
     """Key, any text."""
     where: str
-    """Its place, for messages."""
+    """Location in its object, for messages."""
     values: Sequence[RowValue]
     """Values that are not null."""
 
     @property
     def sample(self) -> ReadSample:
-        """Its sample. Raises: InvalidSample for two values of one name."""
+        """The row as a sample. Raises: InvalidSample if two values share a name."""
         into: dict[str, dict[str, Any]] = {"field": {}, "metadata": {}, "source": {}}
         for (_, kind, *_), name, value in self.values:
             if name in into[kind]:
@@ -130,10 +130,10 @@ class Row(NamedTuple):
 
 
 class TableRows:
-    """Makes samples of the rows of tables with one schema."""
+    """Converts the rows of tables with one schema to samples."""
 
     def __init__(self, schema: pa.Schema, features: Features, options: Options, object_key: str) -> None:
-        """Choose for each column. Raises: InvalidSample for a column that can be neither, or two of one name."""
+        """Choose what each column becomes. Raises: InvalidSample if a column can be neither, or two share a name."""
         self._options, self._object = options, object_key
         self._key = options.key or (features.key if features.key in schema.names else None)
         if self._key is not None and self._key not in schema.names:
@@ -165,7 +165,7 @@ class TableRows:
 
     @property
     def columns_read(self) -> list[str]:
-        """Columns that are read."""
+        """Names of the columns to read."""
         keys = [] if self._key is None else [self._key]
         return [*keys, *dict.fromkeys(one.column for one in self.columns)]
 
@@ -176,15 +176,15 @@ class TableRows:
 
     @property
     def has_keys(self) -> bool:
-        """True if a column holds the keys."""
+        """True if one of the columns holds the keys."""
         return self._key is not None
 
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
-        """Yield the sample of each row. first: number of the first row. Raises: InvalidSample; Corrupt."""
+        """Yield a sample per row. first: number of the first row. Raises: InvalidSample; Corrupt."""
         return (row.sample for row in self.rows(batch, first))
 
     def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
-        """Yield what each row becomes. first: number of the first row. Raises: InvalidSample; Corrupt."""
+        """Yield each row's converted values. first: number of the first row. Raises: InvalidSample; Corrupt."""
         fields = {*self.field_columns}
         values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.columns_read}
         for at in range(batch.num_rows):
@@ -217,7 +217,7 @@ def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
-    """Return a field's bytes of all rows, concatenated. Raises: as converting does; ArrowException."""
+    """Return a field's bytes for all rows, concatenated. Raises: as `column.convert`; ArrowException."""
     parts = [_joined(column, one, where) for one in values.chunks]
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 

@@ -1,4 +1,4 @@
-"""Options of reading a table, facts in its schema (Hugging Face features, names of our exports), and a row's sample."""
+"""Options for reading a table, facts from its schema (Hugging Face features, penstock's exports), and samples."""
 
 import re
 from collections.abc import Mapping
@@ -14,39 +14,39 @@ from ..tables.columns import SOURCE_COLUMNS
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 WIDTHS = "widths"
-"""Key of a registration's note that stands for `declared_widths`."""
+"""Key for `declared_widths` in a registration record."""
 
 
 class Options(NamedTuple):
     """Options of an import or a registration."""
 
     key: str | None = None
-    """Column that holds the keys; None for the object's name and the row's number."""
+    """Column that holds the keys; None to build keys from object name and row number."""
     fields: Mapping[str, str] = _NONE
-    """Column -> extension of the field it becomes, "" for the format's choice."""
+    """Column -> extension of its field; "" lets the format choose."""
     without: frozenset[str] = frozenset()
-    """Fields and columns that are left out."""
+    """Fields and columns to leave out."""
     declared_widths: bool = True
-    """True keeps the declared width of numbers in nested lists, False makes them 64 bits."""
+    """True keeps the declared width of numbers in nested lists; False widens them to 64 bits."""
     episodes: tuple[tuple[int, int], ...] = ()
-    """(first, last) numbers of the episodes of robots that are read; empty for all."""
+    """(first, last) ranges of robot episodes to read; empty for all."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
     def episodes_json(self) -> dict[str, Any]:
-        """Return plain JSON of `episodes`; empty where all are read, as in notes of earlier releases."""
+        """Return `episodes` as plain JSON; empty if all are read, as in records of earlier releases."""
         return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Options":
-        """Return the choices whose `to_json` is in `body`. Raises: KeyError."""
+        """Return the options that `to_json` wrote to `body`. Raises: KeyError."""
         return Options(body["key"], body["fields"], frozenset(body["without"]))
 
     @staticmethod
     def of_registered(body: Mapping[str, Any]) -> "Options":
-        """Return the options in a registration's note. Raises: KeyError."""
+        """Return the options in a registration record. Raises: KeyError."""
         return Options.from_json(body)._replace(declared_widths=WIDTHS in body)
 
 
@@ -54,12 +54,12 @@ NO_OPTIONS = Options()
 
 
 class ReadSample(NamedTuple):
-    """One sample as its format has it."""
+    """One sample as its format stores it."""
 
     key: str
-    """Key, any text: what our format forbids is escaped."""
+    """Key: any text. Forbidden characters are escaped later."""
     fields: Mapping[str, bytes]
-    """Field -> its bytes."""
+    """Field -> bytes."""
     metadata: Mapping[str, Any] = _NONE
     """Metadata column -> value."""
     source: Mapping[str, str] = _NONE
@@ -72,27 +72,27 @@ _SHARD = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-\d{5,}(?:-of-\d{5,})?(?:-[0-9a-f]+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The facts of one schema."""
+    """Facts from one schema."""
 
     classes: dict[str, list[str]] = field(default_factory=dict)
-    """Column of class numbers -> their names."""
+    """Column of class numbers -> class names."""
     key: str | None = None
-    """Column of the keys, in an export of ours."""
+    """Key column in a penstock export."""
     fields: dict[str, str] = field(default_factory=dict)
-    """Column -> field, in an export of ours."""
+    """Column -> field in a penstock export."""
     metadata: dict[str, str] = field(default_factory=dict)
-    """Column -> metadata column, in an export of ours."""
+    """Column -> metadata column in a penstock export."""
     source: dict[str, str] = field(default_factory=dict)
-    """Column -> name of its provenance, in an export of ours."""
+    """Column -> provenance name in a penstock export."""
 
     @property
     def labels(self) -> list[str] | None:
-        """Names of the one column of classes; None without, or of several."""
+        """Class names, if exactly one column has classes; else None."""
         return next(iter(self.classes.values())) if len(self.classes) == 1 else None
 
 
 def features_of(schema: pa.Schema) -> Features:
-    """Return the facts of a schema; ignores unexpected ones."""
+    """Return the facts in a schema. Unexpected ones are ignored."""
     metadata = schema.metadata or {}
     info = _json(metadata.get(HUGGINGFACE)).get("info")
     features = info.get("features") if isinstance(info, dict) else None
@@ -113,7 +113,7 @@ def features_of(schema: pa.Schema) -> Features:
 
 
 def check_labels(object_key: str, labels: list[str] | None, first: list[str] | None) -> None:
-    """Raise InvalidSample for an object whose classes differ from the first one's."""
+    """Raise InvalidSample if an object's class names differ from the first object's."""
     if labels != first:
         raise InvalidSample(
             f"{object_key} has the classes {labels}, and the first object {first}: take them apart"
@@ -121,7 +121,7 @@ def check_labels(object_key: str, labels: list[str] | None, first: list[str] | N
 
 
 def split_of(object_key: str) -> str:
-    """Return the split in a file's name in the Hub's layout; "" without one."""
+    """Return the split named in a file name of the Hub's layout; "" if there is none."""
     match = _SHARD.search(object_key)
     return match[1] if match else ""
 

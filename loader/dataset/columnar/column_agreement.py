@@ -1,4 +1,4 @@
-"""Checks that a column becomes the same field or metadata in all tables."""
+"""Check that a column becomes the same field or metadata column in all tables."""
 
 from collections.abc import Collection, Iterable, Mapping
 from threading import Lock
@@ -14,20 +14,20 @@ _FIELD, _METADATA = "the field ", "the column "
 
 
 class ColumnAgreement:
-    """Fields and metadata columns that the first table with a column gives it; thread-safe."""
+    """Remembers what each column became in the first table that has it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock, self._first = Lock(), dict[str, tuple[str, str]]()
 
     @property
     def becomes(self) -> dict[str, str]:
-        """Column -> what it becomes, in words."""
+        """Column -> human-readable name of the field or metadata column."""
         return {column: what for column, (what, _) in self._first.items()}
 
     def check(self, object_key: str, columns: Iterable[Column]) -> None:
-        """Raise InvalidSample for a column that became something else in an earlier table.
+        """Raise InvalidSample if a column became something else in an earlier table.
 
-        columns: of the table; the main one of a source column first.
+        columns: the table's. A source column's main one comes first.
         """
         types = dict[str, str]()
         for other in columns:
@@ -39,7 +39,7 @@ class ColumnAgreement:
                     raise InvalidSample(differs(column, (first, of), (what, object_key)))
 
     def check_known(self, fields: Collection[str], of: str) -> None:
-        """Raise FieldMismatch for a column whose numbers have another width in a dataset."""
+        """Raise FieldMismatch if a dataset stores a column's numbers at another width. of: the dataset."""
         for column, (what, object_key) in self._first.items():
             if known := other_width(column, what, fields):
                 raise FieldMismatch(differs(column, (f"{_FIELD}{known}", of), (what, object_key)))
@@ -52,9 +52,9 @@ def why_other(
     fields: Collection[str],
     dataset: str,
 ) -> str:
-    """Return why an object's columns do not go with others; "" if they do.
+    """Return the reason why an object's columns disagree with other objects' or the dataset's; "" if they agree.
 
-    types: column -> what it becomes. before: the same, with the object it came from. fields: the dataset's.
+    types: column -> what it becomes. before: column -> (what it became, in which object). fields: the dataset's.
     """
     for column, what in types.items():
         if column in before and before[column][0] != what:
@@ -65,7 +65,7 @@ def why_other(
 
 
 def other_width(column: str, what: str, fields: Collection[str]) -> str:
-    """Return the dataset's field with a column's numbers at another width; "" for none."""
+    """Return the dataset's field that has a column's numbers at another width; "" if there is none."""
     name = escape_name(what.removeprefix(_FIELD))
     if not what.startswith(_FIELD) or name in fields or name.rpartition(".")[2] not in FLAT_WORDS:
         return ""
@@ -74,7 +74,7 @@ def other_width(column: str, what: str, fields: Collection[str]) -> str:
 
 
 def differs(column: str, first: tuple[str, str], second: tuple[str, str]) -> str:
-    """Return the message for a column that becomes two things. first, second: what, and in which object."""
+    """Return the message for a column that becomes two things. first, second: (what it becomes, in which object)."""
     words = [what.rpartition(".")[2] for what, _ in (first, second)]
     wider = ""
     if all(word in FLAT_WORDS for word in words):

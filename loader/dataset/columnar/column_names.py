@@ -1,4 +1,4 @@
-"""Names of a table's columns as fields and metadata, keys of its rows, types of bytes, and columns named by folders."""
+"""Names of fields and metadata columns, row keys, byte types, and columns from partition folders."""
 
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -34,26 +34,26 @@ _SIGNATURES = (
 
 
 def word_of(data: bytes) -> str:
-    """Return the extension of bytes by their beginning; "" if unknown."""
+    """Return the extension that the first bytes suggest; "" if unknown."""
     return next((word for at, begin, word in _SIGNATURES if data[at : at + len(begin)] == begin), "")
 
 
 def field_name(column: str, word: str) -> str:
-    """Return a column's field: its name and the extension, unless it ends so already."""
+    """Return a column's field name: the column name, plus the extension unless it has it."""
     return column if not word or column.rpartition(".")[2].lower() == word else f"{column}.{word}"
 
 
 def metadata_name(column: str, prefix: str = "table") -> str:
-    """Return the metadata column of a column: letters, digits and "_". A reserved name gets the prefix and "_".
+    """Return a column's metadata name: letters, digits and "_". A reserved name gets the prefix and "_".
 
-    `escape_name` escapes characters outside of ASCII; other invalid ones become "_".
+    `escape_name` escapes non-ASCII characters; other invalid ones become "_".
     """
     name = _NO_COLUMN.sub("_", escape_name(column)) or "column"
     return f"{prefix}_{name}" if name in RESERVED_COLUMNS else name
 
 
 def row_key(object_key: str, row: int) -> str:
-    """Return the key of a row of an object without a column of keys.
+    """Return a row's key in an object that has no key column.
 
     It begins with the object's name up to the first dot and its part numbers: a-00001-of-00005 for
     a.tfrecord-00001-of-00005.
@@ -65,7 +65,7 @@ def row_key(object_key: str, row: int) -> str:
 
 
 def key_of_value(value: Any, column: str, where: str) -> str:
-    """Return the key in a column. Raises: InvalidSample unless it is text or a whole number."""
+    """Return a key column's value as a key. Raises: InvalidSample unless it is text or a whole number."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -77,7 +77,7 @@ def key_of_value(value: Any, column: str, where: str) -> str:
 
 
 def check_text(text: str, column: str, where: str) -> str:
-    """Return a text that is metadata, itself. Raises: InvalidSample for a long one."""
+    """Return a metadata text unchanged. Raises: InvalidSample if it is too long."""
     if len(text) > MOST_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_TEXT_BYTES:
         raise InvalidSample(
             f"{where}: the text in column {column!r} has more than {MOST_TEXT_BYTES:,} bytes, too many for metadata: "
@@ -87,7 +87,7 @@ def check_text(text: str, column: str, where: str) -> str:
 
 
 def without_field(object_key: str, key: str, metadata: Iterable[str]) -> InvalidSample:
-    """Return the error for a row without a field. metadata: names of its columns."""
+    """Return the error for a row that has no field. metadata: names of its metadata columns."""
     return InvalidSample(
         f"{object_key}, sample {key!r} has no field, and a sample needs one; its columns are "
         f"{sorted(metadata) or 'none'}: make one of them a field (--field NAME), or leave the row out"
@@ -95,7 +95,7 @@ def without_field(object_key: str, key: str, metadata: Iterable[str]) -> Invalid
 
 
 def duplicate_key(key: str, of: str) -> DuplicateKey:
-    """Return the error for a key that comes twice in one object."""
+    """Return the error for a key that occurs twice in one object. of: the object."""
     return DuplicateKey(
         f"{of} has the key {key!r} twice; a key names one sample: name another column with --key, or none"
     )
@@ -103,14 +103,14 @@ def duplicate_key(key: str, of: str) -> DuplicateKey:
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
-"""Numbers whose text comes back. One of 19 digits may be no int64."""
+"""Whole numbers that int64 holds and whose text round-trips. One of 19 digits may overflow."""
 
 
 class Partitions:
-    """Partition columns of a location's objects: int64 where all values are whole numbers, else text."""
+    """Partition columns of a location's objects: int64 if all values are whole numbers, else text."""
 
     def __init__(self, keys: Iterable[str], without: Container[str] = (), texts: Iterable[str] = ()) -> None:
-        """keys: of all objects. without: columns to leave out. texts: columns that the dataset has as text."""
+        """keys: store keys of all objects. without: columns to leave out. texts: the dataset's text columns."""
         known = set(texts)
         for key in keys:
             known |= {
@@ -121,7 +121,7 @@ class Partitions:
         self.texts, self._without = frozenset(known), without
 
     def columns(self, key: str) -> Mapping[str, Any]:
-        """Return column -> value from an object's folders. Raises: InvalidSample for a column that comes twice."""
+        """Return column -> value from an object's folders. Raises: InvalidSample if a column occurs twice."""
         out, named = dict[str, Any](), dict[str, str]()
         for name, value in _pairs(key):
             column = check_column(metadata_name(name), frozenset())
@@ -138,7 +138,7 @@ class Partitions:
         return out
 
     def joined(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a row's metadata with its folders' columns. Raises: InvalidSample if the two disagree."""
+        """Return a row's metadata merged with its object's folder columns. Raises: InvalidSample if they disagree."""
         columns = self.columns(key)
         for column, value in columns.items():
             if column in metadata and str(metadata[column]) != str(value):
@@ -150,7 +150,7 @@ class Partitions:
 
 
 def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the text columns of a dataset. columns: of its newest manifest."""
+    """Return a dataset's text columns. columns: `columns` of its newest manifest."""
     return {name for name, one in columns.items() if one["type"] == "string"}
 
 

@@ -1,7 +1,7 @@
-"""Scalar members of a JSON field as columns of samples, as in img2dataset.
+"""Turn scalar members of a JSON field into metadata columns, as img2dataset's output needs.
 
-Lists and objects stay in the field only, as does a whole document that is no JSON object. All samples decide the types
-(`agreed_columns`); here the types of one archive agree.
+Lists, objects and documents that are not JSON objects stay in the field. This module unifies types within one archive;
+`agreed_columns` unifies them over all samples.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,18 +16,18 @@ from ..tables.columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
 from .column_names import MOST_TEXT_BYTES, metadata_name
 
 FIELD = "json"
-"""Field whose members are columns; the prefix of columns whose names are reserved."""
+"""Field whose members become columns. Also the prefix for members with reserved names."""
 MOST_BYTES = 64 * 2**10
 MIXED = "columns are text, or keep the dataset's type, since kinds of values mix"
 _ROWS = 1024
 _PLACES = 2**17
-"""Places of notes that are remembered."""
+"""Most remembered (reason, location) pairs, so that each is counted once."""
 _NAMES = 4096
-"""Names of an archive's members whose columns are remembered."""
+"""Most members of one archive whose columns are remembered."""
 
 
 class JsonMembers:
-    """The reading of a place's JSON documents, and what became no column; thread-safe."""
+    """Settings for reading a location's JSON documents, and counts of values that became no column. Thread-safe."""
 
     def __init__(self) -> None:
         self._without, self._reserved = frozenset[str](), frozenset[str]()
@@ -40,9 +40,9 @@ class JsonMembers:
         reserved: Collection[str] = (),
         into: "JsonMembers | None" = None,
     ) -> None:
-        """Leave out members and columns; all of them with `FIELD`.
+        """Leave out members or columns; `FIELD` leaves out all.
 
-        reserved: columns that get the prefix. into: counts what became no column.
+        reserved: columns that get the prefix. into: receives the counts.
         """
         self._without, self._reserved = frozenset(without), frozenset(reserved)
         if into is not None:
@@ -50,11 +50,11 @@ class JsonMembers:
             self._places, self._kinds = into._places, into._kinds
 
     def columns(self) -> "JsonColumns | None":
-        """Return empty columns for an archive; None if all are left out."""
+        """Return an archive's empty columns; None if all are left out."""
         return None if FIELD in self._without else JsonColumns(self)
 
     def column_of(self, name: str) -> str:
-        """Return the column of a member; "" if left out, or if its name is too long."""
+        """Return a member's column; "" if it is left out or its name is too long."""
         column = metadata_name(name, FIELD)
         if column in self._reserved:
             column = f"{FIELD}_{column}"
@@ -66,7 +66,7 @@ class JsonMembers:
         return column
 
     def note(self, what: str, where: str) -> None:
-        """Count what became no column, once for each place: some archives are read twice."""
+        """Count a value that became no column, once per location: some archives are read twice."""
         with self._lock:
             if (hashed := hash((what, where))) in self._places:
                 return
@@ -75,31 +75,31 @@ class JsonMembers:
         self.count(what, where)
 
     def count(self, what: str, example: str, n: int = 1) -> None:
-        """Count what became no column. Keeps the least example, so that the result does not depend on threads."""
+        """Count values that became no column. Keeps the smallest example, so that thread order does not matter."""
         with self._lock:
             before, least = self._notes.get(what, (0, example))
             self._notes[what] = before + n, min(least, example)
 
     @property
     def notes(self) -> dict[str, tuple[int, str]]:
-        """Why values became no column -> how many, and one of them."""
+        """Reason why values became no column -> (count, example)."""
         return dict(self._notes)
 
     def lines(self) -> list[str]:
-        """Return what became no column, a line for each reason."""
+        """Return one human-readable line per reason why values became no column."""
         return [
             f"json: {n} {what}, such as {note}"
             for what, (n, note) in sorted(self._notes.items(), key=lambda note: note[0])
         ]
 
     def check_kind(self, column: str, kind: type) -> None:
-        """Note a column that has another kind of values in another archive."""
+        """Note a column whose values have another type in another archive."""
         first = self._kinds.setdefault(column, kind) if len(self._kinds) < _NAMES else kind
         if first is not kind and {first, kind} != {int, float}:
             self.note(MIXED, column)
 
     def agreed(self, tables: Sequence[pa.Table], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return column -> type over all tables. known: columns in the dataset's newest manifest."""
+        """Return column -> common type of all tables. known: columns in the dataset's newest manifest."""
         there = {name: one["type"] for name, one in known.items() if one["type"] != "null"}
         n_known = sum(one["group"] == "metadata" for one in known.values())
         types, left_out = agreed_types(tables, there, MOST_COLUMNS - n_known)
@@ -112,7 +112,7 @@ class JsonMembers:
         return types
 
     def as_agreed(self, table: pa.Table, types: Mapping[str, str]) -> pa.Table:
-        """Return a table with these types and no other columns; keys and provenance stay."""
+        """Return a table cast to these types, without other columns. Keys and provenance stay."""
         agreed, lost = as_agreed(table, types)
         for name, (n, value) in lost.items():
             self.count(
@@ -124,7 +124,7 @@ class JsonMembers:
 
 
 class JsonColumns:
-    """Columns of one archive's JSON documents, in their order."""
+    """Columns from one archive's JSON documents, in document order."""
 
     def __init__(self, members: JsonMembers) -> None:
         self._members = members
@@ -133,16 +133,16 @@ class JsonColumns:
         self._mixed = dict[str, str]()
 
     def add(self, data: bytes | None, of: str, at: int) -> None:
-        """Add the next sample's document; None for one larger than `MOST_BYTES`.
+        """Add the next sample's document; None if it exceeds `MOST_BYTES`.
 
-        of, at: archive and first byte of the document, for notes.
+        of, at: archive name and the document's first byte, for notes.
         """
         self._rows.append(self.row(data, of, at))
         if len(self._rows) == _ROWS:
             self._settle()
 
     def row(self, data: bytes | None, of: str, at: int) -> dict[str, Any]:
-        """Return the values of a document without keeping it. As `add`."""
+        """Return a document's values without storing them. Arguments: as `add`."""
         if data is None:
             self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
             return {}
@@ -153,7 +153,7 @@ class JsonColumns:
             return {}
 
     def table(self) -> pa.Table | None:
-        """Return a row for each document, columns sorted by name; None without a column."""
+        """Return one row per document, columns sorted by name; None if there is no column."""
         self._settle()
         if not self._kind_of:
             return None

@@ -1,8 +1,8 @@
-"""Fields of a Parquet object as one run of bytes: the values of its column chunks, concatenated.
+"""Read fields of a Parquet object as one byte range: its column chunks' values, concatenated.
 
-A value in Parquet is no span of its object: pages are compressed and encoded. So an index names bytes of the decoded
-chunks, and a reader of these bytes fetches and decodes the chunks that hold them. Chunks are ordered by row group, then
-by field column.
+A Parquet value is not a byte range of its object, because pages are compressed and encoded. An index therefore gives
+offsets into the decoded chunks, and a reader fetches and decodes the chunks that it needs. Chunks are ordered by row
+group, then by field column.
 """
 
 from bisect import bisect_right
@@ -23,11 +23,11 @@ from .arrow_columns import Column, TableRows, arrow_errors, joined
 from .choices import Options, features_of
 
 CAPACITY_BYTES = 4 * 2**30
-"""Decoded bytes that a process keeps; twice what the order reads at once (`lanes.LIVE_CHUNK_BYTES`)."""
+"""Decoded bytes that a process caches: twice what a plan reads at once (`lanes.LIVE_CHUNK_BYTES`)."""
 
 
 class ChunkCache:
-    """The values used last, bounded in bytes. Thread-safe; the last one stays, however large."""
+    """Least-recently-used cache, bounded in bytes. Thread-safe. The newest value stays, however large."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
@@ -37,12 +37,12 @@ class ChunkCache:
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Hold nothing, as in a forked child, which would hold it twice."""
+        """Empty the cache, as in a forked child, where the values would use memory twice."""
         self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self.held_bytes = 0
 
     def get(self, key: Hashable) -> Any:
-        """Return a value; None if it is not here."""
+        """Return a value; None if it is not cached."""
         with self._lock:
             hit = self._held.get(key)
             if hit is None:
@@ -51,7 +51,7 @@ class ChunkCache:
             return hit[0]
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
-        """Keep a value of so many bytes."""
+        """Cache a value that takes `nbytes`."""
         with self._lock:
             self._drop(key)
             self._held[key] = value, nbytes
@@ -60,7 +60,7 @@ class ChunkCache:
                 self.held_bytes -= self._held.popitem(last=False)[1][1]
 
     def discard(self, key: Hashable) -> None:
-        """Throw a value away."""
+        """Remove a value."""
         with self._lock:
             self._drop(key)
 
@@ -73,29 +73,29 @@ CHUNKS = ChunkCache()
 
 
 TOGETHER_BYTES = 64 * 2**20
-"""Decoded bytes of chunks that are read together, or one larger chunk."""
+"""Most decoded bytes of chunks that are read together; one larger chunk is read by itself."""
 METADATA_TIMES = 4
-"""A parsed footer takes about so many times its bytes."""
+"""Memory of a parsed footer, as a multiple of its stored bytes."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
 """Stored spans of the object -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
 
 
 class Chunks(NamedTuple):
-    """The decoded chunks of one object, as a table of objects has them."""
+    """The decoded chunks of one object, as stored in the table of foreign objects."""
 
     footer_nbytes: int
-    """Bytes of the footer, with its length and magic: the last of the object."""
+    """Size of the footer in bytes, with its length and magic, at the object's end."""
     footer_crc32c: int
-    """CRC-32C of the footer: a damaged one can crash a reader."""
+    """CRC-32C of the footer: a damaged footer can crash a reader."""
     columns: tuple[str, ...]
     """Columns of the table that become fields."""
     starts: tuple[int, ...]
-    """First byte of each chunk, row group by row group, and the end of the last."""
+    """First decoded byte of each chunk, row group by row group, and the end of the last."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all chunks."""
+        """Decoded bytes of all chunks."""
         return self.starts[-1]
 
     @property
@@ -104,12 +104,12 @@ class Chunks(NamedTuple):
         return (len(self.starts) - 1) // max(1, len(self.columns))
 
     def to_row(self) -> dict[str, Any]:
-        """Return the value of the column `chunks`."""
+        """Return the value for the column `chunks`."""
         return {**self._asdict(), "columns": list(self.columns), "starts": list(self.starts)}
 
     @staticmethod
     def of_row(body: Mapping[str, Any]) -> "Chunks":
-        """Return the chunks whose `to_row` is in `body`."""
+        """Return the chunks that `to_row` wrote to `body`."""
         return Chunks(
             body["footer_nbytes"], body["footer_crc32c"], tuple(body["columns"]), tuple(body["starts"])
         )
@@ -122,9 +122,9 @@ class _Cut(NamedTuple):
 
 
 class DecodedParquet:
-    """Reads the decoded bytes of one object; thread-safe. The process's cache keeps chunks.
+    """Reads the decoded bytes of one object. Thread-safe. Chunks are cached per process.
 
-    name: of the object, for errors. identity: of its bytes and options, the cache's key. nbytes: stored size.
+    name: the object, for errors. identity: cache key of its bytes and options. stored_nbytes: stored size.
     """
 
     def __init__(
@@ -146,26 +146,26 @@ class DecodedParquet:
         return self._chunks.nbytes
 
     def forget(self) -> None:
-        """Keep nothing that was read."""
+        """Drop the object's cached chunks."""
         self._looked_at = False
         for number in range(len(self._chunks.starts) - 1):
             self._cache.discard((self._identity, number))
 
     def apart(self) -> "DecodedParquet":
-        """Return a reader of a copy, with a cache of its own."""
+        """Return a reader for another copy of the object, with its own cache."""
         return DecodedParquet(
             self._name, self._identity, self._stored, self._chunks, self._options, ChunkCache(TOGETHER_BYTES)
         )
 
     def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return the decoded bytes of spans, in the order given. Threads that want the same chunk fetch it once.
+        """Return the decoded bytes of spans, in the order given. Threads that need the same chunk fetch it once.
 
         anew: read the chunks again instead of using the cache.
 
-        Raises: Corrupt for a chunk that cannot be decoded, and for a span behind the end; as `raw`.
+        Raises: Corrupt if a chunk cannot be decoded or a span exceeds the end; as `raw`.
         """
         cuts = self._cuts(spans)
-        if not self._looked_at:  # chunks may be kept of the object that it was
+        if not self._looked_at:  # the cache may hold chunks of an earlier object
             self._metadata(raw, anew=True)
             self._looked_at = True
         pieces: list[list[bytes]] = [[] for _ in spans]
@@ -209,7 +209,7 @@ class DecodedParquet:
             yield numbers_together
 
     def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
-        """Return decoded chunks. numbers: ascending, so that no two threads wait for each other."""
+        """Return decoded chunks. numbers: ascending, so that threads cannot deadlock."""
         metadata = self._metadata(raw)
         with ExitStack() as turns:
             for number in numbers:
@@ -241,7 +241,7 @@ class DecodedParquet:
                 with _corrupt_on_error(self._name, "its footer"):
                     pad = max(
                         0, min(TAIL_BYTES, self._stored) - nbytes
-                    )  # a parser begins with so much of the end
+                    )  # a parser first reads this much of the end
                     metadata = pq.read_metadata(Window(self._stored, start - pad, bytes(pad) + data))
                 self._cache.put(key, metadata, METADATA_TIMES * nbytes)
         return metadata
@@ -293,7 +293,7 @@ class DecodedParquet:
 
 
 def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
-    """Return the span of a column's chunks in a row group, all leaves included. Raises: KeyError."""
+    """Return the span of a column in a row group, all leaves included. Raises: KeyError."""
     row_group = metadata.row_group(group)
     leaves = [row_group.column(at) for at in range(row_group.num_columns)]
     nested = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
@@ -308,7 +308,7 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
 
 @contextmanager
 def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
-    """Raise a reader's errors as Corrupt: the chunk was readable when it was registered."""
+    """Raise reader errors as Corrupt: the chunk was readable at registration."""
     try:
         with arrow_errors(
             f"{name}, {what}", damaged="cannot be read", hint="; it was damaged, restore the object"
@@ -326,7 +326,7 @@ BOMB_BYTES, BOMB_TIMES = 2**30, 1000
 
 
 def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:
-    """Return a row group. Raises: Corrupt if it declares far more bytes than it stores."""
+    """Return a row group's metadata. Raises: Corrupt if it declares far more bytes than it stores."""
     group = metadata.row_group(at)
     stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
     if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
@@ -338,9 +338,9 @@ def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.
 
 
 def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> pq.ParquetFile:
-    """Return a reader of row groups that makes equal texts and bytes once. source: anything that Arrow reads.
+    """Return a row-group reader that stores equal texts and bytes once. source: anything that Arrow reads.
 
-    Raises: Corrupt if the footer has two forms of a column's name; ArrowException.
+    Raises: Corrupt if the footer spells a column's name in two ways; ArrowException.
     """
     shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
     try:
@@ -351,11 +351,11 @@ def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, 
             page_checksum_verification=True,
             pre_buffer=False,
         )
-    except KeyError as error:  # bytes, of the other form
+    except KeyError as error:  # a bytes name, spelled the other way
         raise Corrupt(f"{name}: its footer has no column {error}, which its schema names") from error
 
 
 def rows_at_once(group: pq.RowGroupMetaData) -> int:
-    """Return the rows of a group that are decoded at once."""
+    """Return how many of a group's rows are decoded at once."""
     n_rows, nbytes = int(group.num_rows), int(group.total_byte_size)
     return max(1, min(1024, BATCH_BYTES * n_rows // max(1, nbytes)))

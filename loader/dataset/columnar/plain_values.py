@@ -1,7 +1,8 @@
-"""Arrow values as plain Python values by their declared type, and the bytes of the fields they become.
+"""Convert Arrow values to plain Python values by their declared type, and to field bytes.
 
-`as_py` returns pandas objects for times finer than microseconds, cuts off what `datetime.time` cannot hold, and needs
-this machine's time zones. So times are made from their numbers here."""
+`as_py` returns pandas objects for times finer than microseconds, truncates to what `datetime.time` holds, and needs the
+machine's time zones. So this module builds times from their integers.
+"""
 
 import json
 from collections.abc import Callable
@@ -20,19 +21,21 @@ _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class OutOfRange(ValueError):
-    """A healthy value that what its column becomes cannot hold."""
+    """A valid value that is out of range for its field or metadata column."""
 
     def __init__(self, what: str, *, fits_text: bool = False) -> None:
-        """fits_text: a field of text holds it."""
+        """fits_text: True if a text field could hold the value."""
         super().__init__(what)
         self.fits_text = fits_text
 
 
 def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
-    """Return a reader of single values, None for null: lists of numbers are arrays, dictionary values are made once.
+    """Return a function from row to value, None for null.
 
-    as_text: times, and all that JSON cannot nest, are text. Else times are `datetime`. The reader raises OutOfRange;
-    ArrowException; UnicodeDecodeError.
+    Lists of numbers are arrays; dictionary values are built once.
+
+    as_text: return text for times and for values that JSON cannot nest; else times are `datetime`. The function raises
+    OutOfRange, ArrowException or UnicodeDecodeError.
     """
     array = plain_array(array)
     kind = array.type
@@ -54,7 +57,7 @@ def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
 
 
 def plain_array(array: pa.Array) -> pa.Array:
-    """Return an array without its extension type; views of bytes and texts as such."""
+    """Return an array without its extension type; string and binary views become plain."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     kind = plain_type(array.type)
@@ -62,7 +65,7 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of an array as `plain_array` gives it."""
+    """Return the type that `plain_array` gives an array of this type."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_string_view(kind):
@@ -71,17 +74,17 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether it is a type of lists, of a fixed size or not."""
+    """Return whether the type is a list, of fixed size or not."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_numbers(kind: pa.DataType) -> bool:
-    """Return whether it is a type of flat lists of numbers."""
+    """Return whether the type is a flat list of numbers."""
     return is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether it is a type of bytes."""
+    """Return whether the type is binary."""
     tests = (
         pa.types.is_binary,
         pa.types.is_large_binary,
@@ -92,7 +95,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether it is a type of texts."""
+    """Return whether the type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -105,7 +108,7 @@ def is_media(kind: pa.DataType) -> bool:
 
 
 def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    """Return the dtype of numbers in nested lists; None for other types and flat lists."""
+    """Return the dtype of numbers in nested lists; None for flat lists and other types."""
     if not is_list(kind) or is_numbers(kind):
         return None
     while is_list(kind):
@@ -124,7 +127,7 @@ def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
         if number not in shared:
             if (
                 not 0 <= number < len(array.dictionary)
-            ):  # of a damaged page: a negative one would find a value
+            ):  # in a damaged page: a negative index would return a value
                 raise pa.ArrowIndexError(f"value {number} of a dictionary of {len(array.dictionary)}")
             shared[number] = inner(number)
         return shared[number]
@@ -133,7 +136,7 @@ def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
 
 
 def _numbers(value: Any) -> Any:
-    """Return a list of numbers as an array; one with nulls as a list."""
+    """Return a list of numbers as an array, or as a list if it has nulls."""
     if not value.is_valid:
         return None
     values = value.values
@@ -168,7 +171,7 @@ def _text_of(kind: pa.DataType) -> Read | None:
 
 
 def _nested(kind: pa.DataType) -> Read | None:
-    """Return the reader of lists, structs and maps; None if `as_py` gives what JSON holds."""
+    """Return a reader for lists, structs and maps; None if `as_py` returns JSON values."""
     if pa.types.is_map(kind):
         names, values = _inner(kind.key_type), _inner(kind.item_type)
         if names is None and values is None:
@@ -279,7 +282,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
-    """Return a value as a field of that extension. dtype: of an array; None keeps the values'.
+    """Return a value as field bytes for the extension `word`. dtype: dtype of an array; None keeps the values' dtype.
 
     Raises: InvalidSample.
     """
@@ -293,7 +296,7 @@ def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any]
 
 
 def json_bytes(value: Any, column: str, where: str) -> bytes:
-    """Return plain values as JSON. Raises: NotSupported for what JSON does not hold; InvalidSample."""
+    """Return plain values as JSON. Raises: NotSupported for values that JSON cannot hold; InvalidSample."""
     try:
         text = _JSON.encode(value)
     except (ValueError, TypeError) as error:
@@ -309,7 +312,7 @@ def json_bytes(value: Any, column: str, where: str) -> bytes:
 
 
 def text_bytes(value: str, column: str, where: str) -> bytes:
-    """Return UTF-8. Raises: InvalidSample for half a character."""
+    """Return UTF-8. Raises: InvalidSample for a lone surrogate."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -321,7 +324,7 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
 def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
     """Return numbers as flat little-endian values or a .npy file. Raises: InvalidSample if they do not fit.
 
-    dtype: of the .npy file; None keeps the values' dtype.
+    dtype: dtype of the .npy file; None keeps the values' dtype.
     """
     try:
         plain = np.asarray(value)

@@ -1,8 +1,8 @@
-"""Record batches of Arrow IPC, a file or a stream, by one thread.
+"""Read record batches of an Arrow IPC file or stream in one thread.
 
-Arrow decompresses a whole record batch whatever its buffers say: 59 KB took 1.6 GiB. Each buffer begins with its
-length, so the message's header and these lengths are read first. Arrow has no function for it: the few fields are read
-from FlatBuffers here (https://arrow.apache.org/docs/format/Columnar.html).
+Arrow decompresses a record batch whole, whatever lengths its buffers declare: 59 KB took 1.6 GiB. Each buffer begins
+with its decoded length, so the header and these lengths are read first. Arrow has no function for that, so this module
+reads the few FlatBuffers fields itself (https://arrow.apache.org/docs/format/Columnar.html).
 """
 
 import struct
@@ -15,32 +15,32 @@ from ...errors import InvalidSample
 from ...limits import MAX_ARROW_BATCH_BYTES, MAX_ARROW_RATIO, MIN_ARROW_BATCH_BYTES, beyond
 
 MAGIC = b"ARROW1"
-"""The beginning of a file; a stream has another."""
+"""First bytes of an IPC file; a stream begins differently."""
 _DICTIONARY, _BATCH = 2, 3
 _CONTINUES = b"\xff\xff\xff\xff"
 
 
 class MessageHead(NamedTuple):
-    """A message's header, and what its body takes."""
+    """A message's header and the size of its body."""
 
     kind: int
-    """Number of its kind: 3 is a record batch."""
+    """Message type: 3 is a record batch."""
     nbytes: int
-    """Bytes of its body as stored."""
+    """Stored bytes of the body."""
     end: int
-    """First byte behind it."""
+    """First byte after the message."""
     is_compressed: bool
-    """True if its buffers are compressed."""
+    """True if the buffers are compressed."""
     decoded_nbytes: int
-    """Bytes of its body after decompression, by the lengths before its buffers."""
+    """Decompressed bytes of the body, according to the lengths before its buffers."""
 
 
 def record_batches(
     source: pa.NativeFile, begin: bytes, name: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and record batches. begin: first bytes of `source`. name: of the object, for messages.
+    """Return (schema, record batches). begin: first bytes of `source`. name: object name for messages.
 
-    Raises: ArrowException; InvalidSample for a batch beyond the limit, before it is decompressed.
+    Raises: ArrowException; InvalidSample for an oversized batch, before it is decompressed.
     """
     options = pa.ipc.IpcReadOptions(use_threads=False)
     if begin.startswith(MAGIC):
@@ -51,7 +51,7 @@ def record_batches(
 
 
 def first_head(source: pa.NativeFile, begin: bytes) -> MessageHead | None:
-    """Return the head of the first record batch; None without one. Raises: ArrowException."""
+    """Return the head of the first record batch; None if there is none. Raises: ArrowException."""
     starts = _blocks(source)[1] if begin.startswith(MAGIC) else [0]
     heads = (head for at in starts for head in _heads(source, at))
     head = next((one for one in heads if one.kind == _BATCH), None)
@@ -146,7 +146,7 @@ def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
 
 
 def _blocks(source: pa.NativeFile) -> tuple[list[int], list[int]]:
-    """Return the first bytes of dictionaries and of record batches, by a file's footer."""
+    """Return the offsets of dictionaries and record batches from a file's footer."""
     size = source.size()
     source.seek(max(0, size - 10))
     tail = source.read(10)
@@ -172,7 +172,7 @@ def _root(data: bytes) -> int:
 
 
 def _at(data: bytes, table: int, number: int) -> int:
-    """Return the place of a table's field; 0 if it is not there."""
+    """Return the offset of a table's field; 0 if it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * number >= size:
@@ -182,6 +182,6 @@ def _at(data: bytes, table: int, number: int) -> int:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Return the place of the table or vector that a field leads to."""
+    """Return the offset of the table or vector that a field refers to."""
     at = _at(data, table, number)
     return int(at + struct.unpack_from("<I", data, at)[0])

@@ -1,7 +1,7 @@
-"""Annotations: rows joined to samples, written as further files of the samples table.
+"""Join rows to samples and write them as additional files of the samples table.
 
-The rows are read once, through scratch on disk. Memory holds their keys, 24 bytes per matched sample, and at most
-FILE_ROWS rows.
+The rows are read once and spooled to disk. Memory holds their keys, 24 bytes per matched sample, and at most FILE_ROWS
+rows.
 """
 
 import re
@@ -35,31 +35,31 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 FILE_ROWS = 2**20
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 STORED = ("keys", "metadata")
-"""Column groups that parts come with."""
+"""Column groups that every part has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotating:
-    """Rules by which rows become an annotation."""
+    """Options for turning rows into an annotation."""
 
     name: str
     """Name of the column group."""
     author: str
     """Author of rows without `annotated_by`."""
     key: str = "key"
-    """Column of the rows that is matched with the samples' column `on`."""
+    """Column of the rows, matched with the samples' column `on`."""
     on: str = "key"
-    """Column of the samples that `key` is matched with."""
+    """Column of the samples, matched with `key`."""
     columns: Sequence[str] | None = None
-    """Columns to take; None takes all."""
+    """Columns to write; None for all."""
     nulls: str = "keep"
     """"keep" earlier values, or "remove" them."""
     strict: bool = False
-    """True refuses keys without a sample."""
+    """True rejects keys that no sample has."""
     last_wins: bool = False
-    """True takes the last of rows with one key; otherwise duplicates are refused."""
+    """True takes the last row of each key; False rejects duplicates."""
     watch: Watch = unwatched
-    """Progress of the rows read, the samples compared and the rows written."""
+    """Reports progress: rows read, samples compared, rows written."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
@@ -77,16 +77,16 @@ class Annotating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Counts of the match between rows and samples."""
+    """Counts from matching rows with samples."""
 
     n_rows: int
-    """Rows given."""
+    """Number of input rows."""
     n_samples: int
-    """Samples with a row."""
+    """Number of samples that a row matched."""
     n_unmatched: int
-    """Keys without a sample."""
+    """Number of keys that no sample has."""
     unmatched: tuple[tuple[str, str], ...]
-    """(key, place of its row) of the first keys without a sample."""
+    """(key, location of its row) for the first keys that no sample has."""
     n_overruled: int
     """Rows replaced by a later row of the same key."""
 
@@ -96,18 +96,18 @@ class Annotated:
     """The result of `root.annotate`."""
 
     version: Version
-    """Version that has the labels."""
+    """Version with the labels."""
     join: Joined
-    """Counts of the match between rows and samples."""
+    """Counts from matching rows with samples."""
 
 
 def write_annotation(
     version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
 ) -> tuple[list[SamplesFile], Joined]:
-    """Join rows to a version's live samples and upload them under `prefix`. first: number of the first file.
+    """Join rows to a version's live samples and upload files under `prefix`. first: number of the first file.
 
     Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound with file and line; DuplicateKey; InvalidKey if no
-    key has a sample, or with `strict` if any lacks one.
+    key has a sample; with `strict`, if any key has none.
     """
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
@@ -139,7 +139,7 @@ def write_annotation(
 
 
 class _Spool:
-    """Batches in scratch: values without their keys, each with its own types."""
+    """Batches spooled to disk: values without their keys, each batch with its own types."""
 
     def __init__(self) -> None:
         with _scratch():
@@ -152,7 +152,7 @@ class _Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of what did not fit, which was said
+        with suppress(OSError):  # closing reports a full disk again
             self._file.close()
 
     def add(self, table: pa.Table) -> None:
@@ -163,7 +163,7 @@ class _Spool:
         data = sink.getvalue()
         with _scratch():
             self._file.write(data)
-            self._file.flush()  # what does not fit shows here
+            self._file.flush()  # a full disk raises here
         self._sizes.append(data.size)
         self.n_rows += table.num_rows
 
@@ -298,7 +298,7 @@ def _write(
         low, high = np.searchsorted(matches.row_of, [start, start + table.num_rows])
         here = slice(int(low), int(high))
         part_rows = fit_types(table.take(pa.array(matches.row_of[here] - start)), types)
-        # Reserved names: no column that was given is called so. The part is its position, until it is sorted by that.
+        # Reserved names, which no input column can have. The part column holds positions until rows are sorted by it.
         places = {"part": matches.position[here], "row": matches.row[here]}
         pending.append(
             _saying(pa.table({**places, **dict(zip(part_rows.column_names, part_rows.columns, strict=True))}))

@@ -1,4 +1,4 @@
-"""Rows of labels from any source, and the columns to take. Other columns may have any name and kind."""
+"""Read batches of label rows from files, with the selected columns only. Other columns may have any name and type."""
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,38 +21,38 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Rows of a source."""
+    """A batch of rows."""
 
     table: pa.Table
     """Key column as text, and other columns."""
     numbers: Int64s
-    """int64 [rows]: number of the row's line."""
+    """int64 [rows]: each row's line or row number in the source."""
     nulls: Sequence[Sequence[str]] | None = None
-    """Per row the names with an explicit null; None if the source cannot tell null from absence."""
+    """Per row, the columns with an explicit null; None if the source cannot distinguish null from absence."""
     skipped: frozenset[str] = frozenset()
-    """Columns that are there and are not taken."""
+    """Columns of the source that are not selected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """Columns to take of a source."""
+    """The selected columns of a source."""
 
     key: str
     """Column of keys."""
     columns: frozenset[str] | None = None
-    """Columns beside the key; None for all."""
+    """Columns besides the key; None for all."""
 
     def of(self, names: Iterable[str]) -> list[str]:
         """Return the selected names, in their order, without the key."""
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
     def skipped(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the names that are not taken."""
+        """Return the names that are not selected."""
         return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}
 
 
 def parquet_tables(path: str, name: str, selection: ColumnSelection, batch_rows: int) -> Iterator[RowBatch]:
-    """Yield the rows of a file as `arrow_tables`. Raises: InvalidSample for a damaged file."""
+    """Yield a file's rows, as `arrow_tables` does. Raises: InvalidSample for a damaged file."""
     return arrow_tables(_parquet_batches(path, name, batch_rows), name, selection, batch_rows)
 
 
@@ -60,14 +60,14 @@ def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.Recor
     try:
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_rows, use_threads=False):
-                batch.validate(full=True)  # text of changed bytes is text no more
+                batch.validate(full=True)  # changed bytes may no longer be UTF-8
                 yield batch
     except UNREADABLE as error:
         raise InvalidSample(f"{name} is not a readable Parquet file: {error}; write it again") from error
 
 
 def n_parquet_rows(path: str) -> int:
-    """Return the number of rows; 0 for a file that is no Parquet, which its reader reports."""
+    """Return the number of rows; 0 if the file is not Parquet, which the reader reports."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except UNREADABLE:
@@ -77,9 +77,9 @@ def n_parquet_rows(path: str) -> int:
 def arrow_tables(
     batches: Iterable[pa.RecordBatch], name: str, selection: ColumnSelection, batch_rows: int
 ) -> Iterator[RowBatch]:
-    """Yield at most `batch_rows` rows each, converted and numbered from 1. name: for messages.
+    """Yield batches of at most `batch_rows` rows, converted and numbered from 1. name: source name for messages.
 
-    Raises: FieldNotFound without a column of keys; InvalidSample for a row without a key, or two columns of one name;
+    Raises: FieldNotFound if there is no key column; InvalidSample if a row has no key or two columns share a name;
     InvalidField.
     """
     start, key = 1, selection.key
@@ -102,7 +102,7 @@ def arrow_tables(
 def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedArray:
     """Return the column as int64, double, string, bool, UTC microseconds, or a list of these.
 
-    Raises: InvalidField for other kinds, and for values out of their range.
+    Raises: InvalidField for other types and for values out of range.
     """
     try:
         return values.cast(plain_type(values.type))
@@ -145,7 +145,7 @@ def _keys(values: pa.ChunkedArray, key: str, name: str, start: int) -> pa.Chunke
 
 
 Texts = tuple[Mapping[str, pa.Array], Int64s]
-"""Columns of text, null for empty cells, and the last line of each row."""
+"""Text columns, with null for empty cells, and the last line number of each row."""
 
 _WHOLE = r"0|-?[1-9]\d*"
 _TEXTS = {
@@ -156,18 +156,18 @@ _TEXTS = {
     "string": "(?s:.*)",
     "timestamp[us, tz=UTC]": "(?s:.*)",
 }
-"""Arrow type -> pattern of its texts. Arrow accepts more, such as 007 and +1."""
+"""Arrow type -> pattern of accepted texts. Arrow itself accepts more, such as 007 and +1."""
 
 
 def csv_tables(
     path: str, name: str, selection: ColumnSelection, types: Mapping[str, str], batch_rows: int
 ) -> Iterator[RowBatch]:
-    """Yield at most `batch_rows` rows each, with the lines that they end on.
+    """Yield batches of at most `batch_rows` rows, with the line on which each row ends.
 
     Reads the file twice, O(batch) memory. types: column -> Arrow type in the dataset.
 
-    Raises: FieldNotFound without a column of keys; InvalidSample for a line that is not CSV or has no key;
-    FieldMismatch for text of another type.
+    Raises: FieldNotFound if there is no key column; InvalidSample if a line is not CSV or has no key;
+    FieldMismatch if text does not have the column's type.
     """
     header = _header(path, name, selection.key)
     selected = selection.of(header)
@@ -231,7 +231,7 @@ def _texts(
 
 
 def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
-    """Return column -> the first Arrow type that all its texts are values of."""
+    """Return column -> the first Arrow type that fits all its texts."""
     candidates = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
     for texts, _ in batches:
         for column, values in texts.items():
@@ -255,7 +255,7 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
-    """Return the values of the texts; None if one of them is not of the type."""
+    """Return the parsed texts; None if one of them does not fit the type."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), type_named(kind))
     if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():
@@ -267,9 +267,11 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
                 return None
         if not kind.startswith("timestamp"):
             return texts.cast(type_named(kind))
-        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # Arrow takes fewer
+        instants = [
+            text and datetime.fromisoformat(text) for text in texts.to_pylist()
+        ]  # Arrow accepts fewer forms
         if any(at and at.tzinfo is None for at in instants):
             return None
         return pa.array(instants, type_named(kind))
-    except ValueError:  # Arrow's errors are of it too
+    except ValueError:  # Arrow's errors are ValueErrors too
         return None

@@ -1,4 +1,4 @@
-"""Join of given keys with a version's key columns: the samples that they name."""
+"""Match keys with a version's key columns to find the samples that they name."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MATCH_ROWS = 2**20
-"""Samples that are looked up together: each look-up hashes all given keys."""
+"""Samples per lookup. Each lookup hashes all given keys."""
 NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """Live samples and the given row of each."""
+    """Matched live samples, and the given row for each."""
 
     row_of: Int64s
     """int64 [samples], ascending: number of the given row."""
@@ -33,7 +33,7 @@ class Matches:
     row: Int64s
     """int64 [samples]: row in the part."""
     unmatched: Int64s
-    """int64, ascending: given rows whose key no live sample has."""
+    """int64, ascending: given rows whose keys no live sample has."""
     overruled: int
     """Rows replaced by a later row of the same key."""
 
@@ -49,11 +49,11 @@ def match_keys(
 ) -> Matches:
     """Return the live samples whose column `on` is one of these keys (strings, no nulls).
 
-    A key names one sample; a provenance value may name many. Costs the version's key files and 24 bytes per match. at:
-    given row -> its name in messages.
+    A key names one sample; a provenance value may name many. Reads the version's key files and takes 24 bytes per
+    match. at: given row -> name for messages.
 
-    Raises: DuplicateKey for a key given twice, unless `last_wins`; FieldNotFound for a column that names no samples;
-    InvalidKey if no key matches.
+    Raises: DuplicateKey for a key given twice, unless `last_wins`; FieldNotFound if the column does not identify
+    samples; InvalidKey if no key matches.
     """
     values, code = codes(keys)
     last = np.zeros(len(values), np.int64)
@@ -118,7 +118,7 @@ def _matches(
 
 
 def _live(version: Version) -> tuple[Int64s, Bools]:
-    """Return (int64 [parts]: first row of each part, bool [rows]: True for a live one)."""
+    """Return (int64 [parts]: first row of each part, bool [rows]: True for a live sample)."""
     parts = version.parts
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     live = np.ones(int(start[-1]), bool)

@@ -1,6 +1,6 @@
-"""Rows of labels as Arrow batches: from Parquet, JSON Lines, CSV, Arrow, or Python mappings.
+"""Read label rows as Arrow batches from Parquet, JSON Lines, CSV, Arrow, or Python mappings.
 
-Every row has its line or row number in the source, for errors.
+Every row carries its line or row number in the source, for errors.
 """
 
 import json
@@ -46,7 +46,7 @@ class RowSource:
     """Approximate number of rows, computed when called; 0 if unknown."""
 
     def at(self, number: int) -> str:
-        """Return the name of a row for people: 'line 17 of labels.jsonl'."""
+        """Return a human-readable location: 'line 17 of labels.jsonl'."""
         return f"{self.word} {number} of {self.name}"
 
 
@@ -54,14 +54,14 @@ class RowSource:
 def open_rows(
     rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
 ) -> Iterator[RowSource]:
-    """Yield the given rows.
+    """Yield one source of the given rows.
 
-        key: their column of keys.
-        types: column -> Arrow type in the dataset, for the text of a CSV file.
-        columns: those to take, None for all.
+        key: the rows' key column.
+        types: column -> Arrow type in the dataset, for parsing CSV text.
+        columns: columns to read, None for all.
 
-    Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
-    InvalidField and FieldNotFound, with file and line.
+    Raises: InvalidSample if the value is not a source of rows; ObjectNotFound if a URL has no object. Reading raises
+    InvalidSample, InvalidField and FieldNotFound, with file and line.
     """
     selection = ColumnSelection(key, None if columns is None else frozenset(columns))
     if isinstance(rows, str | PathLike):
@@ -101,7 +101,7 @@ def _address(place: str) -> tuple[str, str]:
 
 @contextmanager
 def _on_this_machine(place: str, query: str) -> Iterator[str]:
-    """Yield a local path; a remote file is copied to scratch. query: sent with its requests."""
+    """Yield a local path; a remote file is first downloaded to scratch. query: sent with its requests."""
     if "://" not in place:
         if not isfile(place):
             raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")

@@ -1,1 +1,1 @@
-"""The log of a root: entries, the state they make, rules of appending, snapshots, names."""
+"""The log of a root: entries, the state that they fold to, append rules, hints, takedowns and references."""

@@ -1,10 +1,10 @@
 """Append: the one primitive that changes a root.
 
-A writer that has read the log up to entry n creates entry n+1, create-only, by one PUT with a nonce. If the key is
-taken, it reads that entry, decides again and tries the next. After any error it reads again; its own nonce there means
-success. Nothing else needs concurrency control: no swap, no listing for truth, no clock. The log is read by probing
-n+1, n+2 ... until an entry is missing. A listing may only veto that: entries behind the end prove that one was lost. An
-entry written in a lost one's place would cut off its continuation for good, so a writer lists before its create.
+A writer that has read the log up to entry n creates entry n+1 by one create-only PUT with a nonce. If the key exists,
+it reads that entry, decides again and tries the next number. After any error it rereads the key; its own nonce there
+means success. No swap, authoritative listing or clock is needed. Readers probe n+1, n+2 ... until an entry is missing.
+A listing only adds a check: entries after the end prove that one was lost. A new entry under a lost one's number would
+cut off the later entries for good, so a writer lists before it creates.
 """
 
 import hashlib
@@ -41,20 +41,20 @@ from .state import State, fold, fold_all
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
 # doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
 READ_AHEAD = 16
-_BEHIND_ENTRIES = f"{FOLDER}:"  # sorts behind every digit, and before hints
+_BEHIND_ENTRIES = f"{FOLDER}:"  # sorts after every digit, and before hints
 _log = logging.getLogger(__name__)
 
 
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
     """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
-    A damaged entry is read twice. So is the last one if nothing vouches for it: later entries rest on its bytes. If an
-    entry does not follow the one before it, a repair record may link the two.
+    A damaged entry is read twice, and so is an unverified last entry, because later entries hash its bytes. If an entry
+    does not follow the one before it, a repair record may link the two.
 
-        coming: entries on their way, if more than one (`threads.Together`).
+        coming: number of entries already requested (`threads.Together`).
         prev: sha256 of entry `after`; None skips the check of the first entry.
 
-    Raises: Corrupt for a missing or damaged entry, or one that changed between reads; FormatTooNew; StoreError.
+    Raises: Corrupt if an entry is missing, damaged, or changed between reads; FormatTooNew; StoreError.
     """
     last: Entry | None = None
     try:
@@ -96,7 +96,7 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
                     later is not None and not isinstance(later, StoreError) for later in entries[n - after :]
                 )
                 if got is None and later_exists:
-                    got = _get(store, n)  # created between our read of n and our read of the later one?
+                    got = _get(store, n)  # perhaps created between our reads of n and of the later entry
                     if got is None:
                         raise Corrupt(missing(n, n))
                 if got is None:
@@ -109,7 +109,7 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
 
 
 def check_end(store: Store, n: int) -> None:
-    """Check by a listing that a log without entry n + 1 ends with entry n. Credentials may lack the right to list.
+    """List the log to check that entry n is its last. Skipped if the credentials cannot list.
 
     Raises: Corrupt, naming the missing entries; StoreError.
     """
@@ -123,7 +123,7 @@ def check_end(store: Store, n: int) -> None:
         return
     later = [number for number in map(entry_number, keys) if number is not None]
     for first, last in gaps([n, *later]):
-        # Listings are no snapshots: they may show a concurrent writer's second entry and not its first.
+        # Listings are not snapshots: they may show a concurrent writer's second entry but not its first.
         if _get(store, first) is None:
             raise Corrupt(missing(first, last))
 
@@ -140,7 +140,7 @@ def _get(store: Objects, n: int) -> Entry | PenstockError | None:
 
 Verdict = Literal["won", "lost", "absent"]
 Decide = Callable[[State], Mapping[str, object] | Done[object]]
-TRIES = 6  # of one append whose writes fail without another writer's entry in the way
+TRIES = 6  # per append, for writes that fail although no other writer has the key
 _BACKOFF_S, _BACKOFF_MAX_S = 0.004, 1.0
 # The operating system's randomness: a training script may seed `random` alike in every process, and then
 # all of them would back off by the same times.
@@ -152,20 +152,20 @@ class Outcome:
     """Result of an append."""
 
     state: State
-    """State right after `entry`; without an entry, the state that was decided on."""
+    """State right after `entry`; without an entry, the state that `decide` received."""
     entry: Entry | None
     """The appended entry; None if nothing had to be appended."""
     value: object = None
     """Value of `Done`; None with an entry."""
     before: State | None = None
-    """State before `entry`, if the entry holds its checksum (`snapshots.py`); else None."""
+    """State before `entry`, if the entry holds that state's checksum (`snapshots.py`); else None."""
 
 
 def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
-    """Return the verdict on a write of `ours` that did not plainly succeed. tail: the entries from its number on.
+    """Return whether an uncertain write of `ours` succeeded. tail: the log's entries from the number of `ours` on.
 
-    A store may keep a write that it answered with an error: only the nonce identifies it. While the key is free, a
-    delayed write may still land, so the writer waits until an entry has the key.
+    A store may keep a write although it returned an error; only the nonce identifies such a write. While the key is
+    free, a delayed write may still arrive, so the writer retries until an entry has the key.
     """
     if not tail:
         return "absent"
@@ -175,10 +175,10 @@ def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
 def append(store: Store, state: State, decide: Decide) -> Outcome:
     """Append the entry that `decide` asks for to a log last read as `state`.
 
-    Raises: as `decide` and `read_tail`; Corrupt for a body that readers would refuse, before anything is written;
-    StoreError, with a note of what is certain.
+    Raises: as `decide` and `read_tail`; Corrupt, before anything is written, if readers would reject the body;
+    StoreError, with a note that says what is certain.
     """
-    nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can
+    nonce = secrets.token_hex(16)  # the same for all tries: only one of them can succeed
     lost = absent = 0
     while True:
         decision = decide(state)
@@ -199,7 +199,7 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
             raise failure
         state = after
-        # Losing to others is progress of the whole, and unbounded; a place that stays empty is not.
+        # Losing to other writers is progress and unlimited; failing while the key stays free is limited.
         lost, absent = (lost + 1, 0) if verdict == "lost" else (lost, absent + 1)
         if absent >= TRIES:
             raise _gave_up(ours, failure)
@@ -240,7 +240,7 @@ def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) ->
 
 
 def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
-    if isinstance(failure, AlreadyExists):  # a store that answers 'conflict' while nothing is there
+    if isinstance(failure, AlreadyExists):  # a store that reports a conflict although the key is free
         return Transient(f"the store refused log entry {entry_key(ours.n)} {TRIES} times: {failure}")
     failure.add_note(f"log entry {entry_key(ours.n)} ({ours.kind}) was not there after {TRIES} tries")
     return failure

@@ -1,9 +1,9 @@
-"""Takedowns of samples: keyed hashes in the log, tested against values in the samples tables.
+"""Takedowns of samples: keyed hashes in the log, compared with values in the samples tables.
 
     HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
 
-kind: raw (tested against raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: "" for
-all. Every writer must test, so the salt stands in the entry: a reader of the root can guess names, not read them.
+kind: raw (compared with raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: "" for
+all. Every writer must compare, so the entry contains the salt: a reader of the root can guess names but not read them.
 """
 
 import hmac
@@ -30,14 +30,14 @@ TESTED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Something to be denied. Raises: InvalidName."""
+    """A value to deny. Raises: InvalidName."""
 
     kind: str
     """A kind of `TESTED`."""
     value: str
     """Value to be denied."""
     dataset: str = ""
-    """Dataset; "" for all, which a sample key may not be."""
+    """Dataset; "" for all datasets, which is invalid for a sample key."""
 
     def __post_init__(self) -> None:
         if self.kind not in TESTED:
@@ -53,9 +53,9 @@ class Target:
 
 
 def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
-    """Return the keys and URIs of a raw object's files, by which a takedown of kind raw may name it.
+    """Return the keys and URIs of a raw object's files. A takedown of kind raw may name any of them.
 
-    key, uri: of the object. files: keys in the same location.
+    key, uri: the object's. files: keys in the same location.
     """
     place = uri.removesuffix(key)
     return [name for file in files for name in (file, f"{place}{file}")]
@@ -68,11 +68,11 @@ def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
 
 
 class DenyList:
-    """The takedowns to test a dataset's samples against. Costs two hashes per distinct value and salt."""
+    """The takedowns that apply to a dataset's samples. Costs two hashes per distinct value and salt."""
 
     def __init__(self, denies: Iterable[Deny], dataset: str) -> None:
         self._dataset = dataset
-        # (salt, kind) -> hash -> entry: of several takedowns of one thing the first counts.
+        # (salt, kind) -> hash -> entry: if several takedowns deny one value, the first is reported.
         self._entries: dict[tuple[str, str], dict[str, int]] = {}
         for deny in denies:
             for kind in TESTED:
@@ -82,11 +82,11 @@ class DenyList:
 
     @property
     def columns(self) -> list[str]:
-        """Columns that tell whether a sample is denied."""
+        """Columns to compare with the takedowns."""
         return sorted({name for names in TESTED.values() for name in names})
 
     def entry_of(self, kind: str, value: str) -> int:
-        """Return the log entry that denies this value, 0 for none."""
+        """Return the number of the log entry that denies this value; 0 if there is none."""
         for (salt, of), known in self._entries.items():
             for dataset in ("", self._dataset) if of == kind and known else ():
                 if entry_n := known.get(keyed_hash(salt, kind, dataset, value)):
@@ -94,9 +94,9 @@ class DenyList:
         return 0
 
     def entries(self, keys: pa.Table) -> Int64s:
-        """Return int64 [rows of `keys`]: the log entry that denies the sample, 0 for none.
+        """Return int64 [rows of `keys`]: number of the log entry that denies the sample, 0 if there is none.
 
-        keys: has some of `columns`.
+        keys: a table with some of `columns`.
         """
         out = np.zeros(keys.num_rows, np.int64)
         for kind, names in TESTED.items():
@@ -106,7 +106,7 @@ class DenyList:
         return out
 
     def _mark(self, out: Int64s, kind: str, column: pa.ChunkedArray) -> None:
-        import pyarrow.compute as pc  # 40 ms, which a log without takedowns does without
+        import pyarrow.compute as pc  # 40 ms, saved for a log without takedowns
 
         values = pc.unique(column).drop_null()
         marks = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
@@ -117,7 +117,7 @@ class DenyList:
 
 
 def placeholder(salt: str, key: str, used: set[str]) -> str:
-    """Return a deterministic placeholder for the key of a denied sample, neither the key nor one of `used`.
+    """Return a deterministic placeholder for a denied sample's key. It differs from the key and all of `used`.
 
     It has as many bytes and its '/' at the same positions, so that no byte of a shard moves. Raises: InvalidKey if
     every key of that length is in use.

@@ -1,12 +1,12 @@
-"""One entry of the root's log as bytes: writing, reading, and detection of edits.
+"""Write and read one entry of the root's log as bytes, and detect edits.
 
 An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one object:
 
 - format: 1
 - n: its own number, so that a copied or renamed entry is noticed
-- nonce: hex, drawn once per append: identifies a writer's own entry after a lost answer
+- nonce: hex, drawn once per append: identifies a writer's own entry after a lost response
 - prev: sha256 hex of the previous entry's bytes, "" for n = 1
-- at_us: UTC microseconds, for people only
+- at_us: UTC microseconds, informational only
 - kind: begin gated commit abort retire ref deny hold mirror primary
 - checksum: sha256 hex of the entry's canonical JSON without this field; missing in earlier releases
 - state: in about one entry of 256, the checksum of the state before it (`snapshots.py`)
@@ -45,7 +45,7 @@ class Entry:
     prev: str
     """Sha256 hex of the previous entry's bytes; "" for n = 1."""
     at_us: int
-    """Time of writing, UTC microseconds; nothing is decided on it."""
+    """Time of writing, UTC microseconds; informational only."""
     kind: str
     """Kind of the entry."""
     body: Mapping[str, object]
@@ -55,11 +55,11 @@ class Entry:
     sha256: str
     """Sha256 hex of the stored bytes."""
     checksum: str = ""
-    """Checksum that the entry holds; "" for an entry of an earlier release."""
+    """Checksum stored in the entry; "" for an entry of an earlier release."""
     state: str = ""
-    """Checksum of the folded state before the entry; "" for most."""
+    """Checksum of the folded state before the entry; "" for most entries."""
     prev_means: str = ""
-    """Sha256 that a repair record puts in place of `prev`; "" without one."""
+    """Sha256 that a repair record substitutes for `prev`; "" if there is no record."""
 
     @property
     def follows(self) -> str:
@@ -70,7 +70,7 @@ class Entry:
 canonical = canonical_json
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""Errors of reading a small JSON object of ours, whatever its bytes."""
+"""Errors that reading a small JSON object may raise, whatever its bytes."""
 
 
 def entry_key(n: int) -> str:
@@ -79,18 +79,18 @@ def entry_key(n: int) -> str:
 
 
 def entry_number(key: str) -> int | None:
-    """Return the number of the entry at this store key; None for other keys."""
+    """Return the entry number in a store key; None for other keys."""
     match = _KEY.fullmatch(key)
     return int(match[1]) if match else None
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of each run of entries missing between these numbers, which ascend."""
+    """Yield (first, last) for each gap between these ascending entry numbers."""
     return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
 
 
 def missing(first: int, last: int) -> str:
-    """Return the message about missing entries that a later one follows."""
+    """Return the message for missing entries before a later one."""
     which = f"log entry {entry_key(first)} is"
     if last > first:
         which = f"log entries {entry_key(first)} to {entry_key(last)} are"
@@ -101,9 +101,9 @@ def missing(first: int, last: int) -> str:
 
 
 def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
-    """Return entry n, after the entry whose sha256 is `prev`. body: "kind" and its fields. state: as in the entry.
+    """Return entry n, which follows the entry with sha256 `prev`. body: "kind" and its fields. state: as `Entry.state`.
 
-    Raises: Corrupt for a body that a reader would refuse; TypeError if it is not canonical JSON.
+    Raises: Corrupt if a reader would reject the body; TypeError if it is not canonical JSON.
     """
     reserved = (_ENVELOPE - {"kind"}) & body.keys()
     if reserved:
@@ -174,11 +174,11 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of the entries that were edited after they were written, by the chain.
+    """Return the numbers of entries that were edited after they were written, derived from the hash chain.
 
-    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks the link from k to k+1; an edit of its
-    `prev` breaks the link before it too. The fewest edits explain each broken link. Only its `prev` vouches for the
-    last entry.
+    `entries` are consecutive. An edit to entry k that keeps its `prev` breaks the link from k to k+1; an edit to its
+    `prev` also breaks the link before it. The fewest edits that explain all broken links are returned. The last entry
+    is checked only by its `prev`.
     """
     numbers: list[int] = []
     for entry, right in pairwise(entries):
@@ -186,7 +186,7 @@ def edited(entries: Sequence[Entry]) -> list[int]:
             continue
         i = right.n - entries[0].n
         after = entries[i + 1] if i + 1 < len(entries) else None
-        # The next link broken too: `right` has both a wrong prev and a wrong hash, so one edit explains both.
+        # The next link is broken too: `right` has a wrong prev and a wrong hash, so one edit explains both.
         numbers.append(right.n if after is not None and after.prev != right.sha256 else entry.n)
     return numbers
 
@@ -198,23 +198,23 @@ REPAIRS = f"{FOLDER}repair-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A repair record of a broken link of the chain."""
+    """A repair record for a broken link of the chain."""
 
     n: int
     """The entry whose `prev` is wrong."""
     was: str
-    """Its `prev`: sha256 hex of the bytes that its writer read."""
+    """The entry's `prev`: sha256 hex of the bytes that its writer read."""
     prev: str
-    """Sha256 hex of entry n - 1 as it is stored."""
+    """Sha256 hex of entry n - 1 as stored."""
     at_us: int
-    """UTC microseconds when the record was made."""
+    """Creation time of the record, UTC microseconds."""
     by: str
     """Author of the record."""
     why: str
-    """Findings, in words."""
+    """Human-readable findings."""
 
     def dump(self) -> bytes:
-        """Return canonical JSON, with a checksum of its own."""
+        """Return the record as canonical JSON with its own checksum."""
         value = {
             "format": REPAIR_FORMAT,
             "n": self.n,
@@ -233,9 +233,9 @@ def link_key(n: int) -> str:
 
 
 def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
-    """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
+    """Return the entry. Sets `prev_means` if a repair record links it to the entry with sha256 `prev`.
 
-    One request for an entry that does not follow by itself.
+    Costs one request if the entry's own `prev` does not match.
     """
     if prev is None or entry.prev == prev:
         return entry
@@ -248,7 +248,7 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
 
 
 def _parse(data: bytes) -> Mapping[str, Any]:
-    """Return the fields of a record; {} if it is damaged: the link stays broken."""
+    """Return a record's fields; {} if it is damaged, which leaves the link broken."""
     try:
         value = parse_json_object(data)
         sound = canonical(value) == data and value["checksum"] == checksum_of(value)

@@ -1,4 +1,4 @@
-"""The history of a root: read, checked, and appended to by typed verbs."""
+"""The history of a root: read and checked, and extended by typed methods."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +21,14 @@ from .rules import CommitBody, Done
 from .snapshots import HINT_EVERY, belongs, listed, newest_hint, write_hint
 from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord, fold_all
 
-_CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how often the mappings are copied
+_CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory and the number of mapping copies
 
 
 class Log:
     """The log of the root in `store`. Thread-safe; keeps its state and reads only new entries.
 
-    check: called when the log is opened, beside its listing; its error comes first. writable: called before an append.
+    check: called when the log is opened, during its listing; its error is raised first. writable: called before an
+    append.
     """
 
     def __init__(
@@ -43,13 +44,13 @@ class Log:
 
     @property
     def known(self) -> State | None:
-        """The state that was read last, None before that. No request."""
+        """The last state read; None before the first read. No request."""
         return self._known
 
     def resume(self, earlier: State) -> None:
-        """Continue from the `known` state of an earlier `Log` of this root: two requests where nothing is new.
+        """Continue from the `known` state of an earlier `Log` of this root. Costs two requests if nothing is new.
 
-        It is used only if its last entry has the bytes that it was folded from.
+        The state is used only if the stored last entry still has the bytes that it was folded from.
         """
         self._earlier = earlier
 
@@ -61,7 +62,7 @@ class Log:
     def refresh(self) -> State:
         """Read new entries, and return the state.
 
-        Raises: Corrupt for a history that penstock did not write; FormatTooNew; StoreError.
+        Raises: Corrupt if the history is damaged or edited; FormatTooNew; StoreError.
         """
         with self._lock:
             try:
@@ -74,7 +75,7 @@ class Log:
                 raise CorruptLog(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known
         if missing is not None:
-            write_hint(self._store, missing)  # it is broken, or the writer of that entry died before it
+            write_hint(self._store, missing)  # the hint is damaged, or its writer died before writing it
         return state
 
     def _open(self) -> tuple[State, State | None]:
@@ -91,7 +92,7 @@ class Log:
             start, kept = newest_hint(store, listing_result.hints)
             coming = listing_result.coming if start.n == listing_result.after else 1
             state, at_hint = _catch_up(start, read_tail(store, start.n, coming, prev=start.prev))
-        if state.n < listing_result.last or is_local(self._store):  # on a disk entries were not listed
+        if state.n < listing_result.last or is_local(self._store):  # a disk's listing omits entries
             check_end(self._store, state.n)
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
 
@@ -104,7 +105,7 @@ class Log:
             state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
         except Corrupt as e:
             links: list[Entry] = []
-            with suppress(Corrupt):  # an entry that does not even parse ends the links
+            with suppress(Corrupt):  # an unparsable entry ends the chain
                 for entry in read_tail(self._store, 0, prev=""):
                     links.append(replace(entry, body={}, data=b""))  # noqa: PERF401 - kept up to the error
             if names := [entry_key(n) for n in edited(links)]:
@@ -116,15 +117,15 @@ class Log:
     def append(self, decide: Decide) -> Outcome:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
 
-        `decide(state)` gets the newest state, again whenever another writer's entry came first. It returns a body, or
-        `Done(value)` for nothing to append, or raises.
+        `decide(state)` gets the newest state. It is called again whenever another writer's entry came first. It returns
+        a body, returns `Done(value)` if there is nothing to append, or raises.
 
         Raises: Conflict if the root was moved; as `refresh` and `append.append`.
         """
         self._writable()
 
         def decide_here(state: State) -> Mapping[str, object] | Done[object]:
-            check_primary(self._store, state)  # each time: the root may have been moved a moment ago
+            check_primary(self._store, state)  # on each call: the root may just have been moved
             return decide(state)
 
         outcome = append(self._store, self.refresh(), decide_here)
@@ -144,8 +145,8 @@ class Log:
     ) -> Txn:
         """Begin a transaction on a parent version.
 
-        parent: a version id; None for nothing; "latest" for the newest version, if any. txn: a retry gets the same
-        transaction. gated: its commit must name a verdict.
+        parent: a version id; None for no parent; "latest" for the newest version, if any. txn: name; a retry returns
+        the same transaction. gated: the commit must name a verdict.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
@@ -159,10 +160,10 @@ class Log:
         return self.append(decide).state.txns[name]
 
     def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
-        """Commit `txn`; a committed transaction gives its version.
+        """Commit `txn` and return its version. A committed transaction returns the version that it has.
 
-        `build(state)` lays the parts on `state.newest(dataset)`, applies `state.denies` and uploads the manifest. It is
-        called again when another version or takedown came first, and raises Conflict where the changes clash.
+        `build(state)` adds the parts to `state.newest(dataset)`, applies `state.denies` and uploads the manifest. It is
+        called again if another version or takedown came first, and raises Conflict if the changes clash.
 
         Raises: TransactionNotFound; Fenced; Conflict; as `build` and `append`.
         """
@@ -179,19 +180,21 @@ class Log:
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
-        """Abort `txn`; again is no change.
+        """Abort `txn`. Repeating it changes nothing.
 
         Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
         return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
 
     def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
-        """Retire a version (again: no change). Raises: VersionNotFound; as `append`."""
+        """Retire a version. Repeating it changes nothing. Raises: VersionNotFound; as `append`."""
         state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
         return state.versions(dataset)[number - 1]
 
     def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
-        """Take down the samples of `targets` for good: every later commit applies it. Again gives the same entry.
+        """Take down the samples of `targets` for good: every later commit applies it.
+
+        Repeating it returns the same entry.
 
         Raises: InvalidName; as `append`.
         """
@@ -199,13 +202,16 @@ class Log:
         return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
 
     def mirror(self, url: str, upto: int) -> int:
-        """Note that a mirror holds the log up to an entry; return the newest entry's number. Raises: as `append`."""
+        """Record that a mirror has the log up to entry `upto`; return the newest entry's number.
+
+        Raises: as `append`.
+        """
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def move(self, url: str) -> Primary:
         """Close this root: its history continues only at `url` (`upkeep.migrate.promote`).
 
-        Later appends here are refused.
+        Later appends to this root fail.
 
         Raises: as `append`.
         """
@@ -214,14 +220,14 @@ class Log:
         return moved
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`; again is no change.
+        """Keep a version's bytes until `release`. Repeating it changes nothing.
 
         Raises: VersionNotFound; VersionRetired; InvalidName; as `append`.
         """
         self.append(lambda state: rules.decide_hold(state, dataset, number, by, why))
 
     def release(self, dataset: str, number: int, by: str) -> bool:
-        """Release a hold; False if `by` has none. Raises: VersionNotFound; as `append`."""
+        """Release a hold; False if `by` holds none. Raises: VersionNotFound; as `append`."""
         return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
 
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
@@ -241,7 +247,7 @@ def _to_do(url: str) -> str:
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """Return (the state after all entries, the state before the last entry with a state checksum)."""
+    """Return (state after all entries, state before the last entry that has a state checksum)."""
     at_hint = None
     while chunk := list(islice(entries, _CHUNK)):
         whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)

@@ -1,4 +1,4 @@
-"""`penstock.json`: the marker that makes a place a root, created once and checked before anything is read."""
+"""`penstock.json`: the marker that makes a location a root, created once and checked before anything is read."""
 
 import logging
 import secrets
@@ -18,24 +18,24 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 MARKER = "penstock.json"
 MIRROR_OF = "mirror_of"
-"""In the marker of a mirror: the URL of its primary."""
+"""Key in a mirror's marker: the URL of its primary."""
 PRIMARY = "primary"
-"""In the marker of a root that was moved here: the token of the log entry that did it."""
+"""Key in a moved root's marker: the token of the log entry that moved it here."""
 FOLDERS = (
     *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
     *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "packs/", "places/"),
     *("plans/", "reports/", "seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/"),
     *("trainings/", "views/"),
 )
-"""Prefixes of all objects of a root but its marker, ascending."""
+"""Prefixes of all objects of a root except its marker, ascending."""
 PROBES = "heartbeats/probe-"
-"""Prefix of keys of probes: a place that holds nothing else is empty."""
+"""Key prefix of probe objects. A location with only probes is empty."""
 
 
 class Marker:
-    """The marker of the root in `store`, read until it was valid.
+    """The marker of the root in `store`. Once valid, it is not reread.
 
-    Any of several stores may name the root; only the primary decides who may write.
+    With mirrors, any store may identify the root, but only the primary decides who may write.
     """
 
     def __init__(self, store: Store) -> None:
@@ -49,7 +49,7 @@ class Marker:
             self._good = check_root(self._store)
 
     def create(self) -> None:
-        """Make the place a root. Raises: as `create_root`; as `writable`."""
+        """Make the location a root. Raises: as `create_root`; as `writable`."""
         if self._good is None:
             self._good = create_root(self._store)
         self.writable()
@@ -67,9 +67,9 @@ class Marker:
         return None if primary is None else str(primary)
 
     def writable(self) -> None:
-        """Check that the root accepts writes. Raises: Conflict if it is a mirror, whose primary writes its history."""
+        """Check that the root accepts writes. Raises: Conflict if it is a mirror: only its primary accepts writes."""
         if self.mirror_of is not None:
-            self._good = self._of_primary = None  # it may have become the primary since
+            self._good = self._of_primary = None  # it may have become the primary meanwhile
         primary = self.mirror_of
         if primary is not None:
             raise Conflict(
@@ -80,7 +80,7 @@ class Marker:
 
 def is_primary(store: Store, state: State) -> bool:
     """Return whether the history of `state` continues in this store. One request if the root was moved."""
-    store = primary_of(store)  # only it receives writes; another one may be the primary by now
+    store = primary_of(store)  # only the primary receives writes, and it may have changed
     if state.primary is None:
         return MIRROR_OF not in check_root(store)
     marker = check_root(store)
@@ -88,7 +88,7 @@ def is_primary(store: Store, state: State) -> bool:
 
 
 def check_primary(store: Store, state: State) -> None:
-    """Check before an append that the history continues here. Raises: Conflict if not; as `check_root`."""
+    """Check before an append that the history continues here. Raises: Conflict if it does not; as `check_root`."""
     moved = state.primary
     if moved is not None and not is_primary(store, state):
         raise Conflict(
@@ -98,7 +98,7 @@ def check_primary(store: Store, state: State) -> None:
 
 
 def root_id(store: Store) -> str | None:
-    """Return the id of a root, the same in its mirrors; None if there is none.
+    """Return a root's id, which its mirrors share; None if the root has none.
 
     Raises: NotARoot; FormatTooNew; StoreError.
     """
@@ -117,7 +117,7 @@ def check_root(store: Store) -> Mapping[str, Any]:
 
 
 def check_root_twice(store: Store) -> Mapping[str, Any]:
-    """Return the marker after two reads, for a caller that writes it elsewhere: a flipped bit would stay there.
+    """Return the marker after two equal reads, for a caller that copies it: the copy would keep a flipped bit.
 
     Raises: Transient if the reads differ; as `check_root`.
     """
@@ -142,7 +142,7 @@ def _bytes_of_marker(store: Store) -> bytes:
 
 
 def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
-    """Return the marker of these bytes. Raises: NotARoot; FormatTooNew."""
+    """Return the marker in these bytes. Raises: NotARoot; FormatTooNew."""
     name = f"{store.url}/{MARKER}"
     try:
         marker = parse_json_object(data)
@@ -162,13 +162,14 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
 def create_root(store: Store) -> Mapping[str, Any]:
     """Return the marker of a root; an empty location becomes one.
 
-    Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if create-only writes overwrite.
+    Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if create-only writes overwrite
+    objects.
     """
     try:
         return check_root(store)
     except NotARoot:
         if any(not there.key.startswith(PROBES) for there in store.list("")):
-            return check_root(store)  # another process may just have created it
+            return check_root(store)  # another process may have created it just now
         prove_create_only(store)
         marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
         try:
@@ -179,7 +180,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
 
 
 def prove_create_only(store: Store) -> None:
-    """Check that a second create of one key fails: otherwise history would be lost. Raises: InvalidStore."""
+    """Check that creating a key twice fails: otherwise history would be lost. Raises: InvalidStore."""
     key = f"{PROBES}{secrets.token_hex(8)}"
     store.put_if_absent(key, b"first")
     try:

@@ -1,4 +1,4 @@
-"""References to one version, as a person types them.
+"""Parse references to one version, as a person types them.
 
 - photos: photos@latest
 - photos@latest: the newest version that is not retired
@@ -23,7 +23,7 @@ from .state import State, VersionRecord
 
 @contextmanager
 def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
-    """Add a note to a VersionNotFound that a mirror raised: its last log entry, and how to update it. No request."""
+    """Add a note to a VersionNotFound from a mirror: its last log entry, and how to update it. No request."""
     try:
         yield
     except VersionNotFound as error:
@@ -34,7 +34,7 @@ def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
 
 def _lag(store: Store, marker: Marker, state: State) -> str:
     if isinstance(store, MirroredStore):
-        # (the marker may belong to a mirror that is read because it is near)
+        # (the marker may come from a mirror that is read because it is near)
         if store.primary_is_up:
             return ""
         mirrors = ", ".join(one.url for one in store.stores[1:])
@@ -53,8 +53,8 @@ def _lag(store: Store, marker: Marker, state: State) -> str:
 
 _ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
 MOST_DIGITS = 18
-"""Digits of a version's number: Python refuses to read 4,301."""
-_SHOWN = 20  # names listed in a message before it counts the rest
+"""Most digits of a version number: Python refuses to parse 4,301."""
+_SHOWN = 20  # most names listed in a message; the rest are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +64,18 @@ class ParsedRef:
     dataset: str | None = None
     """Name of the dataset; None with `id_prefix`."""
     number: int | None = None
-    """Number of the version; None for none."""
+    """Number of the version; None if there is none."""
     name: str | None = None
-    """A tag, an alias or "latest"; None for none."""
+    """A tag, an alias or "latest"; None if there is none."""
     id_prefix: str | None = None
-    """Beginning of a version id; None for none."""
+    """Beginning of a version id; None if there is none."""
 
     def __str__(self) -> str:
         return self.id_prefix or f"{self.dataset}@{self.name or self.number}"
 
 
 def parse_ref(text: str) -> ParsedRef:
-    """Return the parts of a reference; nothing is looked up. Raises: InvalidName."""
+    """Parse a reference without looking anything up. Raises: InvalidName."""
     if not isinstance(text, str):
         raise InvalidName(
             f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "
@@ -103,7 +103,7 @@ def parse_ref(text: str) -> ParsedRef:
 def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> VersionRecord:
     """Return the version that `ref` names in this state. retired: accept a retired version too.
 
-    Raises: InvalidName; VersionNotFound, listing what exists; VersionRetired, with the reason.
+    Raises: InvalidName; VersionNotFound, which lists the existing names; VersionRetired, with the reason.
     """
     parsed = ref if isinstance(ref, ParsedRef) else parse_ref(ref)
     record = _by_id(state, parsed) if parsed.id_prefix else _by_name(state, parsed)

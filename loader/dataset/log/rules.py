@@ -1,6 +1,6 @@
-"""Rules of appending to a log in `state`: the writer's side, as pure functions.
+"""Rules for appending to a log in `state`: the writer's side, as pure functions.
 
-Each returns the body of the entry to append, or `Done(value)` if the log has it already, or raises.
+Each function returns the body of the entry to append, returns `Done(value)` if the log already has it, or raises.
 """
 
 import re
@@ -30,23 +30,23 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T_co]):
-    """Nothing to append: the log has it already."""
+    """Nothing to append: the log already has the entry."""
 
     value: T_co
-    """The result, as the log has it."""
+    """The result from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The manifest has to be built (again) on the dataset's newest version."""
+    """The manifest must be built on the dataset's newest version."""
 
     newest: VersionRecord | None
-    """Newest version that is not retired; None without any."""
+    """Newest version that is not retired; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyDenies:
-    """The manifest has to be built again with takedowns applied to it."""
+    """The manifest must be rebuilt with takedowns applied."""
 
     denies: tuple[Deny, ...]
     """The takedowns to apply."""
@@ -54,7 +54,7 @@ class ApplyDenies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBody:
-    """A manifest that was uploaded. Raises: InvalidName."""
+    """An uploaded manifest. Raises: InvalidName."""
 
     id: str
     """"v-" and 64 hex."""
@@ -63,11 +63,11 @@ class CommitBody:
     sha256: str
     """Sha256 hex of the manifest's bytes."""
     parent: str | None
-    """Id of the version that it was built on; None for the first."""
+    """Id of the version that the manifest was built on; None for the first."""
     denies: int
-    """Number of the last deny entry that was applied to it (`state.last_deny`)."""
+    """Number of the last deny entry applied to the manifest (`state.last_deny`)."""
     verdict: str = ""
-    """Path of the record that a gated transaction shows; "" for none."""
+    """Path of the verdict's stage record for a gated transaction; "" if there is none."""
 
     def __post_init__(self) -> None:
         if not _SHA256.fullmatch(self.sha256) or self.id != f"v-{self.sha256}":
@@ -79,10 +79,12 @@ class CommitBody:
 def decide_begin(
     state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
 ) -> Body | Done[Txn]:
-    """Begin `txn` on the version id `parent`; again gives the same transaction, under an earlier release's name too.
+    """Begin `txn` on the version id `parent`.
+
+    Repeating it returns the same transaction, also under an earlier release's name.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Fenced if aborted; Conflict if it belongs to another dataset,
-    or was begun without a gate and now wants one.
+    or began without a gate and now requires one.
     """
     check_dataset_name(dataset)
     known = state.txns.get(txn)
@@ -101,14 +103,16 @@ def decide_begin(
         if record is None or record.dataset != dataset:
             raise VersionNotFound(f"{parent} is no version of {dataset}: {what_there_is(state, dataset)}")
         _refuse_retired(state, record)
-    # A kind of its own, which a package that does not know gates refuses to read: it would pass them by.
+    # A separate kind, so that packages without gates refuse to read it instead of bypassing the gate.
     return {"kind": "gated" if gated else "begin", "txn": txn, "dataset": dataset, "parent": parent}
 
 
 def decide_commit(
     state: State, txn: str, body: CommitBody | None
 ) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
-    """Commit `txn` with the manifest `body`; None asks for its base. A committed transaction gives its version.
+    """Commit `txn` with the manifest `body`; None asks for the base to build on.
+
+    A committed transaction returns its version.
 
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
@@ -144,9 +148,9 @@ def decide_commit(
 def commit_or_build(
     state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
 ) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
-    """Return (decision of `decide_commit`, its manifest), `build(state)` where `body` does not fit this state.
+    """Return (decision of `decide_commit`, its manifest). Calls `build(state)` if `body` does not fit this state.
 
-    Raises: as `decide_commit`; as `build`; Conflict if it built on another state.
+    Raises: as `decide_commit`; as `build`; Conflict if `build` used another state.
     """
     decision = decide_commit(state, txn, body)
     if isinstance(decision, Rebase | ApplyDenies):
@@ -171,7 +175,10 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
 
 
 def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
-    """Retire a version; again keeps the first reason. Raises: VersionNotFound; InvalidName for an invalid reason."""
+    """Retire a version. Repeating it keeps the first reason.
+
+    Raises: VersionNotFound; InvalidName for an invalid reason.
+    """
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
@@ -181,11 +188,11 @@ def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body 
 def decide_ref(
     state: State, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None
 ) -> Body | Done[Ref]:
-    """Let `name` mean version `number`.
+    """Let `name` refer to version `number`.
 
-    A tag never moves; an alias moves if it still names version `was` (None: it does not exist yet).
+    A tag never moves. An alias moves if it still names version `was` (None if it does not exist yet).
 
-    Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, with the name's present meaning.
+    Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, with the version that the name refers to.
     """
     check_ref_name(name)
     if ref_kind not in ("tag", "alias"):
@@ -217,10 +224,10 @@ def decide_ref(
 
 
 def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
-    """Take down the samples of `targets` for good; an entry that denies them all already is the result.
+    """Take down the samples of `targets` for good. An existing entry that denies them all is returned.
 
-    One salt serves a whole log, so that a writer hashes a name once. Raises: InvalidName without targets, reason or
-    author, and where these contain what the entry hides.
+    One salt serves a whole log, so that a writer hashes a name once. Raises: InvalidName if targets, reason or author
+    are missing, or if reason or author contains a denied name.
     """
     if not (targets and reason and by):
         raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
@@ -243,9 +250,9 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
 
 
 def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
-    """Hold a version that is not retired; again keeps the first reason.
+    """Hold a version that is not retired. Repeating it keeps the first reason.
 
-    Raises: VersionNotFound; VersionRetired; InvalidName without `by` or `why`.
+    Raises: VersionNotFound; VersionRetired; InvalidName if `by` or `why` is missing.
     """
     record = _version(state, dataset, number)
     if not by or not why:
@@ -262,7 +269,7 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
 
 
 def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
-    """Release a hold of `by`, retired version or not; `Done` without one. Raises: VersionNotFound."""
+    """Release the hold of `by` on a version, retired or not; `Done` if there is none. Raises: VersionNotFound."""
     record = _version(state, dataset, number)
     if not _held(state, record, by):
         return Done(None)
@@ -270,7 +277,7 @@ def decide_release(state: State, dataset: str, number: int, by: str) -> Body | D
 
 
 def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
-    """Note that the mirror at `url` holds the log up to an entry; `Done` if only mirrors were noted since."""
+    """Record that the mirror at `url` has the log up to `upto`; `Done` if only mirror entries followed since."""
     copied_upto = [_upto(one) for one in state.mirrors if one["url"] == url]
     since = max(copied_upto, default=-1)
     if copied_upto and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
@@ -318,7 +325,7 @@ def _version(state: State, dataset: str, number: int) -> VersionRecord:
 
 
 def not_aborted(state: State, txn: str) -> Txn:
-    """Return a transaction that was committed or may be. Raises: TransactionNotFound; Fenced."""
+    """Return a transaction that is open or committed. Raises: TransactionNotFound; Fenced."""
     known = _txn(state, txn)
     if known.status == "aborted":
         raise _fenced(known)

@@ -1,8 +1,8 @@
-"""Hints: `log/state-<n>.json` holds the folded state after entry n, every 256 entries, so that opening is cheap.
+"""Hints: `log/state-<n>.json` stores the folded state after entry n, every 256 entries, so that opening is cheap.
 
-A hint may be missing, stale, damaged or forged: then more entries are read. It is used if entry n + 1 holds the
-checksum of that state and follows the same entry n. Any process may write it. Logs of earlier releases have no
-checksums.
+A hint may be missing, stale, damaged or forged; more entries are read in that case. A hint is used if entry n + 1
+contains the state's checksum and follows the same entry n. Any process may write hints. Logs of earlier releases have
+no checksums.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
 FORMAT, FORMAT_MOVED = 1, 2
-"""Formats of a hint, and of a moved root's hint: packages without moves must not use it."""
+"""Hint formats: normal, and for a moved root, whose hints older packages must not use."""
 MOST_COMING = 4 * HINT_EVERY
 """Most entries requested at once in a log without hints."""
 _FOLDER = "log/"
 _PREFIX = f"{_FOLDER}state-"
-_TRIED = 8  # newest hints looked at before the log is read from its first entry
+_TRIED = 8  # newest hints tried before the log is read from its first entry
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ def _state_json(state: State) -> bytes:
     }
     if state.primary is not None:
         body["primary"] = asdict(state.primary)
-    # Not `canonical`: everything here came out of canonical entries, and this may be 100,000 rows.
+    # Not `canonical`: all values come from canonical entries, and there may be 100,000 rows.
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -76,7 +76,7 @@ def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
 
 
 def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    """Return the transaction without a False `gated`: hints of logs without gates stay as they were."""
+    """Return the transaction without a False `gated`, so that hints of logs without gates stay unchanged."""
     return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
@@ -120,7 +120,7 @@ def _load(body: dict[str, Any]) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A listing of `log/`. It only decides how much is requested at once."""
+    """A listing of `log/`, used only to decide how much to request at once."""
 
     hints: tuple[int, ...]
     """Numbers of the hints, ascending."""
@@ -129,26 +129,26 @@ class Listed:
 
     @property
     def after(self) -> int:
-        """The entry of the newest hint, 0 without one."""
+        """Entry number of the newest hint; 0 if there is none."""
         return self.hints[-1] if self.hints else 0
 
     @property
     def coming(self) -> int:
-        """Entries to request at once after `after`: the listed ones and one more."""
+        """Number of entries to request at once after `after`: the listed ones and one more."""
         return min(max(self.last - self.after, 0) + 1, MOST_COMING)
 
     @property
     def keys(self) -> Iterator[str]:
-        """Keys that opening the log reads, unless the newest hint is of no use."""
+        """Keys that opening the log reads if the newest hint is usable."""
         if self.hints:
             yield hint_key(self.after)
         yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
 
 
 def listed(store: Store) -> Listed:
-    """Return the listing of the log; an empty one if the store refuses to list.
+    """Return the log's listing; an empty one if the store refuses to list.
 
-    On a disk only hints are looked at, one per 256 entries: a look at a file costs as much as reading it.
+    On a disk only hints are listed, one per 256 entries: a file's `stat` costs as much as reading it.
     """
     try:
         names = [info.key for info in store.list(_PREFIX if is_local(store) else _FOLDER)]
@@ -165,7 +165,7 @@ def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """Return (the newest valid state, the number of the newest hint to keep); (State(), 0) without any."""
+    """Return (newest valid state, number of the newest hint to keep); (State(), 0) if no hint is valid."""
     kept = 0
     for n in islice(reversed(hints), _TRIED):
         try:
@@ -192,7 +192,7 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 
 
 def belongs(store: Objects, state: State) -> bool:
-    """Return whether the log in the store has the state's last entry, byte for byte, and so all before it."""
+    """Return whether the stored log has the state's last entry byte for byte, which implies all before it."""
     try:
         return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
     except ObjectNotFound:
@@ -200,7 +200,7 @@ def belongs(store: Objects, state: State) -> bool:
 
 
 def write_hint(store: Store, state: State) -> None:
-    """Put the hint, if the store lets us: nothing depends on it."""
+    """Write the hint if the store allows it: nothing depends on it."""
     try:
         store.put(hint_key(state.n), dump_state(state))
     except StoreError as e:

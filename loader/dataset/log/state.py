@@ -1,6 +1,6 @@
-"""The state of the log: transactions, versions, refs, takedowns; and the fold of entries into it.
+"""The state of the log (transactions, versions, refs, takedowns), and the fold of entries into it.
 
-The fold accepts an entry only if the rules hold up to it, so every reader notices an edited or truncated history.
+The fold rejects an entry that breaks a rule, so every reader detects an edited or truncated history.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,13 +23,13 @@ class Txn:
     dataset: str
     """Dataset that it adds a version to."""
     parent: str | None
-    """Id of the version that it pinned as its parent; None for none."""
+    """Id of the pinned parent version; None if there is none."""
     status: Status
     """State of the transaction."""
     number: int | None = None
-    """Number of the version that it committed; None for none."""
+    """Number of the version that it committed; None until then."""
     reason: str | None = None
-    """Reason of its abort; None for none."""
+    """Reason for its abort; None if it was not aborted."""
     n: int
     """Number of its begin entry."""
     gated: bool = False
@@ -51,19 +51,19 @@ class VersionRecord:
     sha256: str
     """Sha256 hex of the manifest's bytes."""
     parent: str | None
-    """Id of the version that it goes on from; None for none."""
+    """Id of the parent version; None if there is none."""
     txn: str
     """Transaction that committed it."""
     denies: int
-    """Number of the last deny entry that was applied to it; 0 for none."""
+    """Number of the last deny entry applied to it; 0 if there is none."""
     n: int
     """Number of its commit entry."""
     retired: str | None = None
-    """Reason of its retirement; None while it lives."""
+    """Reason for its retirement; None if it is not retired."""
 
     @property
     def name(self) -> str:
-        """Reference as a person types it: 'photos@3'."""
+        """Reference such as 'photos@3'."""
         return f"{self.dataset}@{self.number}"
 
 
@@ -90,7 +90,7 @@ class Deny:
     hashes: tuple[str, ...]
     """The keyed hashes."""
     scope: str
-    """Kinds of the hashed values, with a space between."""
+    """Kinds of the hashed values, separated by spaces."""
     salt: str = ""
     """Key of the hashes, hex."""
     reason: str = ""
@@ -110,21 +110,21 @@ class Hold:
     number: int
     """Number of the version."""
     by: str
-    """A person, a job or a matter."""
+    """Holder: a person, a job or a case."""
     why: str
-    """Reason, in words."""
+    """Human-readable reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """A move of the root: its history continues elsewhere behind an entry."""
+    """A move of the root: after entry `n` its history continues elsewhere."""
 
     n: int
     """Number of the last entry before the move."""
     url: str
-    """URL of the root where the history goes on."""
+    """URL of the root where the history continues."""
     was: str
-    """URL where the history was written before."""
+    """URL of the former primary."""
     token: str
     """Token in the marker of the root at `url`."""
     gone: bool = False
@@ -148,7 +148,7 @@ class State:
     refs: Mapping[tuple[str, str], Ref] = field(default_factory=dict)
     """(dataset, name) -> tag or alias."""
     denies: tuple[Deny, ...] = ()
-    """Takedowns, by entry."""
+    """Takedowns, in entry order."""
     holds: tuple[Hold, ...] = ()
     """Holds that were not released, oldest first."""
     mirrors: tuple[Mapping[str, object], ...] = ()
@@ -156,15 +156,15 @@ class State:
     primary: Primary | None = None
     """Last move of the root; None if it was never moved."""
     vouched: int = field(default=0, compare=False)
-    """Last entry whose state has its checksum in the next entry; 0 for none."""
+    """Last entry whose state's checksum is in the next entry; 0 if there is none."""
 
     @property
     def last_deny(self) -> int:
-        """Number of the newest deny entry, which a commit must have applied; 0 for none."""
+        """Number of the newest deny entry, which a commit must have applied; 0 if there is none."""
         return self.denies[-1].n if self.denies else 0
 
     def versions(self, dataset: str) -> tuple[VersionRecord, ...]:
-        """Return every version of the dataset, retired ones too."""
+        """Return every version of the dataset, including retired ones."""
         return self.datasets.get(dataset, ())
 
     def version(self, dataset: str, number: int) -> VersionRecord | None:
@@ -210,12 +210,12 @@ class _Draft:
         self.n, self.prev = state.n, state.prev
         self.txns, self.ids, self.refs = dict(state.txns), dict(state.ids), dict(state.refs)
         self.datasets: dict[str, tuple[VersionRecord, ...]] = dict(state.datasets)
-        self.lists: dict[str, list[VersionRecord]] = {}  # the datasets that changed, as lists that grow
+        self.lists: dict[str, list[VersionRecord]] = {}  # changed datasets, as growing lists
         self.denies, self.holds, self.mirrors = list(state.denies), list(state.holds), list(state.mirrors)
         self.primary, self.vouched = state.primary, state.vouched
 
     def state(self) -> State:
-        # A lookup makes an empty list: a dataset is there once it has a version.
+        # A lookup creates an empty list: a dataset exists once it has a version.
         changed = {name: tuple(versions) for name, versions in self.lists.items() if versions}
         return State(
             n=self.n,
@@ -411,7 +411,7 @@ def _primary(d: _Draft, e: Entry) -> None:
     if d.primary is not None and d.primary.token == token:
         _refuse(e, f"its token belongs to entry {d.primary.n}")
     d.primary = Primary(n=e.n, url=url, was=was, token=token, gone=gone)
-    # What was the primary is a mirror from now on, and the new one is none.
+    # From now on the former primary is a mirror, and the new primary is not.
     others = [one for one in d.mirrors if one["url"] != url]
     d.mirrors = others if gone else [*others, {"kind": "mirror", "url": was, "upto": e.n - 1, "n": e.n}]
 

@@ -1,1 +1,1 @@
-"""A change becomes a version: gate, commit, compaction, takedowns, rebased annotations."""
+"""Turn a change into a version: verdict check, commit, compaction, takedowns, rebased annotations."""

@@ -1,6 +1,6 @@
-"""An annotation laid on the newest version, unless another change set its cells meanwhile.
+"""Rebase an annotation onto the newest version, unless another change set its cells meanwhile.
 
-The statistics of an existing column are recomputed: a minimum cannot be subtracted.
+Statistics of an existing column are recomputed, because a minimum cannot be subtracted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class SameCells:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
-        """Check the newest version: free if it is the base, else the annotated parts and others' files of the columns.
+        """Check the newest version. Costs nothing if it is the base; else it reads the annotations of these columns.
 
         Raises: Conflict.
         """
@@ -58,7 +58,7 @@ class SameCells:
         ours = edits_of(parent.store, self._files, name).select(PLACE)
         now = ours.join(cells(parent.store, parent.manifest["samples"], name), on=PLACE, how="left")
         was = cells(parent.store, self._version.manifest["samples"], name)
-        if now.schema[name] == pl.Null:  # a retirement took the column away
+        if now.schema[name] == pl.Null:  # a retirement removed the column
             now = now.cast({name: was.schema[name]})
         was = was.cast({name: now.schema[name]})
         both = now.join(was, on=PLACE, how="left", suffix=" was")
@@ -73,9 +73,9 @@ class SameCells:
 
 
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
-    """Return an annotation with its columns' statistics, once laid on a version, uploaded under `prefix`.
+    """Return an annotation with its columns' statistics as rebased on `parent`, uploaded under `prefix`.
 
-    An existing column is counted whole, one in memory at a time. Raises: FieldMismatch.
+    Existing columns are recomputed whole, one in memory at a time. Raises: FieldMismatch.
     """
     assert parent is not None, "an annotation is of samples that a version has"
     ours = [file.to_json() for file in change.samples]
@@ -87,7 +87,7 @@ def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Ch
 def annotation_stats(
     store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
 ) -> pa.Table:
-    """Return the statistics of an annotation's columns on these samples files. columns: of the manifest."""
+    """Return statistics of an annotation's columns over these samples files. columns: the manifest's `columns`."""
     rows = []
     for name in _names(ours):
         there = any(name in entry["columns"] for entry in before)

@@ -1,7 +1,7 @@
-"""Takedowns applied to a change before its commit: its denied samples are redacted, its parent's left out.
+"""Apply takedowns to a change before its commit: redact its denied samples, exclude its parent's.
 
-A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep their
-bytes until `penstock takedown run`; the change's own never enter a version.
+A commit with `denies: 17` has applied every takedown up to log entry 17. Denied samples of earlier versions keep their
+bytes until `penstock takedown run`; denied samples of the change never enter a version.
 """
 
 import secrets
@@ -26,7 +26,7 @@ from ..writing.exclude import put_exclusions
 from ..writing.redact import Redacted, redact_samples, redact_shards, redact_stats
 
 Rows = dict[str, dict[int, int]]
-"""Part id -> row -> the log entry that denies it."""
+"""Part id -> row -> number of the log entry that denies it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,25 +34,25 @@ class Applied:
     """A change with takedowns applied."""
 
     before: Change | None
-    """Change to lay on the parent first, which leaves out its denied samples; None without any."""
+    """Change to apply to the parent first, which excludes its denied samples; None if it has none."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
-    """Number of the change's own samples that are left out."""
+    """Number of the change's own samples that were left out."""
 
 
 def reason_of(entry: int) -> str:
-    """Return the reason of the exclusion, as a reader of the version sees it."""
+    """Return the reason for the exclusion, which readers of the version see."""
     return f"taken down (log entry {entry})"
 
 
 def apply_denies(
     store: Store, state: State, txn: str, dataset: str, parent: Version | None, change: Change
 ) -> Applied:
-    """Return the change as it may be committed where the log has takedowns.
+    """Return the change with the log's takedowns applied, ready to commit.
 
-    Reads keys and provenance of the change's new samples, and of the parent's if it lacks the newest takedown. Shards
-    and columns that extend the parent cost their keys and index. Raises: Corrupt; StoreError.
+    Reads keys and provenance of the change's new samples, and of the parent's samples if the parent lacks the newest
+    takedown. For shards and columns that extend the parent, it reads keys and indexes. Raises: Corrupt; StoreError.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
@@ -74,7 +74,7 @@ def apply_denies(
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
-    """Return a version's live samples under takedowns that it has not applied."""
+    """Return a version's live samples that takedowns deny which it has not applied."""
     newer = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
     out: Rows = {}
     if parent is None or not newer:
@@ -87,7 +87,7 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
 
 
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
-    """Return all samples of a version, live or not, that these takedowns deny. Reads every run's keys."""
+    """Return all samples of a version, live or not, that these takedowns deny. Reads all key tables."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
     return denied_files(version.store, denies, version.dataset, files)
 
@@ -105,7 +105,7 @@ def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Chang
 def denied_files(
     store: Store, denies: Sequence[Deny], dataset: str, files: Sequence[Mapping[str, Any]]
 ) -> Rows:
-    """Return the samples in these files, as a manifest names them, that takedowns deny."""
+    """Return the samples in these manifest entries' files that takedowns deny."""
     tests = DenyList(denies, dataset)
     out: Rows = {}
     for file in files:
@@ -119,13 +119,13 @@ def denied_files(
 
 
 def new_keys(store: Store, denies: Sequence[Deny], rows: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> placeholder of the key, for these rows of a change."""
+    """Return part id -> row -> placeholder for the key, for these rows of a change."""
     files = [file.file for file in change.samples if file.group == "keys"]
     return renamed(denies, rows, get_tables(store, files, ["part", "row", "key"]))
 
 
 def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> placeholder of the key. tables: part, row and key of whole parts."""
+    """Return part id -> row -> placeholder for the key. tables: part, row and key columns of whole parts."""
     salts = {deny.n: deny.salt for deny in denies}
     out: dict[str, dict[int, str]] = {}
     for table in tables:
@@ -182,7 +182,7 @@ def _redacted(store: Store, prefix: str, change: Change, redacted: Redacted) -> 
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
-    """Return the change without its denied samples, and how many of them it had not left out already."""
+    """Return (change without its denied samples, number of samples newly left out)."""
     excluded = _without_own_exclusions(store, own, change)
     n_dropped = sum(map(len, excluded.values()))
     if not n_dropped:

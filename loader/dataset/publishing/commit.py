@@ -1,7 +1,7 @@
-"""One change becomes one version: checks against the newest version, a manifest, an entry in the log.
+"""Turn a change into a version: check it against the newest version, write a manifest, append to the log.
 
-The log calls `build` with the state it is about to append to. If another writer was quicker, it calls again with the
-newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the state that it is about to append to. If another writer commits first, the log calls it
+again with the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ from .compact import Done, compacted
 logger = logging.getLogger(__name__)
 
 Check = Callable[[Version | None], None]
-"""Raises if a change does not fit the newest version; None where the dataset has none."""
+"""Raises if a change does not fit the newest version, which is None if the dataset has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A change whose files are uploaded and that waits for its log entry."""
+    """A change with uploaded files, ready for its log entry."""
 
     dataset: str
     """Name of the dataset."""
@@ -53,23 +53,23 @@ class Pending:
     change: Change
     """The change."""
     producer: Mapping[str, Any]
-    """Facts about its maker."""
+    """Facts about the run that made it."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
     """Returns the change to commit on a version, with additions or omissions."""
     verdict: str = ""
-    """Path of the record that lets it pass; "" for none."""
+    """Path of the verdict's stage record; "" if there is none."""
     created_us: int | None = None
     """Creation time in the manifest, UTC microseconds; None for now."""
 
 
 TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
-"""Names of facts about fields whose meaning docs/format.md defines; others are the writer's own."""
+"""Names of field facts that docs/format.md defines; writers may add others."""
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a producer. Raises: InvalidSample for values that canonical JSON does not hold."""
+    """Return the producer, checked. Raises: InvalidSample if canonical JSON cannot hold a value."""
     try:
         canonical(dict(producer or {}))
     except (TypeError, UnicodeEncodeError) as error:
@@ -80,7 +80,7 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
-    """Return facts about fields. Raises: InvalidSample for others than `Root.publish` takes."""
+    """Return facts about fields, checked. Raises: InvalidSample unless `Root.publish` accepts them."""
     by_field = {name: dict(field_facts) for name, field_facts in (facts or {}).items()}
     check_producer(by_field)
     for name, field_facts in by_field.items():
@@ -93,14 +93,14 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
-    """Publish a change that passes every check, without samples under a takedown.
+    """Publish a change that passes every check, without samples that a takedown denies.
 
-    `taken_down` in the version's producer counts the change's own. Raises: Fenced; Conflict, DuplicateKey,
+    `taken_down` in the version's producer counts the change's denied samples. Raises: Fenced; Conflict, DuplicateKey,
     FieldMismatch if the change does not fit the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
-    written: dict[str, bytes] = {}  # manifests by SHA-256: the one that is committed need not be read again
+    written: dict[str, bytes] = {}  # manifests by SHA-256: the committed one need not be read back
 
     def build(state: State) -> CommitBody:
         newest = state.newest(pending.dataset)
@@ -166,19 +166,19 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
 
 
 class NewKeys:
-    """Checks that none of a run's keys is live in the newest version, by hash, then by key where a hash was there.
+    """Checks that none of a run's keys is live in the newest version: by hash, then by key if the hash exists.
 
-    leaving: samples that leave with the run, whose keys it may bring again.
+    leaving: samples that the run replaces, whose keys it may reuse.
     """
 
     def __init__(self, store: Store, keys: RunKeys, leaving: Superseded = NOTHING_SUPERSEDED) -> None:
         self._store, self._keys = store, keys
         self._leaving = {(part, row) for (part, _), rows in leaving.rows.items() for row in rows}
-        self._known: dict[str, bool] = {}  # tables of hashes that were asked -> whether one of ours is there
+        self._known: dict[str, bool] = {}  # hash tables already searched -> whether one has a key of the run
         self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Costs `key_hashes.known` of new tables. Raises: DuplicateKey."""
+        """Check the newest version. Costs `key_hashes.known` for new tables. Raises: DuplicateKey."""
         if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
             return
         runs = [
@@ -187,7 +187,7 @@ class NewKeys:
         new = [file for file in runs if file.path not in self._clashes]
         for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
             self._clashes[file.path] = self._ours(table)
-        # Which rows are live is asked again each time: a retirement may bring back what was excluded.
+        # Live rows are looked up each time: a retirement may restore excluded samples.
         for file in runs:
             _refuse_live(parent, self._clashes[file.path], self._leaving)
 
@@ -207,7 +207,7 @@ class NewKeys:
 
 
 class Onto:
-    """Checks that the newest version is the change's base. id: empty for none yet."""
+    """Checks that the newest version is the change's base. id: "" if the dataset has no version yet."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -223,9 +223,9 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that no other writer added this group to these parts, or changed them.
+    """Checks that no other writer added this group to these parts or changed the parts.
 
-    began: the version that the group was computed for; its excluded samples have empty fields there.
+    began: the version that the group was computed for. Its excluded samples have empty fields in the group.
     """
 
     def __init__(self, group: str, parts: list[str], began: Version) -> None:
@@ -246,7 +246,7 @@ class FreeGroup:
             self._check_excluded(parent, ids)
 
     def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        """Refuse samples that a retirement brought back, and that were not computed."""
+        """Reject samples that a retirement restored, for which the group was not computed."""
         before, ours = self._began.parts, set(self._parts)
         for position in before.with_exclusions:
             part = before.id(position)
@@ -283,7 +283,7 @@ def digest_of(
     supersede: Mapping[str, str],
     foreign: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the sha256 hex of a publish's additions and omissions, which a verdict names."""
+    """Return the sha256 hex of a publish's parts and exclusions, which a verdict names."""
     bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
     content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
     return hashlib.sha256(canonical(content)).hexdigest()
@@ -298,10 +298,10 @@ def check_verdict(
     supersede: Mapping[str, str],
     foreign: Mapping[str, Any] | None = None,
 ) -> list[Onto]:
-    """Return further checks of a publish in an open transaction that is gated or shows this verdict ("" for none).
+    """Check a gated transaction's verdict ("" if there is none), and return further checks for its publish.
 
-    Costs two requests. Raises: StageNotPublished for a missing verdict, one that is not `published`, or of another
-    change; Conflict if a later verdict stands; Corrupt.
+    Costs two requests. Raises: StageNotPublished if the verdict is missing, not `published`, or for another change;
+    Conflict if a later verdict exists; Corrupt.
     """
     if not verdict:
         raise ungated(txn.txn, "no verdict was given")

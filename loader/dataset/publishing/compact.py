@@ -1,7 +1,7 @@
-"""Short lists in a manifest: a publish merges small neighbouring tables into one, as a log-structured tree does.
+"""Keep a manifest's lists short: a publish merges small neighbouring tables, like a log-structured merge tree.
 
-Up to 7 of each of four sizes stay, and larger ones for good: ten thousand publishes leave some tens of tables. Only
-neighbours merge, in order, so content and ordinals stay.
+Up to 7 tables of each of four sizes remain, and larger ones never merge: ten thousand publishes leave a few dozen
+tables. Only neighbours merge, in order, so content and ordinals do not change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from ..tables.stats import STATS_SCHEMA, merge_to_rows
 
 FAN_IN = 8
 SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
-"""Bytes below which a table is of level 0 to 3; from 16 MiB on it never merges."""
+"""Upper size limits of levels 0 to 3, in bytes; a table of 16 MiB or more never merges."""
 RUN_GROUPS = ("keys", "metadata")
 """Column groups of the samples table that every publish of parts writes."""
 MOST_BYTES = 4 * SIZES[-1]
@@ -29,13 +29,13 @@ MOST_BYTES = 4 * SIZES[-1]
 File = Mapping[str, Any]
 Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
 Done = dict[tuple[str, ...], dict[str, Any]]
-"""SHA-256 of merged tables -> the table in their place, which a rebase reuses."""
+"""SHA-256 of the merged tables -> the table that replaces them, which a rebase reuses."""
 
 
 def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
-    """Return the manifest with short lists; merged tables are written under `prefix`.
+    """Return the manifest with short lists. Merged tables are written under `prefix`.
 
-    Usually reads and writes nothing; amortised about one table of each list per publish. Raises: Corrupt;
+    Usually reads and writes nothing; amortised, about one table per list and publish. Raises: Corrupt;
     ObjectNotFound.
     """
     out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
@@ -49,9 +49,9 @@ def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 
 
 def to_merge(nbytes: Sequence[int]) -> slice:
-    """Return the neighbours in a list of tables that are to become one; empty for none.
+    """Return the neighbouring tables to merge; an empty slice if there are none.
 
-    They are the oldest of the smallest level that the list ends with too many tables of, or of smaller levels.
+    These are the oldest tables of the smallest level for which the list ends in too many tables of that level or below.
     """
     n = len(nbytes)
     for level, below in enumerate(SIZES):
@@ -82,7 +82,7 @@ def _shortened(
 def _shortened_runs(
     store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 ) -> dict[str, list[File]]:
-    """Return the lists of samples and stats; neighbouring runs become one, later column groups stay."""
+    """Return the lists of samples and stats with neighbouring runs merged; later column groups stay."""
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     counted: dict[str, list[File]] = {}
     for file in stats:
@@ -156,7 +156,7 @@ def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:
 
 
 def _merge_shards(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
-    # Columns that a table of an earlier release does not have are null for its shards.
+    # Columns that an earlier release's table lacks are null for its shards.
     table = pa.concat_tables(_tables(store, files), promote_options="default")
     return put_named_table(store, prefix, table, "shards", SHARDS_ROW_GROUP_ROWS).to_json()
 

@@ -1,1 +1,1 @@
-"""From samples to verified bytes: places, lookups, reads, checksums."""
+"""From samples to verified bytes: lookups of byte ranges, reads, checksums."""

@@ -1,6 +1,7 @@
-"""Places of a batch's samples, as arrays; objects per sample only on request.
+"""Locate a batch's samples in shards, as arrays. Objects per sample are built on request.
 
-Samples of several versions are looked up together: each version costs a stretch of its index.
+A place is a shard, offset, size and checksum. Samples of several versions are looked up together; each version costs a
+stretch of its index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ class Shard(NamedTuple):
     """One shard of a version."""
 
     of: int
-    """Number of its version among the versions whose samples are at hand."""
+    """Number of its version among the versions of the batch."""
     group: str
     """Group of fields."""
     path: str
@@ -36,10 +37,10 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FieldPlaces:
-    """Places of one field of n samples."""
+    """Shards, offsets, sizes and checksums of one field for n samples."""
 
     shards: Sequence[Shard]
-    """Shards of the samples, each once, and perhaps others."""
+    """Shards of the samples, each once; unused ones are allowed."""
     shard: Int64s
     """int64 [n]: index into `shards`."""
     offset: Int64s
@@ -51,7 +52,7 @@ class FieldPlaces:
 
     @property
     def unknown(self) -> Int64s:
-        """int64: numbers of the samples whose CRC-32C is not known."""
+        """int64: numbers of the samples with unknown CRC-32C."""
         return np.flatnonzero(self.crc32c == UNKNOWN_CRC)
 
     def address(self, field: str, number: int) -> FieldAddress:
@@ -67,12 +68,12 @@ class FieldPlaces:
         )
 
     def shares(self, numbers: Int64s | None = None) -> tuple[Int64s, list["Share"]]:
-        """Return the numbers of all samples, or of `numbers` (ascending), shard by shard, and the shards' shares."""
+        """Return the sample numbers (all, or `numbers`, ascending) ordered by shard, and each shard's share of them."""
         shard = self.shard if numbers is None else self.shard[numbers]
         if len(self.shards) == 1:
             ordered = np.arange(len(shard)) if numbers is None else numbers
             return ordered, [Share(self.shards[0], 0, len(ordered))] if len(ordered) else []
-        # Numbers of 16 bits are sorted by radix, in a tenth of the time.
+        # 16-bit numbers are radix-sorted, in a tenth of the time.
         small = shard.astype(np.uint16) if len(self.shards) < 2**16 else shard
         order = np.argsort(small, kind="stable")
         sorted_shards = shard[order]
@@ -85,7 +86,7 @@ class FieldPlaces:
         return order if numbers is None else numbers[order], shares
 
     def part(self, rows: slice) -> "FieldPlaces":
-        """Return a slice of the samples, in the same memory; `shards` may have unused ones."""
+        """Return a slice of the samples that shares memory; `shards` may include unused ones."""
         return FieldPlaces(
             shards=self.shards,
             shard=self.shard[rows],
@@ -95,32 +96,32 @@ class FieldPlaces:
         )
 
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
-        """Yield (shard, its samples' numbers, ascending), of all samples or of `numbers` (ascending)."""
+        """Yield (shard, ascending numbers of its samples), for all samples or for `numbers` (ascending)."""
         ordered, shares = self.shares(numbers)
         for shard, start, stop in shares:
             yield shard, ordered[start:stop]
 
 
 class Share(NamedTuple):
-    """Samples of one shard, in the order of `FieldPlaces.shares`."""
+    """One shard's samples, as a range of the order that `FieldPlaces.shares` returns."""
 
     shard: Shard
     """The shard."""
     start: int
-    """First sample."""
+    """Position of the first sample."""
     stop: int
-    """Sample behind the last."""
+    """Position after the last sample."""
 
 
 def run_starts(values: Int64s) -> Int64s:
-    """Return the position of the first of each run of equal values, in a third of `numpy.diff`'s time."""
+    """Return the start of each run of equal values, in a third of `numpy.diff`'s time."""
     if not len(values):
         return np.zeros(0, np.int64)
     return np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
-    """Yield (number, its positions in `which`, ascending) of each number in [0, n). O(len(which) log + n)."""
+    """Yield (number, its ascending positions in `which`) for each number in [0, n). O(len(which) log + n)."""
     if n == 1:
         yield 0, np.arange(len(which))
         return
@@ -132,7 +133,7 @@ def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplePlaces:
-    """n samples of some versions, and the place of each field asked for."""
+    """n samples of several versions, and the place of each requested field."""
 
     versions: Sequence["Version"]
     """Versions of the samples."""
@@ -145,9 +146,9 @@ class SamplePlaces:
     ordinal: Int64s
     """int64 [n]: number of the live sample in its version."""
     index: Sequence[IndexRows]
-    """Index rows around the samples, which have their keys."""
+    """Index rows around the samples; they contain the keys."""
     stretch: Int64s
-    """int64 [n]: number in `index` of the rows around the sample."""
+    """int64 [n]: index into `index` for each sample."""
     fields: Mapping[str, FieldPlaces]
     """Field name -> places."""
 
@@ -179,7 +180,7 @@ class SamplePlaces:
         )
 
     def span(self, rows: slice) -> "SamplePlaces":
-        """Return some of the samples, in the same memory."""
+        """Return a slice of the samples that shares memory."""
         return SamplePlaces(
             versions=self.versions,
             of=self.of[rows],
@@ -192,7 +193,7 @@ class SamplePlaces:
         )
 
     def at(self, number: int) -> "SampleAt":
-        """Return one sample, whose address is made on request."""
+        """Return one sample, whose address is built on request."""
         return SampleAt(self, number)
 
     def addresses(self) -> list[SampleAddress]:
@@ -201,27 +202,27 @@ class SamplePlaces:
 
 
 class SampleAt(NamedTuple):
-    """One sample of some `SamplePlaces`."""
+    """One sample of a `SamplePlaces`."""
 
     places: SamplePlaces
     """The places."""
     number: int
-    """Number of the sample in them."""
+    """Number of the sample in `places`."""
 
     def address(self) -> SampleAddress:
-        """Return its address."""
+        """Return the sample's address."""
         return self.places.address(self.number)
 
     def describe(self, field: str | None = None) -> str:
-        """Describe it as `SampleAddress.describe`."""
+        """Describe the sample, as `SampleAddress.describe` does."""
         return self.address().describe(field)
 
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""Runs a function over items, in order: the built-in `map`, or a thread pool's."""
+"""Maps a function over items, in order: the built-in `map`, or a thread pool's."""
 
 Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""Per group: the requested fields, and all its fields, which are its index's columns."""
+"""Per group: (requested fields, all fields, which are the index columns)."""
 
 
 class Stretch(NamedTuple):
@@ -250,9 +251,9 @@ def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
 
 
 class Lookup:
-    """Finds fields, at least one, of samples of versions with one layout; `versions[i]` is number i.
+    """Finds one or more fields of samples, in versions that share a layout. `versions[i]` is version number i.
 
-    Reads a version's parts at the first request for one of its samples. Thread-safe.
+    Reads a version's parts table at the first request for one of its samples. Thread-safe.
     """
 
     def __init__(self, versions: Sequence["Version"], fields: Sequence[str]) -> None:
@@ -263,23 +264,23 @@ class Lookup:
         self._parts = _joined([None] * len(versions))
 
     def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:
-        """Return the places of the fields of live ordinals, in the order given.
+        """Return the places of the fields for live ordinals, in the order given.
 
-        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n) in a few
-        calls of numpy, whatever the number of versions.
+        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n) time in
+        a few numpy calls, whatever the number of versions.
 
-            of: int64 [n], the number of each one's version.
+            of: int64 [n], version number of each sample.
             run: may be a thread pool's map.
 
-        Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field; InvalidRuntime for an ordinal
-        out of range.
+        Raises: Corrupt; ObjectNotFound; FieldNotFound if a sample lacks one of the fields; InvalidRuntime for an
+        ordinal out of range.
         """
         resolved = self._places(of, ordinals, run)
-        assert resolved is not None  # all was read that was missing
+        assert resolved is not None  # everything missing was read
         return resolved
 
     def held_places(self, of: Int64s, ordinals: Int64s) -> SamplePlaces | None:
-        """Return the places as `places`; None if something must be read for them."""
+        """Return the same as `places`, from memory only; None if something must be read."""
         return self._places(of, ordinals, None)
 
     def _places(self, of: Int64s, ordinals: Int64s, run: Map | None) -> SamplePlaces | None:
@@ -291,7 +292,7 @@ class Lookup:
         order = np.argsort(name, kind="stable")
         starts = run_starts(name[order])
         sizes = np.diff(starts, append=len(order))
-        number = np.repeat(np.arange(len(starts)), sizes)  # of the stretch, for each of `order`
+        number = np.repeat(np.arange(len(starts)), sizes)  # stretch number for each of `order`
         stretch = np.empty_like(number)
         stretch[order] = number
         heads = order[starts]
@@ -358,7 +359,7 @@ class Lookup:
         return [stretch for stretch in stretches_found if stretch is not None]
 
     def _with_parts_of(self, of: Int64s, run: Map | None) -> "_Parts | None":
-        """Return the parts of these versions and earlier requested ones; None if some are missing and run is None."""
+        """Return the parts of these and earlier requested versions; None if some are missing and run is None."""
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
         if new and run is None:
@@ -372,31 +373,31 @@ class Lookup:
 
 
 class _Parts(NamedTuple):
-    """The parts of versions, concatenated; a version that is listed twice counts once."""
+    """Concatenated parts of several versions; a version listed twice is included once."""
 
     tables: Sequence[PartsTable | None]
-    """By the versions' numbers; None for those not `known`."""
+    """Parts table per version number; None for versions not `known`."""
     known: Bools
     """bool [versions]: True if `tables` has the version's."""
     n_live: Int64s
-    """int64 [versions]: samples of each."""
+    """int64 [versions]: live samples of each."""
     first_ordinal: Int64s
-    """int64 [versions]: samples before its own."""
+    """int64 [versions]: live samples before the version's own."""
     first_part: Int64s
-    """int64 [versions]: parts before its own."""
+    """int64 [versions]: parts before the version's own."""
     first_name: Int64s
-    """int64 [versions]: number of its first part if every listed version has its own numbers."""
+    """int64 [versions]: number of the version's first part if repeated versions are numbered separately."""
     first: Int64s
-    """int64 [parts + 1]: samples before each part."""
+    """int64 [parts + 1]: live samples before each part."""
     live_rows: Mapping[int, SelectTable]
-    """Part -> live rows, of the parts with exclusions."""
+    """Part -> live rows, for parts with exclusions."""
 
     def locate(self, of: Int64s, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """Return (part in its version, row in it) of live ordinals, int64 [n] each. Raises: InvalidRuntime."""
+        """Return (part in the version, row in the part) for live ordinals, int64 [n] each. Raises: InvalidRuntime."""
         wrong = np.flatnonzero((ordinals < 0) | (ordinals >= self.n_live[of]))
         if len(wrong):
             table = self.tables[int(of[wrong[0]])]
-            assert table is not None  # raises the error that names what is wrong
+            assert table is not None  # raises the specific error
             table.locate(ordinals[wrong[:1]])
         part, row = locate(self.first, self.live_rows, ordinals + self.first_ordinal[of])
         return part - self.first_part[of], row
@@ -409,7 +410,7 @@ def _joined(tables: Sequence[PartsTable | None]) -> _Parts:
     which = np.array([-1 if table is None else at[table] for table in tables], np.int64)
     n_live = np.array(
         [*(table.first_ordinal[-1] for table in each), 0], np.int64
-    )  # the last: of those not known
+    )  # the last element: for versions not known
     n_parts = np.array([*map(len, each), 0], np.int64)
     first_ordinal, first_part = np.cumsum(n_live) - n_live, np.cumsum(n_parts) - n_parts
     if len(each) == 1:  # a version may have a million parts

@@ -1,7 +1,7 @@
-"""One CRC-32C per sample, from the checksums of its fields: the delivered digest covers it.
+"""Compute one CRC-32C per sample from the checksums of its fields, for the digest of delivered batches.
 
-A CRC of messages of one length is affine in their bits: an XOR of one term per bit. Four tables of 256, one per byte,
-look up a checksum's term.
+The CRC of fixed-length messages is affine in their bits: an XOR of one term per bit. So four tables of 256 entries, one
+per byte, give a checksum's term.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ U32 = NDArray[np.uint32]
 
 
 def table_of(adds: Callable[[int], int]) -> U32:
-    """Return uint32 [4, 256]: the term of each byte of a 32-bit number. adds: bit -> its term."""
+    """Return uint32 [4, 256]: the term for each byte of a 32-bit number. adds: bit -> term."""
     table = np.zeros((4, 256), np.uint32)
     for bit in range(32):
         byte, low = divmod(bit, 8)
@@ -27,16 +27,16 @@ def table_of(adds: Callable[[int], int]) -> U32:
 
 
 def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
-    """Return uint32, shaped as `numbers`: the term of each 32-bit number."""
+    """Return uint32, shaped as `numbers`: the term for each 32-bit number."""
     first, *others = (table[byte][(numbers >> (8 * byte)) & 0xFF] for byte in range(4))
     return reduce(np.bitwise_xor, others, first)
 
 
 def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
-    """Return int64 [n]: one CRC-32C per sample over its fields, by name. crcs: field -> int64 [n].
+    """Return int64 [n]: one CRC-32C per sample over its fields, sorted by name. crcs: field -> int64 [n].
 
-    The message is, for each field: name, zero byte, CRC-32C of its bytes as little-endian uint32. Its CRC is the
-    CRC of the message with zeros for all checksums, XOR the term of each checksum. O(fields) array operations.
+    The message has, for each field: name, zero byte, CRC-32C of the bytes as little-endian uint32. Its CRC is the CRC
+    of the message with zeros for all checksums, XORed with the term of each checksum. O(fields) array operations.
     """
     names = sorted(crcs)
     blank, tables = _tables(tuple(names))
@@ -48,7 +48,7 @@ def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
 
 @lru_cache(maxsize=256)
 def _tables(names: tuple[str, ...]) -> tuple[int, tuple[U32, ...]]:
-    """Return the CRC of the message with zeros for checksums, and one table of terms per name."""
+    """Return (CRC of the message with zeros for checksums, one table of terms per name)."""
     stretches = [name.encode() + bytes(5) for name in names]
     message = b"".join(stretches)
     blank, ends = crc32c(message), accumulate(map(len, stretches))

@@ -1,7 +1,8 @@
-"""Shards whose pages are checked against SHA-256 at first use: `Root(verify="sha256")`.
+"""Check shard pages against SHA-256 at first use: `Root(verify="sha256")`.
 
-CRC-32C shows accidents only. The chain of SHA-256 leads from a shard's pages through its index and the shards table to
-the manifest, whose hash is the version's id. Verified pages are remembered by ETag, and with mirrors by store.
+CRC-32C detects accidents only. A chain of SHA-256 hashes runs from the manifest, whose hash is the version's id,
+through the shards table and the index to a shard's pages. Verified pages are remembered per ETag, and with mirrors per
+store.
 """
 
 import os
@@ -30,22 +31,22 @@ KEPT_OBJECTS = 4
 """Objects remembered per shard: its copies in mirrors, and replacements."""
 
 HashesOf = Callable[[str], PageHashes]
-"""Path of a shard -> hashes of its pages. Raises: Corrupt; InvalidRuntime for one without."""
+"""Path of a shard -> hashes of its pages. Raises: Corrupt; InvalidRuntime if it has none."""
 
 Identity = tuple[str | int, ...]
 """Identity of an object: its ETag, and with several stores the store's number."""
 
 _NEAREST = -1
-_READ_BYTES = 2**20  # a power of two, as pages are: whole pages
+_READ_BYTES = 2**20  # a power of two, like the page size: whole pages
 
 ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
-"""(Spans, expected ETag) -> their bytes and ETag."""
+"""(spans, expected ETag) -> (bytes of the spans, ETag)."""
 
 
 class VerifiedStore:
-    """A store of shards that verifies bytes before it returns them, unused pages whole. Thread-safe.
+    """A store of shards that verifies bytes before returning them; new pages are checked whole. Thread-safe.
 
-    Raises: as `origin`; also Corrupt if a page does not have its hash.
+    Raises: as `origin`; also Corrupt if a page does not match its hash.
     """
 
     def __init__(self, origin: RangeReader, hashes_of: HashesOf) -> None:
@@ -59,7 +60,7 @@ class VerifiedStore:
 
     @property
     def is_local(self) -> bool:
-        """True if the origin is a folder of this machine: see `store.is_local`."""
+        """True if the origin is a local folder: see `store.is_local`."""
         return is_local(self._origin)
 
     @property
@@ -69,7 +70,7 @@ class VerifiedStore:
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         def read(spans: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
-            # One by one: of a cache they shall come from behind it.
+            # One by one: they must come from the origin, not from a cache in front of it.
             blobs = [self._origin.get_range(key, *span, pinned) for span in spans]
             return [blob.data for blob in blobs], blobs[0].etag
 
@@ -86,12 +87,12 @@ class VerifiedStore:
         data, etag_read = self._read(key, spans, etag, read) if spans else ([], "")
         return [Blob(one, etag_read) for one in data]
 
-    # what a disk can do
+    # methods of a disk store
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of spans, as the disk does."""
+        """Return the bytes of spans, like the disk store."""
         disk = self._disk
 
         def read(spans_read: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
@@ -100,7 +101,7 @@ class VerifiedStore:
         return self._read(key, [Span(*span) for span in spans], etag, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill buffers, as the disk does; bytes of unverified pages are copied there."""
+        """Fill buffers, like the disk store; bytes of unverified pages are copied into them."""
         spans = [piece[:2] for piece in pieces]
         shard, columns = self._shard(key, spans), _columns(spans)
         if not shard.unverified(shard.guess(etag), *columns).any():
@@ -113,20 +114,22 @@ class VerifiedStore:
         return etag_read
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        """Return a file's etag, as the disk does."""
+        """Return a file's ETag, like the disk store."""
         return self._disk.etag_of(key, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a descriptor, as the disk does: check the file's bytes with `is_verified`."""
+        """Return a descriptor, like the disk store. Check the file's bytes with `is_verified`."""
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
-        """Return whether bytes [offset, offset + nbytes) of an open shard are right; unverified pages are checked now.
+        """Return whether bytes [offset, offset + nbytes) of an open shard are correct.
+
+        Unverified pages are checked first.
 
         offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag.
         """
         shard = self._shard(key)
-        # Of several stores the open file is the nearest one's, which other reads do not tell.
+        # With several stores the open file is the nearest store's; other reads do not reveal their store.
         identity = (etag, _NEAREST) if isinstance(self._origin, MirroredStore) else (etag,)
         if shard.is_whole(identity):
             return True
@@ -189,7 +192,7 @@ class VerifiedStore:
             )
         identity = _identity(etag_read, serving)
         if (shard.unverified(identity, *columns) & ~new).any():
-            # It was another object, or of another store, than what was verified.
+            # The object, or its store, is not the one that was verified.
             return self._read_as(shard, key, spans, etag, read, None)
         for run, run_data in zip(runs, data, strict=False):
             if wrong := shard.verify(identity, run, memoryview(run_data)):
@@ -204,7 +207,7 @@ class VerifiedStore:
 
 
 def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """Return the identity; None if several stores may have served the bytes: nothing is remembered then."""
+    """Return the identity; None, and nothing is remembered, if several stores may have served the bytes."""
     return (etag, *serving) if len(serving) < 2 else None
 
 
@@ -214,7 +217,7 @@ class _Shard:
     def __init__(self, hashes: PageHashes) -> None:
         self.hashes = hashes
         self._lock = lock()
-        # bool [pages] of each, the last one used at the end
+        # per identity, bool [pages]; most recently used last
         self._verified: OrderedDict[Identity, Bools] = OrderedDict()
         self._none = np.ones(hashes.n_pages, bool)
         self._whole: set[Identity] = set()
@@ -235,12 +238,12 @@ class _Shard:
         if int((end - first).max(initial=0)) <= 2:
             ends = len(verified) - 1
             return (verified[np.minimum(first, ends)] | verified[end - 1]) & (end > first)
-        before = np.concatenate([[0], np.cumsum(verified)])  # of the pages before each one, how many are left
+        before = np.concatenate([[0], np.cumsum(verified)])  # unverified pages before each page
         new: Bools = before[end] > before[first]
         return new
 
     def runs(self, which: Bools, offset: Int64s, nbytes: Int64s) -> list[Span]:
-        """Return the pages of these ranges, ascending; neighbours together."""
+        """Return the spans of the pages of these ranges, ascending; neighbours are merged."""
         if not which.any():
             return []
         first, end = self._pages(offset[which], nbytes[which])
@@ -276,7 +279,7 @@ class _Shard:
                 self._whole.discard(self._verified.popitem(last=False)[0])
 
     def _pages(self, offset: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
-        """Return (the first page, the page behind the last) of ranges; the same of an empty one."""
+        """Return (first page, page after the last) for each range; equal for an empty range."""
         size = self.hashes.page_bytes
         first = offset // size
         return first, np.where(nbytes > 0, -(-(offset + nbytes) // size), first)

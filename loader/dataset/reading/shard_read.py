@@ -1,4 +1,4 @@
-"""Common parts of all shard reads: pinned ETags, errors with the sample's address, second reads, timing."""
+"""Read byte ranges of one shard: pin its ETag, name the sample in errors, read twice if corrupt, report timing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from ..shards.shard import crc32c
 from .sha256_store import Int64s, VerifiedStore
 
 AddressOf = Callable[[int], SampleAddress]
-"""Number of a sample in the current list -> its address; called only for messages."""
+"""Sample's number in the current list -> its address; called only for messages."""
 
 
 Lender = Callable[[str, Sequence[tuple[int, int]], str | None], tuple[Sequence[bytes | memoryview], str]]
@@ -23,36 +23,36 @@ Lender = Callable[[str, Sequence[tuple[int, int]], str | None], tuple[Sequence[b
 
 
 class ShardRead(NamedTuple):
-    """Cost of one shard's share of a read."""
+    """Cost of reading from one shard, as one part of a batch read."""
 
     first: Callable[[], SampleAddress]
-    """Gives the address of the list's first sample."""
+    """Returns the address of the first sample."""
     path: str
     """Path of the shard."""
     span: Span
-    """Bytes from the first to the last that was wanted."""
+    """Span from the first requested byte to the last."""
     fetch_s: float
-    """Seconds of reading, second reads included."""
+    """Seconds spent reading, including second reads."""
     verify_s: float
-    """Seconds of checking."""
+    """Seconds spent verifying."""
 
 
 OnRead = Callable[[ShardRead], None]
 
 
 class Reading(NamedTuple):
-    """Means by which shards are read."""
+    """Everything that shard reads need: store, pinned ETags, callbacks and open files."""
 
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]
     """Shard path -> ETag of its first read; a replaced shard raises Changed."""
     on_refetch: Callable[[], None] = lambda: None
-    """Called before each read that is repeated."""
+    """Called before each second read."""
     on_read: OnRead = lambda _: None
-    """Called with each shard's share, in the reading thread."""
+    """Called with each shard's `ShardRead`, in the reading thread."""
     files: FileHandles | None = None
-    """Open shards of a disk; None elsewhere."""
+    """Open shards on a local disk; None for other stores."""
 
     def ranges(
         self,
@@ -65,10 +65,10 @@ class Reading(NamedTuple):
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of (offset, nbytes) spans, in order.
 
-        first, field: of the first span, for errors. lent: the caller copies at once, so that a store may lend its
-        memory.
+        first, field: address and field of the first span, for errors. lent: the caller copies the bytes immediately, so
+        that a store may lend its memory.
 
-        Raises: Corrupt if the shard ends too early; the other leaves with that address.
+        Raises: Corrupt if the shard ends too early; other store errors. All of them name the address.
         """
         store, etag = self.store, self.pins.get(path)
         disk = disk_of(store)
@@ -92,14 +92,14 @@ class Reading(NamedTuple):
     def opened(
         self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
     ) -> FileHandle | None:
-        """Return an open shard with these ranges, SHA-256 checked; None if `ranges` must report the fault.
+        """Return an open shard whose ranges passed the SHA-256 check; None if `ranges` must report the error.
 
-        offset, nbytes: int64 [n]. first, field: of the first range, for errors.
+        offset, nbytes: int64 [n]. first, field: address and field of the first range, for errors.
         """
         assert self.files is not None
         try:
             pin = self.files.get(path, self.pins.get(path))
-        except StoreError:  # an idle context manager would cost as much as the look at the file
+        except StoreError:  # a context manager would cost as much as the `stat` of the file
             with self._named_errors(first, field):
                 raise
         if pin is None:
@@ -115,7 +115,7 @@ class Reading(NamedTuple):
 
     @contextmanager
     def _named_errors(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
-        """Add the first sample's address to errors of the store; a Corrupt may be another's."""
+        """Add the first sample's address to store errors; a Corrupt may concern another sample."""
         try:
             yield
         except ObjectNotFound as error:
@@ -127,7 +127,7 @@ class Reading(NamedTuple):
             raise
 
     def pin(self, path: str, etag: str) -> None:
-        """Pin a shard's ETag."""
+        """Pin a shard's ETag. Raises: Changed if another one is pinned."""
         if self.pins.setdefault(path, etag) != etag:
             raise Changed(
                 f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
@@ -135,9 +135,9 @@ class Reading(NamedTuple):
             )
 
     def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
-        """Return the field's bytes by a second read, which cures a bit that flipped in transit.
+        """Read the field a second time, in case a bit flipped in transit, and return its bytes.
 
-        Raises: Corrupt, unless a mirror has right bytes; Changed.
+        Raises: Corrupt, unless a mirror has correct bytes; Changed.
         """
         self.on_refetch()
         return retry_corrupt(partial(self._again, address, place, said_by), again=0)
@@ -160,7 +160,7 @@ class Reading(NamedTuple):
         return blob.data
 
     def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
-        """Return a sample's whole field by a second read, or the error."""
+        """Return a sample's whole field from a second read, or the error."""
         try:
             return self.again(address, address.fields[field])
         except Corrupt as error:

@@ -1,4 +1,4 @@
-"""The reader of a version's shards, in the root and in foreign locations."""
+"""Open the store that serves a version's shards, mapping registered shards to objects in foreign locations."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,16 +29,17 @@ from ..tables.foreign_objects import (
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
 
 KEPT_SHARDS = 4096
-"""Shards whose objects are kept at hand."""
+"""Most shards whose objects stay cached."""
 
 
 def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
-    """Return the reader of a version's shards, in the root and in foreign locations.
+    """Return a store of a version's shards, both in the root and in foreign locations.
 
-    A location that is no bucket and not vouched for is not opened: reads there raise Forbidden. Costs a request per
-    table, two per location, and about 100 bytes per object.
+    A location that is neither a bucket nor vouched for is not opened: reading from it raises Forbidden. Costs one
+    request per table, two per location, and about 100 bytes per object.
 
-    files: the manifest's list `foreign`. name: of the version. Raises: Corrupt; ObjectNotFound for a missing record.
+    files: the manifest's list `foreign`. name: version name. Raises: Corrupt; ObjectNotFound if a location's record is
+    missing.
     """
     tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
     empty = FOREIGN_SCHEMA.empty_table()
@@ -116,7 +117,7 @@ def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Deco
 
 
 class _Shards(PlacedStore):
-    """A reader that another process opens anew."""
+    """A shard store that pickles as its arguments and reopens in another process."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, CRC-32C checked."""
+"""Read fields of samples, whole or in parts: ranges coalesced per shard, ETags pinned, CRC-32C checked."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,15 +18,15 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 OnCorrupt = Callable[[int, Corrupt], object]
-"""Called with a corrupt sample's number in the current list, and the error, which it may raise."""
+"""Called with a corrupt sample's number in the current list and the error, which it may raise."""
 
 _Item = tuple[int, str, int, int, int | None]
-"""Number of the sample, field, offset, nbytes, CRC-32C; None if the caller verifies."""
+"""(sample number, field, offset, nbytes, CRC-32C, or None if the caller verifies)."""
 
 _Shard = tuple[int, str]
 
 OnCrc = Callable[[int, str, int], None]
-"""Called with a newly learned CRC-32C: number of the sample, field, CRC-32C."""
+"""Called with (sample number, field, CRC-32C) for each newly computed checksum."""
 
 
 def _nothing(number: int, field: str, crc: int) -> None:
@@ -34,15 +34,15 @@ def _nothing(number: int, field: str, crc: int) -> None:
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
-    """Raise the error: stops at the first corrupt sample."""
+    """Raise the error, which stops at the first corrupt sample."""
     raise error
 
 
 class FieldPart(NamedTuple):
-    """A part of a field's payload, as its table names it."""
+    """A part of a field's payload, as its packet or piece table describes it."""
 
     offset: int
-    """First byte in the field."""
+    """Offset in the field."""
     nbytes: int
     """Number of bytes."""
     crc32c: int
@@ -50,7 +50,7 @@ class FieldPart(NamedTuple):
 
 
 class PartsOfField(NamedTuple):
-    """Parts to read of one field."""
+    """Parts of one field to read."""
 
     address: SampleAddress
     """Address of the sample."""
@@ -59,7 +59,7 @@ class PartsOfField(NamedTuple):
     runs: Sequence[Sequence[FieldPart]]
     """Runs of parts, ascending; each is read from its first to its last byte."""
     said_by: str = "its packet table"
-    """Source of the parts' checksums, for errors."""
+    """Name of the table with the parts' checksums, for errors."""
 
 
 def read_fields(
@@ -72,13 +72,13 @@ def read_fields(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[dict[str, bytes]]:
-    """Return per sample, field -> its bytes. Neighbouring fields of one shard share a request.
+    """Return one mapping per sample: field -> bytes. Neighbouring fields of one shard share a request.
 
         pins: shard path -> ETag of its first read; a replaced shard raises Changed.
         run: may be a thread pool's map.
-        on_refetch: called before each repeated read.
-        on_corrupt: called, in order, for each sample that is wrong twice or behind the shard's end, which is then {}.
-        on_read: called with each shard's share, in the reading thread.
+        on_refetch: called before each second read.
+        on_corrupt: called, in order, for each sample that is corrupt twice or past the shard's end; it returns as {}.
+        on_read: called with each shard's `ShardRead`, in the reading thread.
 
     Raises: as on_corrupt, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
@@ -106,10 +106,10 @@ def read_places(
     run: Map = map,
     unverified: Container[str] = (),
 ) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
-    """Return (number, field, its bytes or the error) of these samples' fields, shard by shard.
+    """Return (number, field, bytes or error) for each field of these samples, shard by shard.
 
-    numbers: field -> numbers of the samples; an unknown CRC-32C is put into the places.
-    unverified: fields whose bytes the caller verifies and copies; they may lie in pages of a cache.
+    numbers: field -> sample numbers; a CRC-32C that was unknown is stored in `places`.
+    unverified: fields whose bytes the caller verifies and copies; they may be views of cached pages.
     """
 
     def learn(number: int, field: str, crc: int) -> None:
@@ -142,9 +142,12 @@ def read_parts(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[list[bytes | memoryview]]:
-    """Return per request the bytes of its parts, run after run; a corrupt one is []. Other arguments as `read_fields`.
+    """Return one list per request: the bytes of its parts, run after run; [] if corrupt.
 
-    One request per run; runs of one shard at most 64 KiB apart share one. A part with a wrong checksum is read again.
+    Other arguments as `read_fields`.
+
+    Each run costs one request; runs of one shard at most 64 KiB apart share one. A part with a wrong checksum is read
+    again.
     """
     reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
     by_path: dict[str, list[int]] = {}
@@ -178,7 +181,7 @@ def _read_shards(
         (of, path), items = item
         return _read_shard(reading_of(of), path, items, address_of, on_crc)
 
-    # In the order of shards: which of several errors is raised does not depend on threads.
+    # In shard order, so that the error raised does not depend on thread timing.
     lists = run(read_shard, list(by_shard.items()))
     return [
         (number, field, data)
@@ -193,10 +196,10 @@ def _read_shard(
     spans = [(offset, nbytes) for _, _, offset, nbytes, _ in items]
     first = partial(address_of, items[0][0])
     start = perf_counter()
-    copied = {one[4] for one in items} == {None}  # by the caller, who verifies them
+    copied = {one[4] for one in items} == {None}  # by the caller, which verifies them
     try:
         blobs = reading.ranges(path, spans, first, items[0][1], lent=copied)
-    except Corrupt:  # it ends too early for one of them: ask for each, to know for which
+    except Corrupt:  # the shard ends too early for one of them: read each to find out which
         return [_again(reading, one, address_of, on_crc) for one in items]
     fetched = perf_counter()
     good = [copied or _is_good(data, one, on_crc) for data, one in zip(blobs, items, strict=True)]
@@ -246,7 +249,7 @@ def _read_parts(
     start, verify_s = perf_counter(), 0.0
     try:
         pieces_read = iter(reading.ranges(path, spans, first, parts_of_fields[0].field))
-    except Corrupt:  # it ends too early for one of them
+    except Corrupt:  # the shard ends too early for one of them
         pieces_read = iter(())
     out: list[list[bytes | memoryview] | Corrupt] = []
     for item, place in zip(parts_of_fields, places, strict=True):

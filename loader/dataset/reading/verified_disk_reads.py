@@ -1,7 +1,7 @@
-"""Gather verified fields into memory: fields of one size as rows, others concatenated.
+"""Gather and verify field bytes in memory, from open files or pieces that were already read from a bucket.
 
-`loader.native` copies and checks the samples of all shards in one call, without the interpreter's lock, from open files
-or from pieces read from a bucket.
+Fields of one size become rows of an array; others are concatenated. `loader.native` copies and checks the samples of
+all shards in one call, without holding the interpreter's lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,30 +26,30 @@ from .verified_bucket_reads import read_places
 
 
 class RowsOfField(NamedTuple):
-    """Memory for the values of one field."""
+    """Destination for the values of one field: one row per sample."""
 
     field: str
     """Name of the field."""
     head: bytes
-    """Common first bytes of all values, which are compared and dropped."""
+    """Common first bytes of all values, which are compared and not copied."""
     numbers: Int64s
-    """int64 [n], ascending: samples whose fields have the size of head and row."""
+    """int64 [n], ascending: numbers of the samples whose field has exactly the size of head and row."""
     rows: Int64s
-    """int64 [n]: row of `memory` for the rest of each sample."""
+    """int64 [n]: row of `memory` for each sample's bytes after the head."""
     memory: np.ndarray
-    """uint8 [any, nbytes], contiguous."""
+    """uint8 [rows, nbytes], contiguous."""
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-"""(shape, dtype) -> an array of any content."""
+"""(shape, dtype) -> uninitialized array."""
 _UINT8 = np.dtype(np.uint8)
 
 FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
-"""Number of a sample, field, its bytes or the error."""
+"""(sample number, field, bytes or error)."""
 
 
 class Sources(NamedTuple):
-    """Locations of one field's samples: open files, or pieces in memory."""
+    """Where to copy one field's samples from: open files, or pieces in memory."""
 
     files: list[OpenFile]
     """Files, as `loader.native` takes them."""
@@ -62,7 +62,7 @@ class Sources(NamedTuple):
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     report: Callable[[float, float], None]
-    """Called with the seconds of the whole read and of its verification."""
+    """Called with (seconds of the whole read, seconds of verification)."""
 
 
 class Gatherable(Protocol):
@@ -70,18 +70,18 @@ class Gatherable(Protocol):
 
     @property
     def reading_of(self) -> ReadingOf:
-        """Means to read a sample once more."""
+        """Returns the `Reading` for a second read."""
 
     @property
     def places(self) -> SamplePlaces:
         """Places of the samples in their shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return the sources of samples, and the numbers without one. numbers: int64, ascending."""
+        """Return (sources of the samples, numbers of samples that have none). numbers: int64, ascending."""
 
 
 def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
-    """Fill the rows, verified; return the samples that did not fit."""
+    """Fill the rows with verified bytes. Return the samples that do not fit, from a second read or as errors."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
     every = len(rows.numbers) == len(gatherable.places)
     row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
@@ -93,22 +93,22 @@ def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
 
 
 class GatheredBytes(NamedTuple):
-    """Verified bytes of a field, in one piece of memory."""
+    """Verified bytes of one field, in one buffer."""
 
     numbers: Int64s
     """int64 [n]: numbers of the samples."""
     memory: np.ndarray
-    """uint8 [any]: their bytes, and others."""
+    """uint8 [bytes]: the samples' bytes; other parts are undefined."""
     begin: Int64s
-    """int64 [n]: first byte of each in `memory`."""
+    """int64 [n]: offset of each sample in `memory`."""
     sizes: Int64s
-    """int64 [n]: bytes of each."""
+    """int64 [n]: size of each sample in bytes."""
 
 
 def gather_bytes(
     gatherable: Gatherable, field: str, numbers: Int64s, allocate: Allocate
 ) -> tuple[GatheredBytes, list[FieldRead]]:
-    """Return verified samples of a field, and the samples with a second read or an error.
+    """Return (verified bytes of a field, samples that needed a second read or failed).
 
     numbers: int64, ascending.
     """
@@ -123,7 +123,7 @@ def gather_bytes(
 def _gathered(
     sources: Sources, places: SamplePlaces, field: str, head: bytes, memory: np.ndarray, at: Int64s
 ) -> Bools:
-    """Read samples behind their head into memory, each from byte `at` on; return bool [n], True for right ones."""
+    """Copy samples without their head to `memory`, each at offset `at`; return bool [n], True if correct."""
     status = np.zeros(len(sources.numbers), np.uint8)
     if len(status):
         start, known = perf_counter(), places.fields[field].crc32c
@@ -142,19 +142,19 @@ def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[Fie
 
 
 class Pieces(NamedTuple):
-    """Samples of which the bytes were read, and not verified."""
+    """Samples whose bytes were read from a bucket but not yet verified."""
 
     reading_of: ReadingOf
-    """Means to read a sample once more."""
+    """Returns the `Reading` for a second read."""
     places: SamplePlaces
     """Places of the samples in their shards."""
     data: Mapping[str, Mapping[int, bytes | memoryview]]
-    """Field -> number of a sample -> its unverified bytes."""
+    """Field -> sample number -> unverified bytes."""
     on_verified: Callable[[float], None]
-    """Called with the seconds of checking, copies included."""
+    """Called with the seconds spent verifying, copies included."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return the pieces of the right size, and the numbers of the other samples."""
+        """Return (pieces of the expected size, numbers of the other samples)."""
         data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
@@ -175,12 +175,12 @@ class _Shard(NamedTuple):
     file: FileHandle
     first: Callable[[], SampleAddress]
     span: Span
-    nbytes: int  # of all its samples at hand
+    nbytes: int  # of the shard's samples in this read
     opened_s: float
 
 
 def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
-    """Report the slowest shard; each shard's share of the time follows its bytes."""
+    """Report the slowest shard. Time is attributed to shards by their bytes."""
     each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
     fetched_s, slowest = max(
         ((shard.opened_s + each_s * shard.nbytes, shard) for shard in shards), key=itemgetter(0)
@@ -189,15 +189,15 @@ def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
 
 
 class OpenShards(NamedTuple):
-    """Samples of shards on disks, opened when they are asked for."""
+    """Samples in shards on local disks, opened on request."""
 
     reading_of: ReadingOf
-    """Means to read the shards."""
+    """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
-    """Places of the samples in them."""
+    """Places of the samples in the shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return samples in shards that could be opened, and the other numbers."""
+        """Return (samples in shards that could be opened, numbers of the other samples)."""
         at, shards = self.places.fields[field], list[_Shard]()
         ordered, shares = at.shares(numbers)
         begin, nbytes = at.offset[ordered], at.nbytes[ordered]

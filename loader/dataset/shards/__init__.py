@@ -1,1 +1,1 @@
-"""Shards: tar files, their indexes and parts, and the places of a sample's bytes."""
+"""Shards: tar files, their indexes and parts, and the addresses of a sample's bytes."""

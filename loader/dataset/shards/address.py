@@ -5,32 +5,32 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 UNKNOWN_CRC = -1
-"""In the place of a CRC-32C: unknown, as for registered bytes before sealing."""
+"""Stands for an unknown CRC-32C, as of registered bytes before sealing."""
 
 _SAMPLE = ("key", "version", "version_id", "part", "row", "ordinal")
 _PLACE = ("group", "path", "offset", "nbytes")
 
 
 class Described(Protocol):
-    """Something stored that an error can name."""
+    """A stored object that an error can name."""
 
     def describe(self, field: str | None = None) -> str:
-        """Return its place, and the field's place if one is named."""
+        """Return its human-readable address, with the field's if one is named."""
 
 
 def crc_text(crc: int) -> str:
-    """Return a CRC-32C as 8 hex digits, "" for one that is not known."""
+    """Return a CRC-32C as 8 hex digits; "" if unknown."""
     return "" if crc == UNKNOWN_CRC else f"{crc:08x}"
 
 
 def crc_of(text: str) -> int:
-    """Return the CRC-32C that `crc_text` gave. Raises: ValueError."""
+    """Return the CRC-32C that `crc_text` formatted. Raises: ValueError."""
     return int(text, 16) if text else UNKNOWN_CRC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldAddress:
-    """Place of one field's payload bytes."""
+    """Location of one field's payload bytes."""
 
     field: str
     """Name of the field."""
@@ -48,7 +48,7 @@ class FieldAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleAddress:
-    """One sample of one version and the place of each field asked for."""
+    """One sample of one version, with the address of each requested field."""
 
     key: str
     """Key of the sample."""
@@ -63,10 +63,10 @@ class SampleAddress:
     ordinal: int
     """Number of the live sample in the version."""
     fields: Mapping[str, FieldAddress]
-    """Field name -> its place; empty where no field was asked for."""
+    """Field name -> address; empty if no field was requested."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON: key, version, version_id, part, row, ordinal, and each field's place."""
+        """Return plain JSON: key, version, version_id, part, row, ordinal, and each field's address."""
         return {
             **{name: getattr(self, name) for name in _SAMPLE},
             "fields": {
@@ -85,7 +85,7 @@ class SampleAddress:
         return SampleAddress(**{name: body[name] for name in _SAMPLE}, fields=fields)
 
     def describe(self, field: str | None = None) -> str:
-        """Return `photos@12/<part> media[1048576:1310720] sample 'ep_31/0120'`, with `.field` when one is named."""
+        """Return `photos@12/<part> media[1048576:1310720] sample 'ep_31/0120'`, with `.field` if one is named."""
         if field is None or field not in self.fields:
             return f"{self.version}/{self.part} row {self.row} sample {self.key!r}"
         at = self.fields[field]

@@ -1,4 +1,4 @@
-"""Sets of rows as bitmaps: a part's exclusions, a filtered view's live ordinals."""
+"""Store sets of rows as bitmaps: a part's exclusions, a filtered view's live ordinals."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ BLOCK_BITS = 4096
 
 
 def pack(members: Bools) -> bytes:
-    """Return bytes whose bit i (least significant first) is `members[i]`."""
+    """Return a bitmap: bit i (least significant first) is `members[i]`."""
     return np.packbits(members, bitorder="little").tobytes()
 
 
@@ -21,7 +21,7 @@ def unpack(data: bytes, n: int) -> Bools:
 
 
 class SelectTable:
-    """The x-th member of a set of [0, n), for arrays of x, in n/8 bytes and a count per 4,096 bits."""
+    """Finds the x-th members of a subset of [0, n), for arrays of x. Takes n/8 bytes plus a count per 4,096 bits."""
 
     def __init__(self, packed: bytes, n: int) -> None:
         self._n = n
@@ -54,7 +54,7 @@ class SelectTable:
         rank = x - self._before[block]
         out = np.empty(len(x), np.int64)
         blocks = self._bytes.reshape(-1, BLOCK_BITS // 8)
-        # 4,096 bits are unpacked per distinct block: a batch touches at most as many blocks as it has samples.
+        # Unpacks 4,096 bits per distinct block; a batch has at most one block per sample.
         order = np.argsort(block, kind="stable")
         starts = np.flatnonzero(np.diff(block[order], prepend=-1))
         for first, last in zip(starts, [*starts[1:], len(order)], strict=True):

@@ -1,7 +1,7 @@
-"""The sidecar index of a shard: place and checksum of each field of each row.
+"""Read and write a shard's sidecar index: offset, size and checksum of each field of each row.
 
-Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups of at most 2,048
-rows make a cold sample cost a footer and one row group. In front stand the shard's page hashes.
+Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. With row groups of at most
+2,048 rows, a cold sample costs the footer and one row group. The shard's page hashes precede the rows.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ ROW_GROUP_ROWS = 2048
 Int64s = npt.NDArray[np.int64]
 _COLUMNS = ("offset", "nbytes", "crc32c")
 
-# Errors of reading a damaged file: Arrow's own, our window's, and errors of names and values.
+# Errors that reading a damaged file may raise: Arrow's, `Window`'s, and those for names and values.
 _UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -73,7 +73,7 @@ class IndexRows:
     """False if checksums are unknown: for registered bytes that are not sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
-        """Return a field's place in row `first_row + local` of the shard at `path`."""
+        """Return a field's address for row `first_row + local` of the shard at `path`."""
         return FieldAddress(
             field=field,
             group=group,
@@ -107,7 +107,7 @@ def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Place of an index, and checksums of its bytes: a damaged footer can crash Parquet."""
+    """Path and size of an index, with checksums of its bytes: a damaged footer can crash Parquet."""
 
     path: str
     """Path relative to the root."""
@@ -116,17 +116,17 @@ class IndexPlace:
     crc32c: int
     """CRC-32C of the whole index."""
     footer_crc32c: int
-    """CRC-32C of the last bytes, the footer."""
+    """CRC-32C of the footer."""
     footer_sha256: str = ""
-    """Sha256 hex of the last bytes, the footer; "" in indexes of earlier releases."""
+    """Sha256 hex of the footer; "" in indexes of earlier releases."""
     pages_nbytes: int = 0
-    """Bytes of the page hashes in front; 0 in indexes of earlier releases."""
+    """Bytes of page hashes before the rows; 0 in indexes of earlier releases."""
     seal: str = ""
-    """Path of its seal, which may be missing; "" for the root's own shards."""
+    """Path of the seal (checksums for registered bytes), which may be missing; "" for the root's own shards."""
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
-        """Return the place in a row of the shards table."""
+        """Return the index place in a row of the shards table."""
         return IndexPlace(
             path=shard["index_path"],
             nbytes=shard["index_nbytes"],
@@ -139,7 +139,7 @@ class IndexPlace:
 
     @staticmethod
     def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
-        """Return the place of bytes for `path`. pages_nbytes: size of the page hashes in front."""
+        """Return the place for an index with these bytes. pages_nbytes: size of the page hashes before the rows."""
         footer = data[len(data) - footer_nbytes(data) :]
         return IndexPlace(
             path=path,
@@ -151,7 +151,7 @@ class IndexPlace:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return its columns of a row of the shards table."""
+        """Return the index columns for a row of the shards table."""
         return {
             "index_path": self.path,
             "index_nbytes": self.nbytes,
@@ -163,13 +163,13 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """First byte of a read of all rows, behind the page hashes."""
+        """First byte of the rows, after the page hashes."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
 
 class IndexFile:
-    """An open index, which keeps only the footer, or a small index. Thread-safe. whole: read all rows at once."""
+    """An open index. Keeps only the footer, or a small index whole. Thread-safe. whole: read all rows at once."""
 
     def __init__(self, store: Store, place: IndexPlace, *, whole: bool = False) -> None:
         self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
@@ -177,7 +177,7 @@ class IndexFile:
         whole = whole or place.nbytes - place.start <= WHOLE_BELOW_BYTES
         reader, held, self._hashes = retry_corrupt(partial(self._open, whole))
         rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
-        # Rows are found by their number divided by the row group's size, so every group but the last is full.
+        # A row's group is its number divided by the group size, so every group except the last must be full.
         if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or any(n > ROW_GROUP_ROWS for n in rows[-1:]):
             raise Corrupt(
                 f"{self.name} has row groups of {sorted(set(rows))} rows; all but the last have {ROW_GROUP_ROWS}"
@@ -185,7 +185,9 @@ class IndexFile:
         self._metadata = reader.metadata
         self._facts = reader.schema_arrow.metadata or {}
         self._held = held if whole else b""
-        self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # about what its parsed form takes
+        self.held_bytes = (
+            len(held) if whole else 4 * footer_nbytes(held)
+        )  # approximate size of the parsed footer
         self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self.n_rows = int(self._first_row[-1])
         self._fields = sorted(
@@ -205,7 +207,7 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt if a page's checksum is wrong twice.
+        """Return one row group. Raises: Corrupt if a page fails its checksum twice.
 
         If checksums are unknown, the first call requests the index's seal.
         """
@@ -222,7 +224,7 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the seal's checksums, requested once; None without one."""
+        """Return the seal's checksums, requested once; None if there is no seal."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -230,7 +232,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one column of all rows, int64, of a whole index."""
+        """Return one int64 column of all rows. The index must be opened with `whole`."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -242,7 +244,7 @@ class IndexFile:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
-        """Return the page hashes of a shard of so many bytes; None for earlier releases."""
+        """Return the page hashes of the shard, whose size is given; None for earlier releases."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
         return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
@@ -303,7 +305,7 @@ class IndexFile:
     def _read_footer(self) -> bytes:
         held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
         footer = footer_nbytes(held)
-        # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.
+        # A footer takes about 110 bytes per column and row group: at 100,000 rows it exceeds the tail.
         if TAIL_BYTES < footer <= self._nbytes:
             held = self._read(self._nbytes - footer, footer - TAIL_BYTES) + held
         self._check_footer(held)
@@ -365,7 +367,7 @@ MAX_OPEN_FILES = 4096
 
 
 class IndexCache:
-    """The row groups used last, bounded in bytes; shared by a reader's threads."""
+    """Least-recently-used cache of row groups, bounded in bytes; shared by a reader's threads."""
 
     def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
         self._store, self._capacity = store, capacity_bytes
@@ -377,7 +379,7 @@ class IndexCache:
         self._turns = Turns()
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
-        """Return the row group around `row`, if it is in memory."""
+        """Return the row group around `row` if it is in memory, else None."""
         key = (place.path, row // ROW_GROUP_ROWS)
         with self._lock:
             entry = self._groups.get(key)
@@ -396,12 +398,12 @@ class IndexCache:
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        """Return the page hashes as `IndexFile.page_hashes`."""
+        """Return the same as `IndexFile.page_hashes`."""
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:
         rows = self._file(place).read_group(key[1])
-        # Python str objects of the keys dominate: about 80 bytes each, and 24 bytes per field.
+        # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
         held = len(rows.keys) * (80 + 24 * len(rows.offset))
         with self._lock:
             self._groups[key] = (rows, held)

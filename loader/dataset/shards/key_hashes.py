@@ -1,7 +1,7 @@
-"""All keys that a dataset ever had, as sorted tables of 63-bit hashes, which a publish checks before the keys.
+"""Store hashes of all keys that a dataset ever had, in sorted tables that a publish checks before keys.
 
-A table has one ascending int64 column; the footer has each row group's smallest value. A missing key costs one row
-group, whatever the table's size. A hash that is there proves nothing: the keys are compared.
+A table has one ascending int64 column of 63-bit hashes; its footer has each row group's smallest value. A missing key
+costs one row group, whatever the table's size. A present hash proves nothing: the keys are compared.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
 WHOLE_BELOW_BYTES = 256 * 2**10
-"""Size in bytes below which a table is read whole, else by footer and row groups."""
+"""Size in bytes below which a table is read whole; larger ones are read by footer and row groups."""
 MAX_GAP_BYTES = 128 * 2**10
-"""Closer row groups are read together: a round trip costs more than these bytes."""
+"""Largest gap, in bytes, between row groups read together: a round trip costs more than these bytes."""
 
 
 def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
-    """Write a table of these hashes, in any order, under `prefix`; return its manifest entry."""
+    """Write a table of these hashes (in any order) under `prefix`, and return its manifest entry."""
     data = hashed_table_bytes(
         pa.table({"hash": pa.array(hashes if _ascend(hashes) else np.sort(hashes))}),
         KIND,
@@ -62,15 +62,15 @@ def _ascend(hashes: Int64s) -> bool:
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the manifest's tables of hashes cover all keys. Older releases wrote none."""
+    """Return whether the manifest's hash tables cover all keys. Older releases wrote none."""
     return sum(int(file["n_rows"]) for file in manifest.get("key_hashes", ())) == int(manifest["n_rows"])
 
 
 def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> list[Bools]:
-    """Return per table bool [n]: whether it has each of these hashes, which ascend.
+    """Return one bool [n] per table: whether it has each of these ascending hashes.
 
-    A small table costs a request; a large one its footer and a request per stretch of row groups; `READ_AHEAD` tables
-    at a time.
+    A small table costs one request; a large one costs its footer and one request per stretch of row groups.
+    `READ_AHEAD` tables are read at a time.
     """
     with ThreadPoolExecutor(
         max(1, min(len(files), READ_AHEAD)), thread_name_prefix="penstock-hashes"
@@ -137,7 +137,7 @@ def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
 
 
 def among(hashes: Int64s, table: Int64s) -> Bools:
-    """Return bool [n]: whether each of the hashes is in the table, which ascends."""
+    """Return bool [n]: whether each hash is in the ascending table."""
     if not len(table):
         return np.zeros(len(hashes), bool)
     at = np.minimum(np.searchsorted(table, hashes), len(table) - 1)

@@ -1,4 +1,4 @@
-"""A part: a fixed run of samples, one shard per group of fields, handed from writer to publisher."""
+"""A part: a fixed run of samples, one shard per group of fields, passed from writer to publisher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ SHARDS_SCHEMA = pa.schema(
         ("index_pages_nbytes", pa.int64()),
     ]
 )
-"""Tables of earlier releases end with `index_footer_crc32c`."""
+"""Schema of the shards table. Tables of earlier releases end with `index_footer_crc32c`."""
 
 SHARDS_ROW_GROUP_ROWS = 4096
 """Rows of a shards table that are decoded together, in about 2 ms."""
@@ -67,7 +67,7 @@ SHARDS_ROW_GROUP_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Shards of one part and the table of its samples. Plain data: it pickles; `to_json` is plain JSON."""
+    """Shards of one part and the table of its samples. Picklable; `to_json` returns plain JSON."""
 
     id: str
     """Id of the part."""
@@ -91,7 +91,7 @@ class Part:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "Part":
-        """Return the inverse of `to_json`. Raises: InvalidSample if the body is not a part."""
+        """Return the part that `to_json` wrote. Raises: InvalidSample if the body is not a part."""
         try:
             shards = tuple(ShardFile(**shard) for shard in body["shards"])
             samples = TableFile.from_json(body["samples"]) if body["samples"] else None
@@ -101,6 +101,6 @@ class Part:
 
 
 def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
-    """Return part, row, key, provenance and metadata of each sample, in order."""
+    """Return one dict per sample, in order: part, row, key, provenance and metadata."""
     rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
     return rows

@@ -1,7 +1,7 @@
-"""The parts of a version in order: part and row of an ordinal, and the place of each group's shard.
+"""Look up a version's parts: the part and row of an ordinal, and each group's shard.
 
-A million shards take 25 MB of arrays, and 100 MB of rows in Parquet (300 MB decoded): a read decodes a row group, and
-the last ones are kept. Names of parts, 45 MB, are decoded on request. Finding n ordinals costs O(n log parts).
+A million shards take 25 MB of arrays and 100 MB of Parquet rows (300 MB decoded). A lookup decodes one row group; the
+last ones stay cached. Part names, 45 MB, are decoded on request. Finding n ordinals costs O(n log parts).
 """
 
 from collections import OrderedDict
@@ -21,11 +21,14 @@ from ..tables.parquet import changes, check_schema_version, codes, integers, tak
 from .bitmap import SelectTable, unpack
 
 KEPT_ROWS = 2**17
-"""Decoded rows that are kept, some 300 bytes each."""
+"""Most cached decoded rows, about 300 bytes each."""
 
 
 class ShardRows:
-    """Rows of several tables, numbered through. Read-only; thread-safe. files: (name for messages, checked bytes)."""
+    """Consecutively numbered rows of several tables. Read-only; thread-safe.
+
+    files: (name for messages, checked bytes).
+    """
 
     def __init__(self, files: Sequence[tuple[str, bytes]]) -> None:
         self._names = [name for name, _ in files]
@@ -54,19 +57,19 @@ class ShardRows:
         return table[name][local].as_py()
 
     def columns(self, *names: str) -> pa.Table:
-        """Return these columns of all rows, or all; null where an earlier release lacks one."""
+        """Return these columns (none: all) for all rows; null where an earlier release lacks one."""
         return pa.concat_tables(list(self.tables(*names)), promote_options="default")
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
-        """Yield as `columns`, a row group at a time: a whole column takes three times the memory."""
+        """Yield the result of `columns` by row group: a whole column takes three times the memory."""
         for number, group in self._groups:
-            with self._lock:  # a Parquet reader is not for two threads at once
+            with self._lock:  # a Parquet reader is not thread-safe
                 read = partial(self._read_group, number, group, list(names) or None)
                 table = _read(self._names[number], read)
             yield table
 
     def _read_group(self, number: int, group: int, names: list[str] | None = None) -> pa.Table:
-        # So few rows are decoded sooner than threads are woken for them.
+        # Decoding so few rows is faster than waking threads for them.
         return self._files[number].read_row_group(group, columns=names, use_threads=False)
 
     def _place(self, at: int) -> tuple[pa.Table, int]:
@@ -88,7 +91,7 @@ class ShardRows:
 
 def _open(name: str, data: bytes) -> pq.ParquetFile:
     def opened() -> pq.ParquetFile:
-        # A buffer of Arrow's: pages are decoded where they are, and not copied out of a Python file.
+        # With an Arrow buffer, pages are decoded in place and not copied out of a Python file.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(file.schema_arrow, name)
         return file
@@ -110,7 +113,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MISSING = -1
 FEW_SHARDS = 2**14
-"""Shards whose names Python compares faster than Arrow's functions import (40 ms)."""
+"""Number of shards up to which comparing names in Python is faster than importing Arrow's functions (40 ms)."""
 
 EXCLUSIONS_SCHEMA = pa.schema(
     [("part", pa.string()), ("bitmap", pa.binary()), ("n_rows", pa.int64()), ("reason", pa.string())]
@@ -121,11 +124,11 @@ KEPT_NAMES = 4096
 
 
 class PartsTable:
-    """Built once per open version from its `shards` and `exclusions` tables; read-only, thread-safe."""
+    """Parts of one version, built from its `shards` and `exclusions` tables. Read-only; thread-safe."""
 
     def __init__(self, shards: ShardRows, exclusions: Sequence[pa.Table], name: str) -> None:
         self._shards, self._name = shards, name
-        self._names: dict[int, str] = {}  # those asked for last
+        self._names: dict[int, str] = {}  # most recently requested
         self.groups, group, rows = _groups_and_rows(shards)
         part, self._shard_rows = _parts(shards, group, len(self.groups))
         self.n_rows = rows if part is None else rows[self._shard_rows]
@@ -154,7 +157,7 @@ class PartsTable:
         return names if self._shard_rows is None else take_rows(names, self._shard_rows)
 
     def id(self, position: int) -> str:
-        """Return the name of one part, cached: Arrow takes 2 to 40 us."""
+        """Return one part's name, cached: Arrow takes 2 to 40 us."""
         name = self._names.get(position)
         if name is None:
             at = position if self._shard_rows is None else int(self._shard_rows[position])
@@ -189,7 +192,7 @@ class PartsTable:
         if not isinstance(parts, pa.ChunkedArray):
             parts = pa.chunked_array([parts if isinstance(parts, pa.Array) else _texts(parts)])
         ids = parts
-        import pyarrow.compute as pc  # 40 ms, which a start does without
+        import pyarrow.compute as pc  # 40 ms, saved at startup
 
         index = pc.index_in(ids, value_set=self.ids)
         if index.null_count:
@@ -202,7 +205,7 @@ class PartsTable:
         return int(self.positions([part])[0])
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """Return (part position, row in the part) of live ordinals, int64 [n] each. Raises: InvalidRuntime."""
+        """Return (part position, row in the part) for live ordinals, int64 [n] each. Raises: InvalidRuntime."""
         out_of_range = (ordinals < 0) | (ordinals >= self.first_ordinal[-1])
         if out_of_range.any():
             raise InvalidRuntime(
@@ -212,7 +215,7 @@ class PartsTable:
         return locate(self.first_ordinal, self.live_rows, ordinals)
 
     def live_members(self, position: int) -> Bools:
-        """Return bool [n_rows] of one part: True for a live row."""
+        """Return bool [n_rows] for one part: True for a live row."""
         if position not in self.live_rows:
             return np.ones(int(self.n_rows[position]), bool)
         return unpack(self.live_rows[position].packed(), int(self.n_rows[position]))
@@ -227,14 +230,14 @@ class PartsTable:
         return bool(self.live_rows)
 
     def has_group(self, group: str) -> Bools:
-        """Return bool [parts]: True for a part with a shard of this group."""
+        """Return bool [parts]: True if the part has a shard of this group."""
         if group not in self._shard_of:
             return np.zeros(len(self), bool)
         present: Bools = self._shard_of[group] != MISSING
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """Return the `shards` row of a part's group. Raises: FieldNotFound."""
+        """Return the `shards` row for a part and group. Raises: FieldNotFound."""
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
@@ -244,12 +247,12 @@ class PartsTable:
         return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """Return (SHA-256 hex, bytes) of the shard at a path; None without one. O(shards)."""
+        """Return (SHA-256 hex, bytes) of the shard at a path; None if there is none. O(shards)."""
         row = self.shard_at(path)
         return None if row is None else (row["sha256"], row["nbytes"])
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the `shards` row of the shard at a path; None without one. O(shards)."""
+        """Return the `shards` row of the shard at a path; None if there is none. O(shards)."""
         if len(self._shards) <= FEW_SHARDS:
             row = self._row_of.get(path)
             return None if row is None else self._shards.row(row)
@@ -276,12 +279,12 @@ class PartsTable:
         return nbytes
 
     def shard_rows(self) -> pa.Table:
-        """Return the `shards` table itself, in the manifest's order: 300 bytes per shard."""
+        """Return the whole `shards` table, in the manifest's order: 300 bytes per shard."""
         return self._shards.columns()
 
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
-    """Return (groups by first shard, group number of each shard, rows of each shard)."""
+    """Return (groups in order of their first shard, group number per shard, row count per shard)."""
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
     for table in shards.tables("group", "n_rows"):
@@ -293,10 +296,10 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 
 
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
-    """Return (int64 [shards]: position of its part, int64 [parts]: first shard); None, None if each part has one shard.
+    """Return (int64 [shards]: part position, int64 [parts]: first shard); (None, None) if each part has one shard.
 
-    A part's shards stand side by side, unless a group was added later. If each run of shards shares one group, no part
-    comes twice, and no names are kept.
+    A part's shards are adjacent, unless a group was added later. If every shard has the same group, no part occurs
+    twice, and no names are kept.
     """
     if n_groups <= 1:
         return None, None
@@ -321,17 +324,17 @@ def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | No
 
 
 def _texts(values: Sequence[str]) -> pa.Array:
-    """Return texts as an array; `pa.array` would import pandas, 0.4 s."""
+    """Return strings as an array; `pa.array` would import pandas (0.4 s)."""
     data = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, data)]).astype(np.int32)
     return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
 
 
 def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:
-    """Return (part position, row in the part) of ordinals, int64 [n] each. O(n log parts + n).
+    """Return (part position, row in the part) for ordinals, int64 [n] each. O(n log parts + n).
 
-    first: int64 [parts + 1], ascending: first ordinal of each part, and the number of ordinals. live_rows: of the parts
-    with exclusions.
+    first: int64 [parts + 1], ascending: first ordinal of each part, then the number of ordinals. live_rows: part ->
+    live rows, for parts with exclusions.
     """
     part = np.searchsorted(first, ordinals, side="right") - 1
     row = ordinals - first[part]

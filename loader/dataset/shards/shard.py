@@ -1,10 +1,11 @@
-"""A shard: one POSIX tar with one group of fields of one part; the same samples give the same bytes.
+"""Write shards, their page hashes and seals. A shard is one POSIX tar with one part's fields of one group.
 
-Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name over 100 bytes that no `/` splits into 155 +
-100 gets a pax extended header, which tarfile, GNU tar, bsdtar and webdataset read. The SHA-256 of a shard proves it
-whole; the hashes of its pages prove a part. Seals add checksums to the indexes of registered bytes:
+The same samples give the same bytes. Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name over 100
+bytes that no `/` splits into 155 + 100 gets a pax extended header, which tarfile, GNU tar, bsdtar and webdataset read.
+A shard's SHA-256 verifies it whole; its page hashes verify a range. A seal adds checksums to the index of registered
+bytes:
 
-    seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, a row per row of one index; -1: unknown
+    seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, one row per index row; -1: unknown
 """
 
 import hashlib
@@ -28,12 +29,12 @@ from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 
 BLOCK_BYTES = 512
 DEFAULT_SHARD_BYTES = 256 * 2**20
-"""Default bytes of a shard that a writer fills."""
+"""Default size of a writer's shard, in bytes."""
 MAX_FIELD_BYTES = 4 * 2**30
-"""Largest field: no decoder takes more in one piece."""
+"""Largest field, in bytes: no decoder takes more at once."""
 
 END_BYTES = 3 * BLOCK_BYTES
-"""Most bytes behind a shard's last sample: padding and two end blocks."""
+"""Most bytes after a shard's last sample: padding and two end blocks."""
 
 _NAME_BYTES = 100
 _END = bytes(2 * BLOCK_BYTES)
@@ -47,15 +48,15 @@ _EMPTY = (
     + b"ustar\x0000"
     + bytes(247)
 )
-"""A header without name, size and kind, blanks in the place of its checksum."""
+"""A header without name, size and type; its checksum is blank."""
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
 Fill = Callable[[Uint8s, Int64s], Int64s]
-"""(memory, int64 [n]) -> int64 [n]: puts each payload at its offset, returns CRC-32Cs."""
+"""(memory, int64 [n] offsets) -> int64 [n]: writes each payload at its offset and returns the CRC-32Cs."""
 
 WRITE_BYTES = 2**20
-"""Bytes written and hashed at once, in whole pages. Other threads run meanwhile."""
+"""Bytes written and hashed at once, in whole pages, while other threads run."""
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
@@ -73,7 +74,7 @@ def check_field_bytes(key: str, field: str, nbytes: int) -> None:
 
 
 def aligned(nbytes: int) -> memoryview:
-    """Return memory that begins where a page of it does."""
+    """Return page-aligned memory."""
     memory = np.empty(nbytes + PAGE_BYTES, np.uint8)
     start = -memory.ctypes.data % PAGE_BYTES
     return memory[start : start + nbytes].data
@@ -83,14 +84,14 @@ class ShardWriter:
     """Writes members in blocks, records payload offsets, and hashes the shard and its pages."""
 
     def __init__(self, write: Callable[[memoryview], object]) -> None:
-        """write: takes all bytes of a block, which is used over."""
+        """write: called with each block, whose buffer is reused afterwards."""
         self._out = write
         self._block, self._filled = memoryview(bytearray(WRITE_BYTES)), 0
         self._sha256, self._pages = PagedSha256(PAGE_BYTES), list[bytes]()
         self.nbytes = 0
 
     def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-        """Append one member, and return (offset of the payload, its bytes, its CRC-32C)."""
+        """Append one member, and return (payload offset, payload size, CRC-32C)."""
         nbytes = memoryview(data).nbytes
         self._write(member_header(member_name(key, field), nbytes))
         offset = self.nbytes
@@ -99,16 +100,16 @@ class ShardWriter:
         return offset, nbytes, crc32c(data)
 
     def add_many(self, names: Sequence[str], nbytes: Int64s, fill: Fill) -> Int64s:
-        """Append members whose payloads `fill` puts in place; return int64 [n, 3] as `add`.
+        """Append members whose payloads `fill` writes; return int64 [n, 3], a row as from `add` for each.
 
-        names: `member_name` of each. nbytes: int64 [n], of each payload. Holds all headers in memory.
+        names: `member_name` of each. nbytes: int64 [n], payload sizes. All headers are in memory at once.
         """
         headers, n_blocks = _headers(names, nbytes)
         ends = np.cumsum(BLOCK_BYTES * n_blocks + nbytes + -nbytes % BLOCK_BYTES)
         at = ends - nbytes - -nbytes % BLOCK_BYTES
         block = self._room(int(ends[-1]))
         blocks = np.frombuffer(block, np.uint8).reshape(-1, BLOCK_BYTES)
-        blocks[((at + nbytes) // BLOCK_BYTES)[nbytes % BLOCK_BYTES > 0]] = 0  # what is behind a payload
+        blocks[((at + nbytes) // BLOCK_BYTES)[nbytes % BLOCK_BYTES > 0]] = 0  # padding after a payload
         last = np.cumsum(n_blocks)
         blocks[np.arange(last[-1]) + np.repeat(at // BLOCK_BYTES - last, n_blocks)] = headers
         crcs = fill(blocks.reshape(-1), at)
@@ -125,7 +126,7 @@ class ShardWriter:
 
     @property
     def pages(self) -> bytes:
-        """Digests of the pages, 32 bytes each, once it is finished."""
+        """Digests of the finished shard's pages, 32 bytes each."""
         return b"".join(self._pages)
 
     def _write(self, data: bytes | bytearray | memoryview) -> None:
@@ -169,7 +170,7 @@ def member_header(name: str, nbytes: int) -> bytes:
 
 
 def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
-    """Return `member_header` blocks, uint8 [blocks, 512], and int64 [n] blocks per member."""
+    """Return (`member_header` blocks, uint8 [blocks, 512]; number of blocks per member, int64 [n])."""
     raw = "\0".join(names).encode().split(b"\0")
     if max(map(len, raw)) > _NAME_BYTES:
         headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
@@ -186,12 +187,12 @@ def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
 
 
 def _octal(numbers: Int64s, digits: int) -> Int64s:
-    """Return int64 [n, digits]: octal digits in ASCII, the highest first."""
+    """Return int64 [n, digits]: ASCII octal digits, most significant first."""
     return ord("0") + (numbers[:, None] >> 3 * np.arange(digits - 1, -1, -1) & 7)
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Return (prefix, name) as ustar holds them, or None if it cannot."""
+    """Return (prefix, name) for a ustar header; None if the name does not fit."""
     if len(raw) <= _NAME_BYTES:
         return b"", raw
     cut = raw.find(b"/", len(raw) - _NAME_BYTES - 1)
@@ -214,7 +215,7 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
     block[124:135] = b"%011o" % nbytes
     block[156:157] = kind
     block[345 : 345 + len(prefix)] = prefix
-    # Adler-32 counts a sum modulo 65,521, of at most 256 bytes, and is fast.
+    # Adler-32 contains a byte sum modulo 65,521, enough for 256 bytes, and is fast.
     checksum = (adler32(block[:256], 0) & 0xFFFF) + (adler32(block[256:], 0) & 0xFFFF)
     block[148:154] = b"%06o" % checksum
     block[154:156] = b"\0 "
@@ -222,17 +223,17 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
 
 
 PAGE_BYTES = 64 * 2**10
-"""Bytes of a page. A sample costs half a page more at either end; hashes take 0.05 % of a shard."""
+"""Bytes of a page. Reading a sample costs half a page more at each end; hashes take 0.05 % of a shard."""
 DIGEST_BYTES = 32
 _BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PageHashes:
-    """Hashes of a shard's pages, the last of which may be shorter."""
+    """Hashes of a shard's pages. The last page may be shorter."""
 
     digests: bytes
-    """32 bytes for each page."""
+    """32 bytes per page."""
     page_bytes: int
     """Bytes of a page."""
     nbytes: int
@@ -240,7 +241,10 @@ class PageHashes:
 
     @staticmethod
     def of(digests: bytes, page_bytes: int, nbytes: int, name: str) -> "PageHashes":
-        """Return the hashes of a shard of `nbytes`. name: of its index. Raises: Corrupt for a wrong number."""
+        """Return the page hashes of a shard with `nbytes`. name: the index, for errors.
+
+        Raises: Corrupt if their number is wrong.
+        """
         if page_bytes < 1 or len(digests) != DIGEST_BYTES * -(-nbytes // page_bytes):
             raise Corrupt(
                 f"{name} has {len(digests)} bytes of hashes of pages of {page_bytes} bytes, for a shard of {nbytes} "
@@ -253,19 +257,19 @@ class PageHashes:
         return len(self.digests) // DIGEST_BYTES
 
     def others(self, digests: Sequence[bytes]) -> list[int]:
-        """Return the pages that have another digest among these of all pages, in order."""
+        """Return the numbers of pages whose digest differs. digests: one per page, in order."""
         step = DIGEST_BYTES
         return [n for n, one in enumerate(digests) if self.digests[n * step : (n + 1) * step] != one]
 
     def is_page(self, page: int, data: bytes | memoryview) -> bool:
-        """Return whether these are the page's bytes."""
+        """Return whether these bytes match the page's digest."""
         start = page * DIGEST_BYTES
         return hashlib.sha256(data).digest() == self.digests[start : start + DIGEST_BYTES]
 
 
 def hash_pages(path: str) -> bytes:
     """Return the digests of a local file's pages, 32 bytes each."""
-    block, digests = memoryview(bytearray(_BLOCK_BYTES)), list[bytes]()  # of whole pages
+    block, digests = memoryview(bytearray(_BLOCK_BYTES)), list[bytes]()  # a block holds whole pages
     with open(path, "rb", buffering=0) as file:
         while nbytes := _filled(file, block):
             pages = (block[at : min(at + PAGE_BYTES, nbytes)] for at in range(0, nbytes, PAGE_BYTES))
@@ -281,7 +285,7 @@ def _filled(file: BinaryIO, block: memoryview) -> int:
 
 
 Crcs = Mapping[str, Int64s]
-"""Field -> int64 [rows of the index], CRC-32C."""
+"""Field -> int64 [rows of the index], CRC-32Cs."""
 SEALS = "seals/"
 _CRC = "_crc32c"
 
@@ -294,13 +298,13 @@ def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
 
 
 def seal_bytes(path: str, crcs: Crcs) -> bytes:
-    """Return the file of a seal. path: as `seal_path`."""
+    """Return a seal's file content. path: from `seal_path`."""
     table = pa.table({f"{field}{_CRC}": pa.array(crcs[field]) for field in sorted(crcs)})
     return table_bytes(table, "seal", facts={"path": path, "content_sha256": _content(crcs)})
 
 
 def put_seal(store: Store, path: str, data: bytes) -> None:
-    """Create a seal of `seal_bytes`; an existing one has the same bytes. path: from `seal_path`."""
+    """Store a seal made by `seal_bytes`; an existing one has the same bytes. path: from `seal_path`."""
     try:
         store.put_if_absent(path, data)
     except AlreadyExists:
@@ -308,7 +312,7 @@ def put_seal(store: Store, path: str, data: bytes) -> None:
 
 
 def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
-    """Return the checksums of an index with these sorted fields, by one request; None without a seal."""
+    """Return the seal's checksums for an index with these sorted fields; None if there is no seal. One request."""
     name = f"{store.url}/{path}"
     try:
         crcs = retry_corrupt(partial(_read, store, path))
@@ -322,7 +326,7 @@ def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs |
 
 
 def parse_seal(data: bytes, path: str, name: str) -> Crcs:
-    """Return the checksums in the bytes of a seal."""
+    """Return the checksums in a seal's bytes."""
     table = parse_stored(data, path, name)
     try:
         crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}

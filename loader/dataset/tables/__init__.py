@@ -1,1 +1,1 @@
-"""Parquet tables of a dataset: columns, names, statistics, manifests, annotations, references."""
+"""Parquet tables of a dataset: columns, statistics, manifests, annotations, registered objects."""

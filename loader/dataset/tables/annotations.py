@@ -1,8 +1,8 @@
-"""Columns of the samples table as annotations left them.
+"""Read columns of the samples table with annotations applied.
 
 A samples file with an `author` is an annotation: it names samples by (part, row) with values for some columns. A null
-is no value; `annotated_removed` names columns whose value it takes away. A cell's last value in the manifest's order
-counts.
+leaves the cell unchanged; `annotated_removed` names columns whose value the row removes. A cell's last value in
+manifest order applies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BY, AT_US, REMOVED = "annotated_by", "annotated_at_us", "annotated_removed"
 EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
-"""Columns of an annotation's file beside its own: author and time per row, and columns whose value the row removes."""
+"""Extra columns of an annotation's file: author and time per row, and the columns whose value the row removes."""
 
 PLACE = ("part", "row")
 Entry = Mapping[str, Any]
@@ -29,19 +29,19 @@ class Annotation:
     """One annotation of a version."""
 
     name: str
-    """Name of its column group."""
+    """Name of the column group."""
     author: str
-    """Author of rows that name none."""
+    """Author of rows without `annotated_by`."""
     at_us: int
-    """Time of rows that have none, in UTC microseconds."""
+    """Time of rows without their own, UTC microseconds."""
     columns: tuple[str, ...]
-    """Names of its columns."""
+    """Names of the annotated columns."""
     n_samples: int
-    """Samples with a row in it."""
+    """Number of annotated samples."""
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
-    """Return the annotations among a manifest's samples files, in its order."""
+    """Return the annotations among a manifest's samples files, in manifest order."""
     together: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         if is_annotation(entry):
@@ -59,7 +59,7 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
 
 
 def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:
-    """Return the annotations, or all other files, with one of these columns (None: any)."""
+    """Return the annotations, or all other files, that have one of these columns (None: any)."""
     return [
         entry
         for entry in entries
@@ -71,7 +71,10 @@ def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotatio
 def with_edits(
     store: Store, entries: Sequence[Entry], frame: "polars.DataFrame", names: Sequence[str] | None
 ) -> "polars.DataFrame":
-    """Return a frame with part and row, its columns `names` (None: all) as annotations left them. O(rows + cells)."""
+    """Return the frame, which has part and row, with annotations applied to columns `names` (None: all).
+
+    O(rows + cells).
+    """
     import polars as pl
 
     together: dict[tuple[int, ...], list[str]] = {}
@@ -91,7 +94,7 @@ def with_edits(
 
 
 def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """Return part, row and one column: the last value of each cell in any file."""
+    """Return a table of part, row and one column, with each cell's last value in any file."""
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
         return _nothing(name)
@@ -99,9 +102,9 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
 
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """Return every edit of a column, oldest first: part, row, the column, removed and facts of its annotation.
+    """Return every edit of a column, oldest first: part, row, the column, removed and the annotation's facts.
 
-    The facts are annotation, annotated_by, annotated_at (UTC); one with the column's own name is `edit_<fact>`.
+    The facts are annotation, annotated_by and annotated_at (UTC). A fact named like the column is called `edit_<fact>`.
     """
     import polars as pl
 
@@ -130,7 +133,7 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
 
 
 def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
-    """Return part, row, each column and, as `<column> said`, whether a file has it; a row per sample."""
+    """Return one row per sample: part, row, each column, and in `<column> said` whether a file has the cell."""
     import polars as pl
 
     layers = [
@@ -142,7 +145,7 @@ def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "po
     ]
     if len(layers) == 1:
         return layers[0]
-    # Rows of a group keep their order, which is the manifest's.
+    # Rows of a group keep manifest order.
     return (
         pl.concat(layers, how="diagonal_relaxed")
         .group_by(PLACE)
@@ -162,7 +165,7 @@ def _frames(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "list
     columns = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
     tables = get_tables(store, [TableFile.from_json(dict(entry)) for entry in files], columns)
     frames = [pl.DataFrame(table) for table in tables]
-    # What came with the samples may have columns of these names, which say nothing of the others there.
+    # Original metadata may have columns with these names, which do not refer to other columns.
     return [
         frame if is_annotation(entry) else frame.drop(EDIT_COLUMNS - {*names}, strict=False)
         for entry, frame in zip(files, frames, strict=True)
@@ -183,7 +186,7 @@ def _says(frame: "polars.DataFrame", name: str) -> "polars.Expr":
 
 
 def _is_set(name: str) -> str:
-    return f"{name} said"  # a blank is in no column's name
+    return f"{name} said"  # column names contain no spaces
 
 
 def _new(name: str) -> str:

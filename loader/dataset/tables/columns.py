@@ -1,7 +1,7 @@
-"""The samples table: its columns, the conversion of values, and the joining of parts.
+"""The samples table: its columns, conversion of values, and concatenation of parts.
 
 Every run of parts has two column groups: `keys` (identity and provenance) and `metadata` (columns to filter on).
-Annotations are further groups of the same shape.
+Annotations are additional groups.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, InvalidField
 from ..names import check_column
@@ -34,7 +33,7 @@ SOURCE_COLUMNS = (
     "partition",
     "code_version",
 )
-"""String columns of provenance for `source=`; `loader.explain` follows them to the raw object."""
+"""String columns for provenance (`source=`); `loader.explain` follows them to the raw object."""
 
 KEY_COLUMNS = ("part", "row", "key", *SOURCE_COLUMNS)
 RESERVED_COLUMNS = frozenset((*KEY_COLUMNS, "ordinal"))
@@ -55,9 +54,9 @@ def is_annotation(file: Mapping[str, Any]) -> bool:
 
 
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
+    """Return metadata as None, bool, int (64-bit), float, str, aware datetime, or a list of one type.
 
-    Raises: InvalidField naming sample, column and accepted kinds.
+    Raises: InvalidField, which names sample, column and accepted types.
     """
     row = {}
     for name, value in metadata.items():
@@ -82,7 +81,7 @@ def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _plain(key: str, name: str, value: Any) -> Any:
-    # Subclasses (numpy's, enums, pandas' Timestamp) become the plain kind: a column holds one.
+    # Subclasses (numpy's, enums, pandas' Timestamp) become the plain type: a column holds one type.
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
     if isinstance(value, np.ndarray) and value.ndim == 0:
@@ -118,9 +117,9 @@ def _text(key: str, what: str, value: str) -> str:
 
 
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
-    """Return part, row and one column per metadata name, sorted; absent is null.
+    """Return a table of part, row and one column per metadata name, sorted; absent values are null.
 
-    Raises: FieldMismatch for a column of different kinds, naming the first odd sample.
+    Raises: FieldMismatch if a column mixes types; it names the first deviating sample.
     """
     names = sorted({name for row in rows for name in row})
     columns: dict[str, pa.Array] = {
@@ -133,9 +132,9 @@ def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[
 
 
 def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
-    """Return Python values of one kind as an Arrow column; int and float together are float64. keys: for messages.
+    """Return Python values of one type as an Arrow column; int mixed with float becomes float64. keys: for messages.
 
-    Raises: FieldMismatch for different kinds, or an int that float64 does not hold.
+    Raises: FieldMismatch for mixed types, or for an int that float64 cannot hold.
     """
     kinds: dict[str, int] = {}
     for position, value in enumerate(values):
@@ -164,7 +163,7 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 
 
 def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
-    """Return the provenance columns that any sample has, with nulls. Many samples share a mapping."""
+    """Return each provenance column that any sample has, with nulls. Many samples share a mapping."""
     distinct = {id(source): source for source in sources}
     numbers = dict(zip(distinct, range(len(distinct)), strict=True))
     which = pa.array([*map(numbers.__getitem__, map(id, sources))], pa.int64())
@@ -175,7 +174,7 @@ def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
 
 
 def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
-    """Return a part's `keys` column group; provenance that no sample has is null."""
+    """Return a part's `keys` column group; unused provenance columns are null."""
     columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)} | source_arrays(
         sources
     )
@@ -189,7 +188,7 @@ def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: 
 
 
 def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
-    """Return tables of parts as one: missing columns become null, int meets float as float.
+    """Return the parts' tables as one: missing columns become null; int mixed with float becomes float.
 
     Raises: FieldMismatch for incompatible types.
     """
@@ -200,7 +199,7 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
 
 
 def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
-    """Return the table with the dataset's column types (`earlier`): null fits all, int meets float as float.
+    """Return the table with the dataset's column types (`earlier`): null fits all; int mixed with float becomes float.
 
     Raises: FieldMismatch for any other change.
     """
@@ -226,7 +225,7 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
 
 
 def fits(weak: str, kind: str) -> bool:
-    """Return whether values of type `weak` are of type `kind`: the same, or only null and []."""
+    """Return whether type `weak` fits `kind`: the same type, or one with only null and []."""
     inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
 
@@ -239,7 +238,7 @@ def _becomes(have: str, type_name: str) -> bool:
 
 
 def type_named(name: str) -> pa.DataType:
-    """Return the Arrow type with this `str()`, list items named as Parquet does. Raises: ValueError."""
+    """Return the Arrow type with this `str()`; list items are named as in Parquet. Raises: ValueError."""
     if inner := _LIST.fullmatch(name):
         return pa.list_(pa.field("element", type_named(inner[1])))
     simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}
@@ -250,15 +249,15 @@ _LIST = re.compile(r"list<(?:element|item): (.*)>")
 
 
 MOST_COLUMNS = 64
-"""Most such columns of a dataset, its other metadata columns included."""
+"""Most columns from JSON members in a dataset, including its other metadata columns."""
 EXACT = 2**53
-"""float64 holds each whole number up to here."""
+"""float64 represents every whole number up to here exactly."""
 _TYPES = {bool: "bool", int: "int64", float: "double", str: "string"}
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 
 def column_of_any(values: Sequence[Any]) -> pa.Array:
-    """Return values as a column of a type that holds them all. values: None, bool, 64-bit int, float, str."""
+    """Return values as a column whose type holds them all. values: None, bool, 64-bit int, float, str."""
     kinds = {_TYPES[type(value)] for value in values if value is not None}
     kind = joined_type(kinds, len(kinds) < 2 or all(map(_is_exact, (v for v in values if type(v) is int))))
     if len(kinds) > 1:
@@ -267,13 +266,13 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return a column for each name of any row, sorted, as `column_of_any`."""
+    """Return a table with one `column_of_any` per name in any row, sorted."""
     names = sorted({name for row in rows for name in row})
     return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
 
 
 def joined_type(kinds: Iterable[str], exact: bool) -> str:
-    """Return the type of values of several. exact: float64 holds each whole number."""
+    """Return the common type of several. exact: True if float64 represents every whole number."""
     seen = set(kinds) - {"null"}
     if len(seen) < 2:
         return next(iter(seen), "null")
@@ -283,9 +282,9 @@ def joined_type(kinds: Iterable[str], exact: bool) -> str:
 def agreed_types(
     tables: Iterable[pa.Table], known: Mapping[str, str], most: int
 ) -> tuple[dict[str, str], list[str]]:
-    """Return column -> type in all tables, and the columns beyond `most`, in the order of the tables.
+    """Return (column -> common type of all tables, columns beyond `most`), in table order.
 
-    known: column -> type in the dataset, which stay.
+    known: column -> type in the dataset, kept unchanged.
     """
     kinds, inexact = dict[str, set[str]](), set[str]()
     for table in tables:
@@ -308,7 +307,7 @@ def agreed_types(
 
 
 def as_agreed(table: pa.Table, types: Mapping[str, str]) -> tuple[pa.Table, dict[str, tuple[int, str]]]:
-    """Return a table with only these types, keys and provenance; and column -> (values now null, an example)."""
+    """Return (table with only these columns, keys and provenance; column -> (values now null, example))."""
     lost = dict[str, tuple[int, str]]()
     for at, name in reversed([*enumerate(table.column_names)]):
         if name in KEYS_SCHEMA.names:
@@ -324,7 +323,7 @@ def as_agreed(table: pa.Table, types: Mapping[str, str]) -> tuple[pa.Table, dict
 
 
 def value_as(value: Any, kind: str) -> Any:
-    """Return a value as one of a type, also spelled in text; None if the type does not hold it."""
+    """Return a value converted to a type, also from text; None if the type cannot hold it."""
     if value is None or kind == "null":
         return None
     if kind == "string":
@@ -343,7 +342,7 @@ def value_as(value: Any, kind: str) -> Any:
 
 
 def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
-    """Return a column of this type, and the values that it lacks, null in it."""
+    """Return (column of this type, values that became null)."""
     values = column.to_pylist()
     values_cast = [value_as(value, kind) for value in values]
     wrong = [
@@ -353,6 +352,8 @@ def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
 
 
 def _all_exact(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc  # 40 ms, which a start of the loader does without
+
     ends = pc.min_max(column)
     return all(end is None or _is_exact(end) for end in (ends["min"].as_py(), ends["max"].as_py()))
 

@@ -1,8 +1,8 @@
-"""Objects registered in place: a version's table of them, and the record of their location.
+"""Table of objects registered in place, and the records of their locations.
 
     foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
                                Objects of tables have `chunks` too
-    places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n counts
+    places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n applies
 
 The table has no URL, so that a bucket may move and a copied root keeps its version ids.
 """
@@ -36,9 +36,9 @@ PLACES = "places/"
 _PATH = re.compile(rf"{FOREIGN}([0-9a-f]{{32}})/(.+)", re.DOTALL)
 _RECORD = re.compile(r"[0-9]{12}\.json")
 LAST_RECORD = 10**12 - 1
-"""Number of a place's last record: one behind it would not be read."""
+"""Highest number of a location's record: a later one would not be read."""
 PLACE_FORMAT, HERE_FORMAT = 1, 2
-"""Formats of records: of a location with a URL, and of one in the root, new to earlier releases."""
+"""Record formats: for a location with a URL, and for one in the root, which earlier releases reject."""
 CHUNKS_FIELD = pa.field(
     "chunks",
     pa.struct(
@@ -50,7 +50,7 @@ CHUNKS_FIELD = pa.field(
         ]
     ),
 )
-"""Column of tables' objects: the fields of `columnar.parquet_chunks.Chunks`."""
+"""Column for objects that are tables: the fields of `columnar.parquet_chunks.Chunks`."""
 FOREIGN_SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -69,27 +69,27 @@ class ForeignObject:
     """One registered object: a row of the table."""
 
     shard: str
-    """Path of the shard that it is all or a part of: `foreign/<place>/...`."""
+    """Path of the shard that contains the object: `foreign/<place>/...`."""
     offset: int
     """First byte in the shard."""
     path: str
-    """`foreign/<place>/` and its key in the place."""
+    """`foreign/<place>/` followed by the object's key in its location."""
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token; "" in a folder, which has `modified_us` instead."""
+    """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int
     """Last write, microseconds since 1970; 0 if the store does not report it."""
     sha256: str = ""
-    """Sha256 hex of its bytes; "" for not known."""
+    """Sha256 hex of the bytes; "" if unknown."""
     chunks: Mapping[str, Any] | None = None
-    """Chunks that it decodes to; None if read as it is, or not requested."""
+    """Facts of the decoded chunks; None if the object is read as stored, or they were not requested."""
 
     @staticmethod
     def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
-        """Return the object of an untrusted stored row. table: its name, for the error.
+        """Return the object in an untrusted stored row. table: the table's name, for errors.
 
-        Raises: Corrupt for a missing value, or a path out of its location.
+        Raises: Corrupt if a value is missing, or the path leaves its location.
         """
         record = ForeignObject(**row)
         missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
@@ -115,16 +115,16 @@ class ForeignObject:
 
     @property
     def place(self) -> str:
-        """Id of the place."""
+        """Id of the location."""
         return place_of(self.path)
 
     @property
     def key(self) -> str:
-        """Key in the place."""
+        """Key in the location."""
         return self.path.split("/", 2)[2]
 
     def is_still(self, info: ObjectInfo, etag: str) -> bool:
-        """Return whether a listed object is this one. etag: as `etag_to_keep`."""
+        """Return whether a listed object is unchanged. etag: from `etag_to_keep`."""
         modified_us = info.modified_us or 0
         return (self.nbytes, self.etag) == (info.nbytes, etag) and bool(
             etag or self.modified_us == modified_us
@@ -132,14 +132,14 @@ class ForeignObject:
 
 
 def etag_to_keep(store: Store, info: ObjectInfo) -> str:
-    """Return an object's change token for the table; "" in a folder, where it has the inode's number."""
+    """Return an object's change token for the table; "" in a folder, where the token contains the inode number."""
     return "" if disk_of(store) is not None else info.etag
 
 
 def place_id(store: Store, infos: Iterable[ObjectInfo], decoded: Mapping[str, Any] | None = None) -> str:
-    """Return a location's id: a hash of its objects' keys, sizes and change tokens, in order.
+    """Return a location's id: a hash over its objects' keys, sizes and change tokens, in order.
 
-    decoded: format and options of tables, which determine their decoded bytes.
+    decoded: format and options for tables, which determine their decoded bytes.
     """
     digest = hashlib.sha256(b"" if decoded is None else canonical(dict(decoded)) + b"\n")
     for info in infos:
@@ -163,9 +163,9 @@ def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
 def foreign_objects(
     store: Store, files: Sequence[dict[str, Any]]
 ) -> tuple[list[ForeignObject], dict[str, str]]:
-    """Return the objects of a manifest's list `foreign`, in order, without chunks; and its last table's facts.
+    """Return (objects in a manifest's list `foreign`, in order, without chunks; facts of its last table).
 
-    A request per table.
+    Costs one request per table.
     """
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
@@ -177,7 +177,9 @@ def foreign_objects(
 
 
 def put_place(store: Store, place: str, url: str | None) -> None:
-    """Record a location, unless the newest record agrees. url: None for in the root. Raises: StoreError; Corrupt.
+    """Record a location, unless the newest record agrees. url: None if the objects are in the root.
+
+    Raises: StoreError; Corrupt.
 
     After another user's record it adds this user's, which vouches for the location (`is_own_record`).
     """
@@ -196,7 +198,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
         try:
             store.put_if_absent(_key(place, n + 1), canonical(body))
         except AlreadyExists:
-            continue  # another writer's: perhaps the same
+            continue  # another writer's record: perhaps identical
         return
 
 
@@ -207,16 +209,16 @@ def is_adopted(store: Store, place: str) -> bool:
 
 
 class PlaceRecord(NamedTuple):
-    """A record of a place."""
+    """A record of a location."""
 
     key: str
     """Key of the record."""
     url: str
-    """URL of the place, untrusted: `is_vouched` decides whether it may be opened."""
+    """URL of the location, untrusted: `is_vouched` decides whether it may be opened."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
-    """Return a location's newest record; None for in the root."""
+    """Return a location's newest record; None if its objects are in the root."""
     n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
@@ -227,7 +229,7 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
-    """Return the record of a location, from before its adoption if adopted."""
+    """Return a location's record; if it was adopted, the record from before the adoption."""
     for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
             return PlaceRecord(key, str(url))
@@ -244,7 +246,7 @@ def _records(store: Store, place: str) -> list[str]:
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
-    """Return (number, body) of a location's newest record; (0, None) without any."""
+    """Return (number, body) of a location's newest record; (0, None) if there is none."""
     key = max(_records(store, place), default="")
     if not key:
         return 0, None
@@ -275,18 +277,18 @@ def place_of(path: str) -> str:
 
 
 def is_foreign(path: str) -> bool:
-    """Return whether a shard lies in another's place."""
+    """Return whether a shard's bytes are registered in a foreign location."""
     return path.startswith(FOREIGN)
 
 
 VARIABLE = "PENSTOCK_PLACES"
 MAX_RECORD_BYTES = 2**20
 _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
-"""Schemes of buckets, which grant access by credentials only -> their one spelling."""
+"""Bucket scheme -> canonical scheme. Buckets grant access only by credentials."""
 
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
-    """Return whether the caller vouches for a location. key: of its record in the root."""
+    """Return whether the caller vouches for a location. key: store key of its record."""
     spelled = _spelled(url)
     return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 
@@ -300,11 +302,11 @@ def is_bucket(url: str) -> bool:
 def is_own_record(store: Store, key: str, url: str) -> bool | None:
     """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner.
 
-    A link on the path counts as another user's. Owner and URL are read from one open file, which may be replaced.
+    A link on the path is treated as another user's. Owner and URL are read from one open file, which may be replaced.
     """
     primary = primary_of(store)
     if "://" in primary.url:
-        return primary.url.startswith("memory://") or None  # only in this process
+        return primary.url.startswith("memory://") or None  # exists only in this process
     path = f"{primary.url}/{key}"
     if os.path.realpath(path) != f"{os.path.realpath(primary.url)}/{key}" or not _is_own_file(path, url):
         return False
@@ -339,7 +341,7 @@ def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
 
 
 def refusal(store: Store, key: str, url: str, what: str) -> str:
-    """Return why a location is not opened. what: its purpose."""
+    """Return the reason why a location is not opened. what: its purpose."""
     return (
         f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
         f"you trust the place, run the same again with {VARIABLE}={url}"
@@ -358,7 +360,7 @@ def _spelled(url: str) -> str:
 
 
 def _lies_in(place: str, named: str) -> bool:
-    r"""Return whether a location is, or lies below, the named one. Servers read %2e as ".", some "\\" as "/"."""
+    r"""Return whether a location is the named one or below it. Servers read %2e as ".", some "\\" as "/"."""
     rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
     path = unquote(rest) if "://" in place else rest
     return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))

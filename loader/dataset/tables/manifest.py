@@ -2,8 +2,8 @@
 
     id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 
-A change only appends file names to its parent's lists. So a version costs its additions, and a rebase writes one small
-manifest.
+A change only appends file names to its parent's lists, so a version costs only its additions, and a rebase writes one
+small manifest.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ FORMAT = 1
 ANNOTATED_FORMAT = 2
 """Format with annotations, which older readers would ignore."""
 REGISTERED_FORMAT = 3
-"""Format with registered bytes, which older readers would seek in the root."""
+"""Format with registered bytes, which older readers would look for in the root."""
 NEWEST_FORMAT = 4
-"""Format with registered tables, whose offsets older readers would take for the object's."""
+"""Format with registered tables, whose decoded offsets older readers would misread as stored ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesFile:
-    """One column group of the samples table over one run of parts."""
+    """One column group of the samples table for one run of parts."""
 
     file: TableFile
     """Parquet file."""
@@ -53,48 +53,48 @@ class SamplesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExtent:
-    """Addition of a change to a group."""
+    """What a change adds to a group."""
 
     field_nbytes: Mapping[str, int]
-    """Field -> payload bytes that are added."""
+    """Field -> payload bytes added."""
     n_parts: int
     """Parts of the change that have the group."""
     n_rows: int
     """Rows of the change that have the group."""
     nbytes: int
-    """Bytes of shards that are added."""
+    """Shard bytes added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Additions of a transaction to its parent."""
+    """What a transaction adds to its parent."""
 
     shards: TableFile | None = None
-    """Shards table; None for none."""
+    """Shards table; None if there is none."""
     samples: tuple[SamplesFile, ...] = ()
     """Files of the samples table."""
     stats: TableFile | None = None
-    """Statistics table; None for none."""
+    """Statistics table; None if there is none."""
     exclusions: TableFile | None = None
-    """Exclusions table; None for none."""
+    """Exclusions table; None if there is none."""
     foreign: TableFile | None = None
-    """Table of objects that were registered where they lie; None for none."""
+    """Table of objects registered in place; None if there is none."""
     chunks: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of chunked objects: `chunk_rows`, average samples of a chunk, and `chunk_fields`. Empty for others."""
+    """Facts about chunked objects: `chunk_rows`, average samples per chunk, and `chunk_fields`. Empty for others."""
     key_hashes: Mapping[str, Any] | None = None
-    """Entry of the table of key hashes (`key_hashes.put_hashes`); None for none."""
+    """Manifest entry of the key hash table (`key_hashes.put_hashes`); None if there is none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
-    """Group -> its addition."""
+    """Group -> what the change adds to it."""
     n_parts: int = 0
-    """Parts that are added."""
+    """Number of parts added."""
     n_rows: int = 0
-    """Rows that are added."""
+    """Number of rows added."""
     n_excluded: int = 0
-    """Rows that are excluded."""
+    """Number of rows excluded."""
 
 
 def version_id(data: bytes) -> str:
-    """Return the identity of the version with these bytes as canonical manifest."""
+    """Return the id of the version whose canonical manifest has these bytes."""
     return "v-" + hashlib.sha256(data).hexdigest()
 
 
@@ -110,9 +110,9 @@ def child(
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     created_us: int | None = None,
 ) -> dict[str, Any]:
-    """Return the manifest of `change` laid on `parent`.
+    """Return the manifest of `change` applied to `parent`.
 
-    Raises: FieldMismatch if a group's fields, a column or a field's fact differ; FieldNotFound for facts of a missing
+    Raises: FieldMismatch if a group's fields, a column or a field's fact differ; FieldNotFound if facts name a missing
     field.
     """
     base: Mapping[str, Any] = parent or _EMPTY
@@ -261,7 +261,7 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """Return the facts in which a commit and its manifest differ, in words."""
+    """Return human-readable differences between a commit and its manifest."""
     return [
         f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
         "entry was edited; restore it from a mirror"
@@ -296,7 +296,7 @@ class Reference:
 
 
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield the tables that a manifest names, in order, also of newer releases' lists. No request."""
+    """Yield the tables that a manifest names, in order, including lists of newer releases. No request."""
     for kind, files in manifest.items():
         for file in files if isinstance(files, list) else ():
             if isinstance(file, dict) and "path" in file:
@@ -306,7 +306,7 @@ def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
 def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the tables that a manifest names, then the shards and indexes of its shards tables, each once per row.
 
-    Costs a request per shards table.
+    Costs one request per shards table.
     """
     yield from table_references(manifest)
     files = [TableFile.from_json(file) for file in manifest["shards"]]

@@ -1,9 +1,9 @@
-"""Parquet in and out of a store: every table has its kind and schema version inside.
+"""Read and write Parquet tables in a store. Every table contains its kind and schema version.
 
-pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values import pandas where installed, 0.15 to
-0.4 s; use these functions instead. A file read in parts has SHA-256 of its row groups and front in the footer:
+pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values import pandas if installed, 0.15 to 0.4
+s; use these functions instead. A file that is read in parts has the SHA-256 of its row groups and front in the footer:
 
-    PAR1, bytes that are no table (the front), row groups, footer
+    PAR1, bytes outside the table (the front), row groups, footer
 
 The footer's metadata has `penstock.row_groups_sha256` (hex, separated by spaces), `penstock.front_sha256` and
 `penstock.front_nbytes`; its own hash is stored elsewhere.
@@ -31,7 +31,7 @@ T = TypeVar("T", pa.Array, pa.Table)
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    """Return int64 [n], read-only if it is the column's memory. Raises: TypeError for other kinds, or nulls."""
+    """Return int64 [n], read-only if it shares the column's memory. Raises: TypeError for other types, or nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise TypeError(f"a column of {column.type} with {column.null_count} nulls; integers are needed")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -42,7 +42,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """Return (distinct values by first row; int64 [n], each row's value number). Raises: TypeError for nulls."""
+    """Return (distinct values by first row; int64 [n], index of each row's value). Raises: TypeError for nulls."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -75,13 +75,13 @@ def text(value: str) -> pa.StringScalar:
 SCHEMA_VERSION = 1
 ROW_GROUP_ROWS = 65_536
 SAMPLES = "samples-"
-"""Prefix of the kinds of tables with a row per sample."""
+"""Prefix of the table kinds that have one row per sample."""
 HASHED_FROM_ROWS = 8_192
-"""Rows from which a samples table has hashes of its row groups."""
+"""Number of rows from which a samples table has row-group hashes."""
 READ_AHEAD = 16
-"""Tables fetched together: all are in memory at once."""
+"""Tables fetched together; all are in memory at once."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""Errors of reading a file that is damaged or no Parquet."""
+"""Errors raised for a file that is damaged or not Parquet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def table_bytes(
 ) -> bytes:
     """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata.
 
-    facts: further metadata, as `penstock.<name>` (`table_facts`).
+    facts: additional metadata, stored as `penstock.<name>` (`table_facts`).
     """
     sink = io.BytesIO()
     pq.write_table(
@@ -150,7 +150,7 @@ def put_table(
 def put_named_table(
     store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """Write as `put_table`, named after its content."""
+    """Write a table like `put_table`, under a name derived from its content."""
     data, footer_sha256 = _stored(table, kind, row_group_rows)
     return replace(put_named(store, prefix, kind, data, table.num_rows), footer_sha256=footer_sha256)
 
@@ -168,7 +168,7 @@ def footer_sha256_of(data: bytes) -> str:
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
-    """Write the bytes of `table_bytes` under `prefix`, named after their content."""
+    """Write bytes from `table_bytes` under `prefix`, under a name derived from their content."""
     return put_bytes(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
 
 
@@ -213,7 +213,7 @@ def get_tables(
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Return our Parquet bytes as a table."""
+    """Parse Parquet bytes that penstock wrote, and return the table."""
     try:
         reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
@@ -225,7 +225,10 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
 
 
 def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
-    """Return the table as `parse_table`; Corrupt if its fact `path` is another's. Older tables have no such fact."""
+    """Return the table as `parse_table` does; Corrupt if its fact `path` names another path.
+
+    Older tables lack this fact.
+    """
     table = parse_table(data, name)
     written_as = (table.schema.metadata or {}).get(b"penstock.path")
     if written_as is not None and written_as != path.encode():
@@ -237,14 +240,14 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
-    """Return the metadata of `table_bytes`: kind as `table`, schema version, facts."""
+    """Return the metadata that `table_bytes` wrote: kind as `table`, schema version, facts."""
     facts = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
     return {name[len(prefix) :]: value for name, value in facts.items() if name.startswith(prefix)}
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
-    """Raise FormatTooNew for a table of a newer penstock."""
+    """Raise FormatTooNew if a newer penstock wrote the table."""
     version = int((schema.metadata or {}).get(b"penstock.schema", b"0"))
     if version > SCHEMA_VERSION:
         raise FormatTooNew(
@@ -271,7 +274,7 @@ class PartHashes:
 
 
 def hashed_table_bytes(table: pa.Table, kind: str, *, row_group_rows: int, **how: Any) -> bytes:
-    """Return the table as `table_bytes` with front and hashes. how: as `hashed_bytes`."""
+    """Return the table's bytes with front and hashes. how: as for `hashed_bytes`."""
     groups = (table.slice(first, row_group_rows) for first in range(0, table.num_rows, row_group_rows))
     return hashed_bytes(groups, table.schema, kind, **how)
 
@@ -285,9 +288,9 @@ def hashed_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return a hashed table of these row groups, which are requested one at a time."""
+    """Return the bytes of a hashed table with these row groups, requested one at a time."""
     schema, hashes, out = schema.with_metadata(_named(kind, facts)), list[str](), io.BytesIO()
-    sink = pa.PythonFile(out, mode="w")  # it counts what is written, also in front
+    sink = pa.PythonFile(out, mode="w")  # it counts all bytes written, including the front
     with pq.ParquetWriter(
         sink, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
     ) as writer:
@@ -308,7 +311,7 @@ def hashed_bytes(
 
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
-    """Return the hashes in a footer. Raises: KeyError without any; ValueError."""
+    """Return the hashes in a footer. Raises: KeyError if there are none; ValueError."""
     facts = metadata.metadata or {}
     hashes = PartHashes(
         row_groups=tuple(facts[_GROUPS.encode()].decode().split()),
@@ -321,7 +324,7 @@ def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
 
 
 def footer_nbytes(tail: bytes) -> int:
-    """Return the length of a footer with its length and magic, from the file's last bytes."""
+    """Return the size of a footer, including its length and magic, from the file's last bytes."""
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
@@ -333,7 +336,7 @@ def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
 
 
 def chunk_start(column: pq.ColumnChunkMetaData) -> int:
-    """Return the first byte of a column of a row group."""
+    """Return the first byte of a column in a row group."""
     pages = (column.data_page_offset, column.dictionary_page_offset)
     return min(int(page) for page in pages if page is not None)
 
@@ -344,7 +347,7 @@ TAIL_BYTES = 64 * 2**10
 
 
 class Window(io.RawIOBase):
-    """A read-only file with only [start, start + len(data)); reading elsewhere is an error."""
+    """A read-only file that holds only [start, start + len(data)); reading elsewhere raises."""
 
     def __init__(self, nbytes: int, start: int, data: bytes) -> None:
         self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0

@@ -1,7 +1,7 @@
-"""Statistics of a run of samples, one row per column, that merge without a rescan.
+"""Compute statistics of a run of samples, one row per column, which merge without a rescan.
 
-Counts, sums and histogram bins add; minima, maxima and the bottom-k sketches merge. Exclusions are not subtracted. An
-annotation that changes an existing column cannot add: its row covers the whole column and replaces those before it.
+Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches merge. Exclusions are not subtracted. An
+annotation that changes an existing column cannot be merged: its row covers the whole column and replaces earlier rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row
 
 
 class RunStats:
-    """Statistics of a run from tables with the same columns. bottom_k: smallest hashes of the keys."""
+    """Statistics of a run, from tables with the same columns. bottom_k: number of smallest key hashes to keep."""
 
     def __init__(self, bottom_k: list[int]) -> None:
         self._bottom_k = bottom_k
@@ -74,20 +74,20 @@ class RunStats:
 
 @dataclass(slots=True)
 class _Column:
-    """A column as far as it has come."""
+    """A column's statistics so far."""
 
     type: str
-    """Its type."""
+    """Arrow type."""
     n: int = 0
-    """Values, nulls among them."""
+    """Number of values, nulls included."""
     nulls: int = 0
-    """Nulls."""
+    """Number of nulls."""
     numbers: list[Float64s] | None = None
-    """Numbers of each table, added up at the end; None for other types."""
+    """Numbers per table, concatenated at the end; None for other types."""
     counts: dict[str, int] | None = None
-    """Value -> count, for texts or booleans with few values so far."""
+    """Value -> count, for texts or booleans with few distinct values so far."""
     categorical: bool = False
-    """True for texts and booleans but keys."""
+    """True for texts and booleans other than keys."""
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
         kind = values.type
@@ -106,7 +106,7 @@ class _Column:
             self.counts = None if len(self.counts) > MAX_CATEGORIES else self.counts
 
     def row(self) -> dict[str, Any]:
-        """Return the statistics; a column of nulls has no kind."""
+        """Return the statistics row; a column of nulls has no kind."""
         row: dict[str, Any] = {"type": self.type, "n": self.n, "nulls": self.nulls}
         if self.numbers is not None:
             return row | _numeric(np.concatenate(self.numbers))
@@ -133,7 +133,7 @@ def _numeric(numbers: Float64s) -> dict[str, Any]:
 def log_bins(values: Float64s) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return each finite value's bin: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
 
-    Logarithmic bins need no agreed range, so histograms of different runs add.
+    Logarithmic bins need no agreed range, so histograms of different runs add up.
     """
     magnitude = np.zeros(len(values), np.int64)
     nonzero = values != 0
@@ -156,10 +156,9 @@ def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> 
 
 
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return column -> statistics of all runs, as plain Python, with `mean` where there is a sum.
+    """Return column -> statistics of all runs, as plain Python, with `mean` if there is a sum.
 
-    Categories that overflowed in any run are None. rows: in the manifest's order; a whole column's row replaces earlier
-    ones.
+    Categories that overflowed in any run are None. rows: in manifest order; a whole column's row replaces earlier ones.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:

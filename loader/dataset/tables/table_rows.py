@@ -1,4 +1,4 @@
-"""Single rows of a stored table, read by their row groups, at a cost independent of its size."""
+"""Read single rows of a stored table by row group, at a cost independent of the table's size."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ GROUPS_AT_ONCE = 8
 def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
     """Return these rows of a table, in order. rows: int64 [n], each below `file.n_rows`.
 
-    A large table costs its footer and the rows' row groups, checked against SHA-256; a small or old one is read whole.
+    A large table costs its footer and the rows' row groups, checked by SHA-256. A small or old table is read whole.
 
     Raises: Corrupt, after reading twice; FormatTooNew; ObjectNotFound.
     """
@@ -68,7 +68,7 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
 
 
 def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, str]:
-    """Return the footer, checked before it is parsed (a damaged one can end the process), and the file's ETag."""
+    """Return (footer, ETag). The footer is checked before parsing: a damaged one can crash the process."""
     start = max(0, file.nbytes - TAIL_BYTES)
     blob = store.get_range(file.path, start, file.nbytes - start)
     held, nbytes = blob.data, footer_nbytes(blob.data)

@@ -1,1 +1,1 @@
-"""Versions and views, and tables derived from a view: samples, splits, deltas, packed documents."""
+"""Versions and views, and tables derived from views: samples, splits, deltas, packed documents."""

@@ -1,4 +1,4 @@
-"""Samples added to, and excluded from, a view since an earlier version.
+"""Find the samples added to, and excluded from, a view since an earlier version.
 
 A version only appends to its parent's parts, so common samples keep their order and new ones follow.
 """
@@ -21,13 +21,13 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
-    """Return the samples of `view` that `old`, of an earlier version, lacks.
+    """Return what `view` added and removed since `old`, a view of an earlier version.
 
-    Reads only manifests, unless tables were merged or samples excluded since (then both tables of parts), or the views
-    have a predicate (then their select tables). compare: False skips the comparison sample by sample.
+    Reads only manifests, plus both parts tables if tables were merged or samples excluded, and the select tables of
+    filtered views. compare: False skips the comparison sample by sample.
 
     Raises: InvalidPlan if the version does not continue the earlier one, or the views differ in fields, predicate, or
-    their selection of common samples.
+    selection of common samples.
     """
     was, now = old.version, view.version
     if was.dataset != now.dataset or was.id == now.id:
@@ -62,7 +62,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
 
 
 def _rewritten(was: "Version", now: "Version") -> str | None:
-    """Return a table of the later version that lacks rows of the earlier one's, or their order; else None."""
+    """Return a table of the later version that drops or reorders rows of the earlier one's; None if there is none."""
     for name in ("shards", "exclusions"):
         before, after = was.manifest[name], now.manifest[name]
         if after[: len(before)] != before and not _begins_with(was, before, after):

@@ -1,7 +1,7 @@
-"""SQL expressions on the samples table, from text to polars.
+"""Check SQL expressions on the samples table, and convert them to polars.
 
-Any author may have written an expression of a plan or view. While polars parses it, it runs queries inside and reads
-the files and addresses that they name. So the text is checked first, and only calls of listed functions pass.
+A plan's or view's expression is untrusted. While parsing, polars runs nested queries and reads the files and addresses
+that they name. So the text is checked first, and only listed functions may be called.
 """
 
 import re
@@ -21,41 +21,41 @@ _COPIES = {
     "ARRAY_GET": 7, "CORR": 3, "DAYOFWEEK": 2, "LEFT": 5, "LISTAGG": 4, "LPAD": 2, "NULLIF": 2, "RIGHT": 5, "RPAD": 2,
     "SPLIT_PART": 5, "STRING_AGG": 4, "SUBSTR": 3, "SUBSTRING": 3,
 }  # fmt: skip
-"""Functions whose operands polars 2.1 copies, and how often, measured ten deep."""
+"""Function -> how often polars 2.1 copies its operands, measured ten levels deep."""
 
 _SHORT = frozenset(
     ("ARRAY_CONTAINS", "ARRAY_LENGTH", "BIT_LENGTH", "CHARACTER_LENGTH", "CHAR_LENGTH", "COUNT", "ENDS_WITH")
 )
 _SHORT |= {"LENGTH", "OCTET_LENGTH", "POSITION", "REGEXP_LIKE", "STARTS_WITH", "STRPOS"}
-"""Functions of text whose result is a number or a truth value."""
+"""Functions of text that return a number or a truth value."""
 _OF_ALL_ROWS = frozenset(("ARRAY_AGG", "LISTAGG", "STRING_AGG"))
-"""Functions whose result holds all rows' values."""
+"""Functions whose result contains all rows' values."""
 _ALL_ROWS = 10**9
 
 _CLOSES = {")": "(", "]": "["}
 
 
 class TooCostly(ValueError):
-    """An expression beyond a limit: names the function, value and limit."""
+    """An expression exceeds a limit. Names the function, value and limit."""
 
 
 @dataclass(slots=True)
 class _Argument:
-    """An argument of a call, or a bracket's content."""
+    """An argument of a call, or the content of brackets."""
 
     copies: int = 0
-    """Words and operators after copying, of complete comparisons."""
+    """Words and operators, with copies, in complete comparisons."""
     characters: int = 0
-    """Most characters of its text per character of a row."""
+    """Upper bound on characters of text per character of a row."""
     tokens: list[tuple[str, str]] = field(default_factory=list)
     segment: int = 0
-    """`copies` of the current comparison, which a BETWEEN may copy."""
+    """`copies` for the current comparison, which a BETWEEN may copy."""
     operands: list[int] = field(default_factory=list)
-    """`characters` of each operand of that comparison."""
+    """`characters` per operand of that comparison."""
     joined: str = ""
-    """Text-joining operators between them: "|" or "+"."""
+    """Text-joining operators between the operands: "|" or "+"."""
     open_betweens: int = 0
-    """BETWEEN whose AND is still to come."""
+    """Number of BETWEENs whose AND has not come yet."""
 
     def add(self, copies: int, characters: int) -> None:
         self.segment += copies
@@ -64,13 +64,13 @@ class _Argument:
 
 @dataclass(slots=True)
 class _Frame:
-    """An open bracket with the name before it, or a CASE; first the whole expression."""
+    """An open bracket with the name before it, or a CASE. The first frame is the whole expression."""
 
     name: str
     bracket: str
     arguments: list[_Argument] = field(default_factory=lambda: [_Argument()])
     operand: int | None = None
-    """`copies` of the value that a CASE compares with each WHEN."""
+    """`copies` for the value that a CASE compares with each WHEN."""
 
 
 class _Cost:
@@ -88,7 +88,7 @@ class _Cost:
             argument.tokens.append((kind, token))
         if opens or (kind == "word" and token == "CASE"):
             if name and argument.operands:
-                argument.operands.pop()  # the function's name, which is no column
+                argument.operands.pop()  # the function's name is not a column
             self._frames.append(_Frame(name if opens else token, token))
         elif _CLOSES.get(token, "") == frame.bracket != "" or (
             kind == "word" and token == "END" and frame.bracket == "CASE"
@@ -180,7 +180,7 @@ class _Cost:
 
 
 def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
-    """Raise TooCostly for an expression beyond the limits. tokens: from `tokens_of`."""
+    """Raise TooCostly if the expression exceeds a limit. tokens: from `tokens_of`."""
     cost, before = _Cost(), ("", "")
     for kind, token in tokens:
         cost.read(kind, token, before[1] if token == "(" and before[0] == "word" else "")
@@ -189,7 +189,7 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
 
 
 def _characters_of(frame: _Frame) -> tuple[int, bool]:
-    """Return the characters of a value per character of a row, and whether its function makes text."""
+    """Return (characters of a value per character of a row, whether its function returns text)."""
     name, characters = frame.name, [one.characters for one in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
         return sum(characters), True
@@ -208,7 +208,7 @@ def _characters_of(frame: _Frame) -> tuple[int, bool]:
 
 
 def _literal(frame: _Frame, at: int, kind: str) -> str:
-    """Return an argument's literal; "0" or "''" without one, which polars refuses."""
+    """Return an argument's literal; "0" or "''" if it has none, which polars rejects."""
     if at >= len(frame.arguments):
         return "0" if kind == "number" else "''"
     tokens = frame.arguments[at].tokens
@@ -237,13 +237,13 @@ approx_quantile array_agg avg corr count covar covar_pop covar_samp first last l
 quantile_disc stddev stddev_samp stdev stdev_samp string_agg sum var var_samp variance
 cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
 """
-"""Functions that polars 1.30 to 2.1 calls by name, with one value per row or group."""
+"""Functions that polars 1.30 to 2.1 supports by name and that return one value per row or group."""
 
 _WORDS = """
 all and any as between by case cast distinct div else escape extract filter from group ilike in is like not on or over
 placing position regexp rlike safe_cast similar some substring then to trim try_cast when where xor
 """
-"""Other words that a bracket may follow."""
+"""Other words that may precede a bracket."""
 
 _TYPES = """
 binary char character datetime dec decimal double float int integer numeric real string text time timestamp varbinary
@@ -255,8 +255,8 @@ _VALUES = frozenset(("FALSE", "NULL", "TRUE"))
 _TAKES_FROM = frozenset(("EXTRACT", "SUBSTR", "SUBSTRING", "TRIM"))
 _BEGINS_A_QUERY = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
 
-# Names are read first, as polars does: a quote in them opens no text. `odd` marks text that another dialect of
-# SQL reads differently: comments, texts with a prefix or between dollars. Possessive: linear, whatever the text.
+# Names match first, as in polars: a quote inside a name opens no text. `odd` marks text that other SQL
+# dialects read differently: comments, prefixed or dollar-quoted texts. Possessive, so always linear.
 _TOKEN = re.compile(
     r"""(?P<blank>\s++)
     | (?P<odd> -- | /\* | [$\#\\] | \w++' | U&['"] )
@@ -272,9 +272,9 @@ _TOKEN = re.compile(
 
 
 def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of SQL text. Reads nothing. what: its purpose, for messages.
+    """Return the polars expression for SQL text. Reads no data. what: its purpose, for messages.
 
-    Raises: FieldNotFound unless it is an expression of columns.
+    Raises: FieldNotFound unless the text is an expression of columns.
     """
     if refused := _refused(text) or _otherwise_read(pl, text):
         raise FieldNotFound(
@@ -291,8 +291,8 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 
 
 def tokens_of(text: str) -> list[tuple[str, str]]:
-    """Return (kind, token) of an SQL expression, upper case, without blanks; kinds are `_TOKEN`'s groups."""
-    # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
+    """Return (kind, token) pairs of an SQL expression in upper case, without blanks; kinds are groups of `_TOKEN`."""
+    # Keywords are compared in Unicode upper case, like polars, where two more letters become S and I.
     token_pairs = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
     return [one for one in token_pairs if one[0] != "blank"]
 
@@ -315,7 +315,7 @@ def counts(kind: str, token: str) -> bool:
 
 
 def _refused(text: object) -> str | None:
-    """Return why polars must not see this text; None if it may."""
+    """Return the reason why polars must not parse this text; None if it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
     before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)
@@ -347,7 +347,7 @@ def _refused(text: object) -> str | None:
 
 
 def _otherwise_read(pl: Any, text: object) -> str | None:
-    """Return why this polars may split the text otherwise, as by a backslash before a quote."""
+    """Return why this polars version may split the text differently, such as at a backslash before a quote."""
     if isinstance(text, str) and "\\'" in text:
         try:
             pl.sql_expr("'\\'")
@@ -357,7 +357,7 @@ def _otherwise_read(pl: Any, text: object) -> str | None:
 
 
 def _bad_word(word: str, before: tuple[str, str], head: str) -> str | None:
-    """Return why to refuse a word, or None. head: the word before the innermost open bracket."""
+    """Return the reason to reject a word, or None. head: the word before the innermost open bracket."""
     asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")
     if word == "FROM" and not asks:
         asks = before[1] != "DISTINCT" and head not in _TAKES_FROM

@@ -1,10 +1,10 @@
-"""Packed views of documents: the table of their sequences, and checksums of the pieces of split documents.
+"""Pack views of documents: the table of sequences, and checksums for the pieces of split documents.
 
-    packs/<hash>.parquet           sequence, document, start, length; a row per piece
-    packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
+    packs/<hash>.parquet           sequence, document, start, length; one row per piece
+    packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; one row per split document's piece
 
-The hash covers view, field, length, and the source of the lengths. The file and its plans hold the SHA-256 of its rows.
-Checksums of pieces are computed once, from verified bytes: the index covers only whole fields.
+The hash covers view, field, length, and the source of the lengths. The file and its plans contain the SHA-256 of its
+rows. Piece checksums are computed once, from verified bytes, because the index covers only whole fields.
 """
 
 import json
@@ -38,19 +38,19 @@ logger = logging.getLogger(__name__)
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _COLUMNS = ("document", "offset", "nbytes", "crc32c", "field_crc32c")
-_AT_ONCE = 16  # documents in memory while their pieces are summed
+_AT_ONCE = 16  # documents in memory while their checksums are computed
 
 
 class PieceChecks:
-    """Places of the pieces of split documents, and their CRC-32C; 40 bytes per piece, read-only."""
+    """Offsets and CRC-32Cs for the pieces of split documents. 40 bytes per piece; read-only."""
 
     def __init__(self, rows: Int64s) -> None:
-        """rows: int64 [pieces, 5], as stored; by document, then piece."""
+        """rows: int64 [pieces, 5], as stored, sorted by document, then piece."""
         self._rows = rows
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return piece `number` of a document, from 0; None if unknown, or of other bytes."""
+        """Return piece `number` (from 0) of a document; None if unknown, or computed from other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -59,7 +59,7 @@ class PieceChecks:
 
 
 def load_checks(view: "View", path: str) -> PieceChecks | None:
-    """Return the checksums that `keep_checks` left in the root; None without any."""
+    """Return the checksums that `keep_checks` stored in the root; None if there are none."""
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -74,9 +74,9 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
 
 
 def keep_checks(view: "View", packed: PackedView, path: str) -> None:
-    """Read every split document once, and store its pieces' checksums beside the table at `path`.
+    """Read every split document once, and store its pieces' checksums next to the table at `path`.
 
-    Corrupt or unexpected documents are left to their readers.
+    Skips corrupt or unexpected documents, which their readers report.
     """
     documents, tokens = packed.table.longer_than(packed.packing.length)
     checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
@@ -96,7 +96,7 @@ def keep_checks(view: "View", packed: PackedView, path: str) -> None:
 
 
 def checks_path(path: str) -> str:
-    """Return the path of the checksums of the table at `path`."""
+    """Return the path of the checksums for the table at `path`."""
     return path.removesuffix(".parquet") + ".checks.parquet"
 
 
@@ -124,15 +124,15 @@ def _of_documents(
 
 
 def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
-    """Return (offset, bytes, CRC-32C) of the runs of `nbytes` from `start` on; the last may be shorter."""
+    """Return (offset, bytes, CRC-32C) for consecutive pieces of `nbytes` from `start` on; the last may be shorter."""
     cuts = range(start, len(data), nbytes)
     return [(at, min(nbytes, len(data) - at), crc32c(data[at : at + nbytes])) for at in cuts]
 
 
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
-    """Yield int64 per part of the version: a value per live sample, -1 in parts without the field's group.
+    """Yield one int64 array per part: field size per live sample, -1 if the part lacks the field's group.
 
-    Reads every index of the group whole, a few at a time.
+    Reads all indexes of the group whole, a few at a time.
     """
     group, parts = version.group_of(field), version.parts
     present = parts.has_group(group)
@@ -155,16 +155,17 @@ def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
             yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))
 
 
-PACKING = 1  # of the rule that makes a table: another one gives other tables other names
+PACKING = 1  # number of the packing rule; a new rule gives its tables new names
 COLUMNS = ("sequence", "document", "start", "length")
 
 
 def packed(view: "View", asked: PackBy) -> PackedView:
     """Return the view's packed sequences.
 
-    Costs, once per root, the indexes of the field's group, one document for the dtype, and about 1 us per document.
+    Costs, once per root, reading the indexes of the field's group and one document for the dtype, plus about 1 us per
+    document.
 
-    Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
+    Raises: InvalidPlan if the view has other fields, or the documents are not rows of tokens; Corrupt.
     """
     for field in asked.fields:
         if not is_array(field):
@@ -186,9 +187,9 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    """Return the checksums of split documents' pieces, or None, by one request."""
+    """Return checksums for the pieces of split documents, or None. Costs one request."""
     if not hasattr(packed.documents, "version"):
-        return None  # synthetic documents lie in no root
+        return None  # synthetic documents have no root
     documents = cast("View", packed.documents)
     return load_checks(documents, _path(documents, packed.asked))
 
@@ -203,7 +204,7 @@ def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
 
 
 class _Stored:
-    """Storage of the fields of documents: as in the view's first one, which is read for it."""
+    """How documents are stored, according to the view's first document, which is read."""
 
     def __init__(self, view: "View", asked: PackBy) -> None:
         self._version, self._field = view.version, asked.field
@@ -223,7 +224,7 @@ class _Stored:
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
-        """Return int64 per live sample of the version: its tokens; negative for a fraction."""
+        """Return int64 per live sample of the version: number of tokens, negative if it is fractional."""
         nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
         count, rest = np.divmod(nbytes - self._start, self._itemsize)
         count[rest != 0] = -1
@@ -231,7 +232,7 @@ class _Stored:
 
 
 def _counted(view: "View", asked: PackBy) -> Int64s:
-    """Return int64 per live sample of the version: the column of lengths, -1 where it is null."""
+    """Return int64 per live sample of the version: the column of lengths, -1 for null."""
     assert asked.lengths is not None
     values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
     if not values.dtype.is_integer():

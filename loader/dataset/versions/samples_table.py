@@ -1,4 +1,4 @@
-"""The samples table in polars, and samples decoded in storage order: to look at, not to train on."""
+"""Read the samples table in polars, and decode samples in storage order: for inspection, not training."""
 
 import io
 import logging
@@ -31,8 +31,8 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key, of the live ones among these keys. Reads every run's key column."""
-    import pyarrow.compute as pc  # 40 ms, which a start does without
+    """Return part id -> row -> key for the live ones among these keys. Reads every run's key column."""
+    import pyarrow.compute as pc  # 40 ms, saved at startup
 
     rows: dict[str, dict[int, str]] = {}
     key_array = pa.array(sorted(filter(is_text, keys)), pa.string())
@@ -48,7 +48,7 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
-    """Return each key's int64 live ordinal, -1 without one. Costs as `live_rows`."""
+    """Return each key's int64 live ordinal, -1 if it is not live. Costs as much as `live_rows`."""
     ordinals: dict[str, int] = {}
     parts = version.parts
     for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
@@ -76,7 +76,7 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """Return ordinal, part, row, key, ... in the version's order, as last annotated; reads only `columns`."""
+    """Return ordinal, part, row, key and the other columns (or only `columns`), in version order, with annotations."""
     pl = import_polars()
     entries = version.manifest["samples"]
     frame = _in_order(version, _read_group(pl, version, "keys", columns))
@@ -94,7 +94,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 
 
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
-    """Return column -> value of one sample, as `scan_samples`, from one row group of each table.
+    """Return column -> value for one sample, as in `scan_samples`, reading one row group per table.
 
     Reads annotations whole. Raises: InvalidRuntime for an unknown ordinal; Corrupt.
     """
@@ -119,11 +119,11 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
 def sample_rows(
     version: "Version", addresses: Sequence[SampleAddress], group: str, columns: Collection[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (index in `addresses`, column -> value) of a column group, without annotations.
+    """Yield (index in `addresses`, column -> value) for a column group, without annotations.
 
-    Reads only the samples' row groups of large tables. A file without one of the columns leaves it out.
+    Reads only the needed row groups of large tables. Columns that a file lacks are left out.
 
-    Raises: Corrupt if tables are damaged, or not in the order of the parts.
+    Raises: Corrupt if tables are damaged, or not in part order.
     """
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
@@ -156,7 +156,7 @@ def sample_rows(
 def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:
     """Return the row of a column group with this part and row, or an empty frame.
 
-    at: its number in the order of the parts.
+    at: the row's number in part order.
     """
     files = [one for one in version.manifest["samples"] if one["group"] == group and not is_annotation(one)]
     ends = np.cumsum([file["n_rows"] for file in files])
@@ -173,7 +173,7 @@ def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], 
 
 
 def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
-    """Return every edit of a column of live samples: see `Version.edits`."""
+    """Return every edit of a column, for live samples: see `Version.edits`."""
     import_polars()
     if column not in _columns(version):
         raise FieldNotFound(
@@ -217,12 +217,12 @@ def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.Dat
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
         return frame.hstack(
             extra.drop(place)
-        )  # as most tables are: a join takes ten times the time and memory
+        )  # most tables match row by row: a join takes ten times the time and memory
     return frame.join(extra, on=place, how="left", maintain_order="left")
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
-    """Return keys tables sorted by part and row; earlier releases merged some out of order."""
+    """Return the keys table sorted by part and row; earlier releases merged some tables out of order."""
     parts, runs = version.parts, keys["part"].rle().struct
     start = np.cumsum(parts.n_rows) - parts.n_rows
     position = parts.positions(runs.field("value").to_list())
@@ -245,7 +245,7 @@ def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame
 
 
 def live_where(version: "Version", predicate: str) -> Bools:
-    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null is false.
+    """Return bool [len(version)]: True for live ordinals that satisfy an SQL expression; null is false.
 
     Raises: FieldNotFound for an unknown column or a malformed expression.
     """
@@ -257,18 +257,19 @@ def live_where(version: "Version", predicate: str) -> Bools:
 def live_values(
     version: "Version", expressions: Sequence[str], what: str, *, as_truth: bool = False
 ) -> "polars.DataFrame":
-    """Return a column per SQL expression, named "0", "1", ..., a row per live ordinal.
+    """Return one column per SQL expression, named "0", "1", ..., with one row per live ordinal.
 
-    what: its purpose, for messages. as_truth: bools, null as False. Raises: FieldNotFound as `live_where`.
+    what: the expressions' purpose, for messages. as_truth: return bools, null as False. Raises: FieldNotFound as
+    `live_where`.
     """
     truths = len(expressions) if as_truth else 0
     return live_columns(version, [(one, what) for one in expressions], truths)
 
 
 def check_names(version: "Version", predicate: str) -> None:
-    """Check the names of an SQL expression, and all of it if polars is imported. Raises: FieldNotFound.
+    """Check the names in an SQL expression, and the whole expression if polars is imported. Raises: FieldNotFound.
 
-    Names are compared with the columns first: a training with stored views imports no polars.
+    Names are compared with the columns first, so that training with stored views imports no polars.
     """
     words = names_in(predicate) if isinstance(predicate, str) else {""}
     if "polars" not in sys.modules and words <= {name.upper() for name in _known(version)}:
@@ -276,7 +277,7 @@ def check_names(version: "Version", predicate: str) -> None:
     try:
         pl = import_polars()
     except MissingDependency:
-        return  # evaluation needs it, or a stored view has the answer
+        return  # polars is needed for evaluation, unless a stored view has the result
     _parsed(pl, version, predicate, f"where({predicate!r})")
 
 
@@ -295,9 +296,9 @@ def _known(version: "Version") -> set[str]:
 
 
 def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
-    """Return as `live_values`, reading the tables once. asked: (expression, its purpose) for each.
+    """Return the same as `live_values`, reading the tables once. asked: (expression, purpose) pairs.
 
-    truths: the first columns that are bools, null as False. Raises: FieldNotFound as `live_where`.
+    truths: number of leading columns to return as bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = [_parsed(pl, version, one, what) for one, what in asked]
@@ -305,7 +306,7 @@ def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: i
     names = sorted({name for one in columns for name in one.meta.root_names()})
     columns = [one.cast(pl.Boolean).fill_null(False) if i < truths else one for i, one in enumerate(columns)]
     try:
-        # A constant, such as "1 = 1", is one row: the ordinals beside it make it as many as there are samples.
+        # A constant, such as "1 = 1", has one row: the ordinals next to it extend it to all samples.
         frame: polars.DataFrame = (
             scan_samples(version, names)
             .select("ordinal", *(one.alias(str(i)) for i, one in enumerate(columns)))
@@ -322,14 +323,14 @@ def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: i
 
 
 KEY = "__key__"
-"""Name of the key in a sample; no field may begin so."""
+"""Name of the key in a sample; no field name may start with it."""
 VIDEO = frozenset(("mp4", "mov", "webm", "mkv", "run"))
 BLOCK = 64
 SHOWN_CHARACTERS = 200
 
 
 def picked(index: object, n: int) -> Int64s:
-    """Return the numbers that an index or slice picks of `n`. Raises: IndexError; TypeError."""
+    """Return the numbers that an index or slice selects from `n`. Raises: IndexError; TypeError."""
     if isinstance(index, slice):
         return np.arange(*index.indices(n), dtype=np.int64)
     if isinstance(index, bool) or not hasattr(index, "__index__"):
@@ -341,7 +342,7 @@ def picked(index: object, n: int) -> Int64s:
 
 
 def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iterator[dict[str, Any]]:
-    """Yield `KEY` and field -> value of live ordinals, decoded by extension; absent fields are left out.
+    """Yield `KEY` and field -> value for live ordinals, decoded by extension; absent fields are left out.
 
     Videos stay bytes. Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
     """
@@ -352,7 +353,7 @@ def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iter
 
 
 def table_of(version: "Version", fields: Sequence[str], ordinals: Int64s) -> "polars.DataFrame":
-    """Return a row per live ordinal: ordinal, key, fields (long values by size), and columns of the samples table.
+    """Return one row per live ordinal: ordinal, key, fields (long values as sizes), and samples-table columns.
 
     Raises: as `decoded`; MissingDependency.
     """
@@ -382,7 +383,7 @@ def _stored(version: "Version", fields: Sequence[str], ordinals: Int64s) -> list
 
 
 def _value(version: "Version", key: str, field: str, data: bytes) -> Any:
-    if _extension(field) in VIDEO:  # which frames is the caller's choice: loader.video(frames=8)(data, None)
+    if _extension(field) in VIDEO:  # the caller chooses frames: loader.video(frames=8)(data, None)
         return data
     try:
         return decoder_for(field)(data, None)

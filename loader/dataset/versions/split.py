@@ -1,4 +1,4 @@
-"""A view split into buckets: one view per value of an expression, or per range of a number.
+"""Split a view into buckets: one view per value of an expression, or per numeric range.
 
 A bucket is the view narrowed by a predicate. The samples table is read once; predicates are evaluated on its values.
 """
@@ -28,12 +28,12 @@ Comparisons = tuple[str, ...]
 
 
 def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-    """Return label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
+    """Return label -> bucket view, labels ascending. Every sample is in one bucket, and no bucket is empty.
 
-    by: an SQL expression on the samples table. edges: None for its values as labels; or ascending decimal numbers (the
-    last may be "inf"), for ranges `0..12.5` of low <= value < high. Keeps len(version) / 8 bytes per bucket.
+    by: an SQL expression on the samples table. edges: None labels buckets by value; ascending decimal numbers (the last
+    may be "inf") give ranges such as `0..12.5`, low <= value < high. Keeps len(version) / 8 bytes per bucket.
 
-    Raises: InvalidPlan for samples without a bucket, and for values that make none; FieldNotFound.
+    Raises: InvalidPlan if a sample fits no bucket, or values cannot form buckets; FieldNotFound.
     """
     what = f"bucket({by!r})"
     members = view.members()
@@ -52,7 +52,7 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
 
 
 def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
-    """Return the predicate of the view that `split(view, by, edges)` made this part of. Raises: InvalidPlan."""
+    """Return the predicate of the view that `split` divided into buckets including `part`. Raises: InvalidPlan."""
     if edges is None:
         literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
         literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}
@@ -72,7 +72,7 @@ def _predicate(value: str, comparisons: Comparisons) -> str:
 
 
 def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> dict[str, Bools]:
-    """Return label -> bool per value: its predicate for the value, null as False."""
+    """Return label -> bool per value: the bucket's predicate, null as False."""
     pl = import_polars()
     truths = [
         parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")

@@ -1,6 +1,6 @@
-"""Lists of samples for an epoch in a given order, kept in the root.
+"""Store lists of samples that fix the order of an epoch.
 
-    lists/<sha256>.parquet      ordinal; a row per position
+    lists/<sha256>.parquet      ordinal; one row per position
 
 The name is the SHA-256 of the ordinals as little-endian int64. A list is created once, and plans name it.
 """
@@ -20,18 +20,19 @@ from .view import View
 
 
 def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedView:
-    """Return a view whose first epoch has its samples in a given order; later epochs are shuffled.
+    """Return a view whose first epoch has a given sample order; later epochs are shuffled.
 
     Args:
-        view: View, or version, of the samples.
-        ordinals: Version ordinals, such as `view.ordinals(keys)`, by position in the first epoch; repeats are allowed,
-            and others are left out. Or the name of a list in the root, such as `penstock order-of` makes.
+        view: View or version with the samples.
+        ordinals: Version ordinals, such as `view.ordinals(keys)`, in first-epoch order; repeats are allowed, and
+            samples that are not listed are left out. Or the name of a list in the root, as printed by `penstock
+            order-of`.
 
-    The root keeps the list, 8 bytes per sample before compression. Its plan has no packing and no buckets, and does not
+    The root stores the list, 8 bytes per sample before compression. Its plan has no packing or buckets and does not
     grow. Its samples may be quarantined.
 
-    Raises: InvalidPlan for anything else, or samples that the view lacks; EmptyView; Corrupt; Forbidden for a read-only
-    root without the list.
+    Raises: InvalidPlan for other values, or if the view lacks a sample; EmptyView; Corrupt; Forbidden if the root is
+    read-only and lacks the list.
     """
     view_listed = view.select() if isinstance(view, Version) else view
     if not isinstance(view_listed, View):
@@ -43,13 +44,13 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
     if read_list(store, listed_view.list_sha256) is None:
         try:
             store.put_if_absent(list_path(listed_view.list_sha256), list_bytes(listed_view))
-        except AlreadyExists:  # another process was quicker: check its list against its name
+        except AlreadyExists:  # another process stored it first: check its list against its name
             read_list(store, listed_view.list_sha256)
     return listed_view
 
 
 def listed_again(view: View, sha256: str) -> ListedView:
-    """Return the view of a list in the root. Raises: InvalidPlan without it; Corrupt."""
+    """Return the view for a list in the root. Raises: InvalidPlan if it does not exist; Corrupt."""
     store = view.version.store
     ordinals = read_list(store, sha256)
     if ordinals is None:
@@ -61,12 +62,12 @@ def listed_again(view: View, sha256: str) -> ListedView:
 
 
 def list_path(sha256: str) -> str:
-    """Return the place of a list below its root."""
+    """Return a list's path in its root."""
     return f"lists/{sha256}.parquet"
 
 
 def list_bytes(view: ListedView) -> bytes:
-    """Return the file of a view's list."""
+    """Return the file content for a view's list."""
     table = pa.table({"ordinal": pa.array(view.in_order, pa.int64())})
     return table_bytes(table, "list", facts={"path": list_path(view.list_sha256)})
 
@@ -83,7 +84,7 @@ def read_list(store: Store, sha256: str) -> I64 | None:
 
 
 def parse_list(data: bytes, path: str, name: str) -> I64:
-    """Return the list of a file, int64 [N], held against its name. Raises: Corrupt."""
+    """Return the list in a file, int64 [N], checked against its name. Raises: Corrupt."""
     table = parse_stored(data, path, name)
     if table.column_names != ["ordinal"]:
         raise Corrupt(f"{name} has the columns {table.column_names}, a list has 'ordinal': delete it")

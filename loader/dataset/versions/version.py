@@ -1,4 +1,4 @@
-"""An open version: immutable, thread-safe, picklable. Reads only the manifest and small tables of parts at once."""
+"""An open version: immutable, thread-safe, picklable. Opening reads only the manifest and small parts tables."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Verify = Literal["crc32c", "sha256"]
-"""Checks of samples' bytes: each field's CRC-32C, or that and the SHA-256 of pages."""
+"""Checks on samples' bytes: "crc32c" per field; "sha256" also checks pages."""
 PREPARED_BYTES = 2**20
-"""Most bytes of tables of parts that opening reads: about 5,000 shards."""
+"""Most bytes of parts tables that opening reads: about 5,000 shards."""
 KEPT_SHARDS = 4096
-"""Places of shards that a version keeps at hand, some hundred bytes each."""
+"""Most shard index places that a version caches, some hundred bytes each."""
 
 
 class Version:
-    """One published version; `root.open(ref)` gives it. Its length is the number of live samples."""
+    """One published version, from `root.open(ref)`. Its length is the number of live samples."""
 
     store: Store
     """Store of the root."""
     verify: Verify
-    """Checks of samples, as the root that it was opened with has them."""
+    """Checks on samples, as set by the root."""
     dataset: str
     """Name of the dataset."""
     number: int
@@ -53,7 +53,7 @@ class Version:
     manifest: dict[str, Any]
     """The parsed manifest."""
     reader: object
-    """The root with the version's lease, kept alive here; None without, not pickled."""
+    """The root with the version's lease, kept alive here; None if there is no lease. Not pickled."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Version:
 
     @property
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Field -> facts from its writers, such as {"unit": "dB"}; fields without any are left out."""
+        """Field -> facts from its writers, such as {"unit": "dB"}; fields without facts are left out."""
         return {name: dict(each) for name, each in self.manifest.get("facts", {}).items()}
 
     @property
@@ -112,7 +112,7 @@ class Version:
     def prepare(self) -> None:
         """Read the parts now, if their tables are small."""
         if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
-            with suppress(PenstockError):  # raised again where they are needed
+            with suppress(PenstockError):  # raised again when the parts are needed
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
@@ -135,9 +135,9 @@ class Version:
 
     @property
     def shard_store(self) -> RangeReader:
-        """Reader of shards, registered ones too; with verify="sha256" it checks page hashes.
+        """Store of all shards, including registered ones; with verify="sha256" it checks page hashes.
 
-        Raises: where shards are registered, as `shard_reader.shard_reader`.
+        Raises: if shards are registered, as `shard_reader.shard_reader`.
         """
         origin = self.placed or self.store
         if self.verify == "crc32c":
@@ -149,10 +149,10 @@ class Version:
 
     @property
     def placed(self) -> "PlacedStore | None":
-        """Reader of registered shards; None without any. Raises: as `shard_reader.shard_reader`."""
+        """Store of registered shards; None if there are none. Raises: as `shard_reader.shard_reader`."""
         if not (foreign := self.manifest.get("foreign")):
             return None
-        from ..reading.shard_reader import shard_reader  # which versions with all their bytes do without
+        from ..reading.shard_reader import shard_reader  # not needed if no shards are registered
 
         with self._lock:
             if self._placed is None:
@@ -185,7 +185,7 @@ class Version:
             return self._indexes
 
     def group_of(self, field: str) -> str:
-        """Return the group that holds a field. Raises: FieldNotFound naming the fields there are."""
+        """Return the group that holds a field. Raises: FieldNotFound, which names the existing fields."""
         for group, body in self.manifest["groups"].items():
             if field in body["field_nbytes"]:
                 return str(group)
@@ -195,9 +195,9 @@ class Version:
         )
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
-        """Return a view of these fields, all without names: only their bytes are fetched.
+        """Return a view of these fields (no names: all). Only their bytes are fetched.
 
-        where_present: leave out samples of parts without these fields; otherwise such a field is refused. Raises:
+        where_present: leave out samples of parts that lack one of these fields; otherwise such a field raises
         FieldNotFound.
         """
         from .view import View
@@ -225,7 +225,7 @@ class Version:
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield every sample as `version[i]` returns it, 64 read together."""
+        """Yield every sample as `version[i]` returns it; 64 are read together."""
         from .samples_table import decoded
 
         yield from decoded(self, self.fields, np.arange(len(self)))
@@ -250,24 +250,24 @@ class Version:
         return annotations(self.manifest["samples"])
 
     def edits(self, column: str) -> "polars.LazyFrame":
-        """Return every edit of a column of live samples, oldest first.
+        """Return every edit of a column for live samples, oldest first.
 
-        Columns: `ordinal`, `key`, the column's value, `removed`, `annotation`, `annotated_by`, `annotated_at`. For a
-        column with one of these names the fact is `edit_<name>`. Raises: FieldNotFound.
+        Columns: `ordinal`, `key`, the column's value, `removed`, `annotation`, `annotated_by`, `annotated_at`. If the
+        column has one of these names, the fact is called `edit_<name>`. Raises: FieldNotFound.
         """
         from .samples_table import scan_edits
 
         return scan_edits(self, column)
 
     def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
-        """Return these fields' places of these live ordinals, in order; see `places`."""
+        """Return the addresses of these fields for live ordinals, in order; see `places`."""
         ordinals = np.asarray(ordinals, np.int64)
         if not fields:
             return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
         return self.places(ordinals, fields, run).addresses()
 
     def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
-        """Return these fields' places, at least one, of these live ordinals, in order: see `Lookup.places`."""
+        """Return the places of one or more fields for live ordinals, in order: see `Lookup.places`."""
         only = np.zeros(len(ordinals), np.int64)
         return Lookup([self], fields).places(only, ordinals, run)
 
@@ -280,7 +280,7 @@ class Version:
         return [address.key for address in keys_found]
 
     def _key_addresses(self, ordinals: Int64s, run: Map) -> list[SampleAddress]:
-        # Keys are in every group's index: take, per sample, a group that its part has.
+        # Every group's index has the keys: take, per sample, a group that its part has.
         part, _ = self.parts.locate(ordinals)
         out: list[SampleAddress | None] = [None] * len(ordinals)
         unread = np.ones(len(ordinals), bool)
@@ -296,13 +296,13 @@ class Version:
         return [address for address in out if address is not None]
 
     def held(self, group: str, part: int, number: int) -> Stretch | None:
-        """Return a stretch of a part's index as `stretch`, if it is in memory."""
+        """Return the same as `stretch` if it is in memory, else None."""
         place, path = self._shard(group, part)
         rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
         return None if rows is None else self._checked(group, place, Stretch(rows, path))
 
     def stretch(self, group: str, part: int, number: int) -> Stretch:
-        """Return stretch `number`, of 2,048 rows, of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
+        """Return stretch `number` (2,048 rows) of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
         place, path = self._shard(group, part)
         return self._checked(group, place, Stretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path))
 
@@ -325,7 +325,7 @@ class Version:
         return stretch
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
-        """Return the place of a shard's index, and the shard, cached: Arrow takes 20 us."""
+        """Return (place of a shard's index, shard path), cached: Arrow takes 20 us."""
         shard_place = self._shards.get((group, part))
         if shard_place is None:
             shard = self.parts.shard(group, part)
@@ -337,7 +337,7 @@ class Version:
 
 
 def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
-    """Return the version that a log record names, checked by CRC-32C. manifest: None reads it.
+    """Return the version of a log record, with CRC-32C checks. manifest: None reads it.
 
     Raises: as `manifest_of`.
     """

@@ -1,4 +1,4 @@
-"""A view: a version, the fields to fetch and an optional predicate. A plan orders views (layer L0)."""
+"""A view: a version, the fields to fetch and an optional predicate. Plans order views (layer L0)."""
 
 import hashlib
 import logging
@@ -32,21 +32,21 @@ CHUNK_BITS = 2**20
 
 
 class View:
-    """Samples and fields of a version. Immutable; `select` and `where` give narrower views.
+    """Samples and fields of a version. Immutable; `select` and `where` return narrower views.
 
     A view pickles as its version, fields and predicate. Its length is the number of its samples.
     """
 
     version: "Version"
-    """Version that the samples are of."""
+    """Version that has the samples."""
     fields: tuple[str, ...]
-    """Names of the fields that are read, in the order asked for."""
+    """Names of the fields to read, in the order requested."""
     predicate: str | None
-    """SQL expression that is true for its samples; None for all."""
+    """SQL expression that selects the samples; None for all."""
     where_present: bool
-    """True leaves out samples of parts without one of the fields, instead of refusing."""
+    """True leaves out samples of parts that lack one of the fields; False rejects such fields."""
     first: int
-    """Live ordinal of the version; earlier samples are left out (see `since`)."""
+    """First live ordinal of the version in the view; earlier samples are left out (see `since`)."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class View:
         return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
 
     def where(self, predicate: str) -> "View":
-        """Return the samples of this view for which an SQL expression is true too. Raises: FieldNotFound."""
+        """Return the samples of this view for which an SQL expression is also true. Raises: FieldNotFound."""
         from .samples_table import check_names
 
         check_names(self.version, predicate)
@@ -93,7 +93,7 @@ class View:
         return View(self.version, self.fields, both, self.where_present, self.first)
 
     def of_version(self, version: "Version") -> "View":
-        """Return the same fields and predicate of another version. Raises: FieldNotFound."""
+        """Return a view of another version with the same fields and predicate. Raises: FieldNotFound."""
         return View(version, self.fields, self.predicate, self.where_present)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
@@ -103,20 +103,20 @@ class View:
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """Return the new samples of this view of a later version, and removed ones (`delta.delta_of`)."""
+        """Return the samples added and removed since `old`, a view of an earlier version (`delta.delta_of`)."""
         from .delta import delta_of
 
         return delta_of(self, old, compare)
 
     def from_first(self, first: int) -> "View":
-        """Return the samples of this view from a live ordinal of the version on."""
+        """Return the samples of this view from live ordinal `first` of the version on."""
         view = View(self.version, self.fields, self.predicate, self.where_present, first)
         if self.is_filtered:
             view._members = self._table
         return view
 
     def narrowed(self, predicate: str, members: Bools) -> "View":
-        """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], its result."""
+        """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], the result."""
         view = self.where(predicate)
         if self.first:
             return view  # its table covers all of the version's samples, unlike `members`
@@ -132,13 +132,13 @@ class View:
         return members
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-        """Return label -> the samples of one bucket, as of `loader.bucket(by, edges=)`. See `split.split`."""
+        """Return label -> view of one bucket, as in `loader.bucket(by, edges=)`. See `split.split`."""
         from .split import split
 
         return split(self, by, edges)
 
     def packed(self, asked: "PackBy") -> "PackedView":
-        """Return the packed sequences of this view's documents, as `loader.pack()` asks. See `pack.packed`."""
+        """Return the packed sequences of this view's documents, as `loader.pack()` specifies. See `pack.packed`."""
         from .pack import packed
 
         return packed(self, asked)
@@ -156,8 +156,8 @@ class View:
         """Return a sample of the view, or a list of them for a slice, in storage order.
 
         A sample is {"__key__": key, field: value}. A field is decoded by its extension; absent ones are left out.
-        Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index and a
-        read: train by `Loader`, which reads batches.
+        Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index lookup
+        and a read: train with `Loader`, which reads batches.
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
@@ -167,15 +167,15 @@ class View:
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield every sample as `view[i]` returns it, 64 read together."""
+        """Yield every sample as `view[i]` returns it; 64 are read together."""
         from .samples_table import decoded
 
         yield from decoded(self.version, self.fields, self.version_ordinals(np.arange(len(self))))
 
     def head(self, n: int = 5) -> "polars.DataFrame":
-        """Return the first samples as a table: ordinal, key, fields, columns of the samples table.
+        """Return the first samples as a table: ordinal, key, fields, and samples-table columns.
 
-        Long values appear by their size. Needs polars.
+        Long values appear as their size. Needs polars.
         """
         from .samples_table import picked, table_of
 
@@ -183,12 +183,12 @@ class View:
 
     @property
     def id(self) -> str:
-        """The content hash of L0: of the version and its narrowing, not the fields."""
+        """The content hash of L0: covers version and selection, not the fields."""
         return self._id({"first": self.first} if self.first else {})
 
     @property
     def identity(self) -> str:
-        """The version id, which digests are made of, with the version ordinal."""
+        """The version id, which digests combine with version ordinals."""
         return self.version.id
 
     @property
@@ -203,7 +203,7 @@ class View:
 
     @property
     def decoded_chunk(self) -> tuple[int, int] | None:
-        """Average samples per chunk of a registered table, and a chunk's decoded bytes; None without chunks."""
+        """(average samples per chunk, decoded bytes per chunk) of a registered table; None if there are no chunks."""
         tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
         fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
         if not fields:
@@ -213,7 +213,7 @@ class View:
         return max(1, rows * len(self) // max(1, len(self.version))), max(1, rows * nbytes)
 
     def spec(self) -> dict[str, Any]:
-        """Return plain JSON that a plan stores to open the view again."""
+        """Return plain JSON that a plan stores to reopen the view."""
         return {
             "kind": "version",
             "version": self.version.id,
@@ -242,7 +242,7 @@ class View:
 
     @property
     def is_filtered(self) -> bool:
-        """True if a predicate, or lack of a field, leaves out samples of its version."""
+        """True if a predicate or a missing field leaves out samples of the version."""
         return self.predicate is not None or bool(self._partial)
 
     @property
@@ -278,7 +278,7 @@ class View:
 
     @property
     def _path(self) -> str:
-        return f"views/{self._id({}).removeprefix('w-')}.parquet"  # whatever `first` is, it is one table
+        return f"views/{self._id({}).removeprefix('w-')}.parquet"  # one table for every `first`
 
     def _load(self) -> SelectTable | None:
         return retry_corrupt(self._read_table)
@@ -324,13 +324,13 @@ class View:
         try:
             self._save(pack(members))
         except AlreadyExists:
-            # Another process was quicker, and the two results differ: all ranks follow the first.
+            # Another process stored a different result first: all ranks use that one.
             saved = self._load()
             return table if saved is None else saved
         return table
 
     def _save(self, packed: bytes) -> None:
-        """Store the select table for the other ranks; failing costs them only the scan."""
+        """Store the select table for other ranks; if that fails, they scan."""
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(

@@ -1,4 +1,4 @@
-"""Exclusions: a version without some samples, as one small table of bitmaps."""
+"""Exclude samples from a version by one small table of bitmaps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from ..versions.version import Version
 
 
 def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
-    """Return the version if it still has all of these parts: a change of others would have no effect.
+    """Return the version if it still has all of these parts: a change to removed parts would have no effect.
 
     Raises: Conflict if a part, or the version, is missing.
     """
@@ -38,19 +38,19 @@ Rows = dict[str, list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Live samples of a version that its successor leaves out for better ones."""
+    """Live samples of a version that its successor replaces."""
 
     rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     """(part id, reason) -> rows of the part."""
     n_rows: Mapping[str, int] = field(default_factory=dict)
-    """Part id -> its number of rows."""
+    """Part id -> number of rows."""
 
     @property
     def n_samples(self) -> int:
         return sum(len(rows) for rows in self.rows.values())
 
     def still_live(self) -> "StillLive":
-        """Return the check that no other writer excluded one of them meanwhile."""
+        """Return a check that no other writer excluded one of these samples meanwhile."""
         by_part: Rows = {}
         for (part, _), rows in self.rows.items():
             by_part.setdefault(part, []).extend(rows)
@@ -61,7 +61,7 @@ NOTHING_SUPERSEDED = Superseded()
 
 
 def check_reason(verb: str, of: str, reason: str) -> None:
-    """Raise InvalidSample for a reason that is no UTF-8 text, or empty."""
+    """Raise InvalidSample if the reason is empty or not UTF-8 text."""
     if not reason or not is_text(reason):
         raise InvalidSample(
             f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
@@ -69,9 +69,9 @@ def check_reason(verb: str, of: str, reason: str) -> None:
 
 
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
-    """Upload the bitmaps of these keys.
+    """Upload exclusion bitmaps for these keys. Returns (change, rows).
 
-    Raises: SampleNotFound for keys that are not live; EmptyVersion without keys; InvalidKey for an invalid key, or one
+    Raises: SampleNotFound if a key is not live; EmptyVersion if there are no keys; InvalidKey for an invalid key, or a
     str instead of a list.
     """
     if isinstance(keys, str):
@@ -90,9 +90,9 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
 
 
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
-    """Return the samples of these keys (-> reason). Costs a scan of the version's keys.
+    """Return the samples with these keys. reasons: key -> reason. Costs a scan of the version's keys.
 
-    Raises: SampleNotFound for a key that is not live; InvalidSample without a reason.
+    Raises: SampleNotFound if a key is not live; InvalidSample if a reason is missing.
     """
     if version is None:
         raise VersionNotFound(
@@ -111,7 +111,7 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
 def put_exclusions(
     store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
 ) -> TableFile:
-    """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows; n_rows: of each part."""
+    """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows. n_rows: part id -> number of rows."""
     table = []
     for (part, reason), members in sorted(rows.items()):
         excluded = np.zeros(n_rows[part], bool)

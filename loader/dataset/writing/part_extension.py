@@ -1,7 +1,7 @@
-"""An unpublished part: its samples read back, and fields and columns added to them.
+"""Read an unpublished part's samples back, and add fields and columns to them.
 
-A pipeline's stages build a part in turn: the first writes the media, later ones add groups of features or columns.
-Shards are never rewritten; each stage returns a `Part` that names more of them.
+Pipeline stages build a part in turn: the first writes the media, later ones add groups of features or columns. Shards
+are never rewritten; each stage returns a `Part` that names more shards.
 """
 
 import secrets
@@ -55,7 +55,7 @@ def read_part(
 
 
 def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
-    """Return the place of a row's fields, also of an unpublished part, from a row group of each index.
+    """Return the address of a row's fields, for unpublished parts too. Reads one row group per index.
 
     Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
@@ -69,11 +69,11 @@ def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]
 def add_part_group(
     store: Store, part: Part, group: str, samples: Iterable[Mapping[str, Any]], *, txn: str | None = None
 ) -> Part:
-    """Return the part with one more shard. samples: the new fields of each of its samples, in order.
+    """Return the part with one more shard. samples: new fields of each sample of the part, in order.
 
     txn: the transaction that writes the shard, if the part's own is committed.
 
-    Raises: Conflict if the part has the group or one of the fields; FieldMismatch for another number of samples;
+    Raises: Conflict if the part already has the group or a field; FieldMismatch if the number of samples differs;
     InvalidSample.
     """
     if any(shard.group == group for shard in part.shards):
@@ -106,9 +106,10 @@ def add_part_group(
 
 
 def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, Any]]) -> Part:
-    """Return the part with more metadata columns. columns: name -> value of each sample, in order.
+    """Return the part with more metadata columns. columns: one mapping name -> value per sample, in order.
 
-    Raises: Conflict if the part has such a column; FieldMismatch for another number of samples; InvalidField.
+    Raises: Conflict if the part already has such a column; FieldMismatch if the number of samples differs;
+    InvalidField.
     """
     if part.samples is None:
         raise FieldMismatch(
@@ -177,7 +178,7 @@ Compute = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
 class LazySample(Mapping[str, Any]):
-    """One sample as a mapping: field -> decoded value, and `__key__`; read on request."""
+    """One sample as a mapping: field -> decoded value, and `__key__`. Fields are read on request."""
 
     def __init__(self, block: "_Block", row: int) -> None:
         self._block, self._row = block, row
@@ -191,7 +192,7 @@ class LazySample(Mapping[str, Any]):
         return decoder(data, None)
 
     def bytes_of(self, field: str) -> bytes:
-        """Return the field's bytes as they are stored, as packet tables need them."""
+        """Return the field's stored bytes, which packet tables need."""
         return self._block.bytes_of(field)[self._row]
 
     def __iter__(self) -> Iterator[str]:
@@ -238,7 +239,7 @@ def only(address: SampleAddress, field: str) -> SampleAddress:
 
 
 def row_addresses(version: Version, position: int, rows: range, fields: Sequence[str]) -> list[SampleAddress]:
-    """Return the addresses of a part's rows, excluded ones with ordinal -1."""
+    """Return the addresses of a part's rows; excluded rows have ordinal -1."""
     parts = version.parts
     shards = {
         group: parts.shard(group, position)
@@ -274,7 +275,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
 def write_group(
     version: Version, txn: str, group: str, compute: Compute, inputs: Sequence[str] | None
 ) -> list[Part]:
-    """Return a shard of `group` for every part that lacks it. Raises: Conflict without any; TransformFailed."""
+    """Write a shard of `group` for every part that lacks it. Raises: Conflict if no part does; TransformFailed."""
     check_group(group)
     if not compute:
         raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")
@@ -343,7 +344,7 @@ def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample
         try:
             values[field] = function(LazySample(block, local))
         except PenstockError as error:
-            # A damaged input, or a field that is not there: that error is more precise than one around it.
+            # A damaged input or missing field: that error is more precise than a wrapped one.
             error.add_note(f"while computing {field!r} of {address.describe()}")
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Writing of one part: a shard and its index per group, and its rows of the samples table."""
+"""Write one part: a shard and its index per group, and the part's rows of the samples table."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ Groups = Callable[[str], str]
 
 
 def group_chooser(default: str, groups: Mapping[str, str] | None) -> Groups:
-    """Return a chooser: fields named in `groups` go there, all others into `default`."""
+    """Return a function from field to group: as in `groups`, or `default` for other fields."""
     chosen = {check_field(field): check_group(group) for field, group in (groups or {}).items()}
     check_group(default)
     return lambda field: chosen.get(field, default)
@@ -39,7 +39,7 @@ def make_sample(
     metadata: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Sample:
-    """Return a checked sample with encoded fields. Raises: InvalidSample leaves, naming key and field."""
+    """Return a checked sample with encoded fields. Raises: subclasses of InvalidSample, which name key and field."""
     check_key(key)
     if not isinstance(fields, Mapping) or not fields:
         raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
@@ -49,14 +49,16 @@ def make_sample(
     check_case(fields, f"sample {key!r}")
     for field, value in fields.items():
         nbytes = value.nbytes if isinstance(value, memoryview | np.ndarray) else 0
-        check_field_bytes(key, field, nbytes)  # before anything of it is copied
+        check_field_bytes(key, field, nbytes)  # before any of it is copied
         try:
             data = encode(field, value)
         except InvalidSample as error:
             error.add_note(f"in sample {key!r}")
             raise
         check_field_bytes(key, field, memoryview(data).nbytes)
-        encoded[field] = bytes(data)  # a copy of what the caller may change later; bytes are not copied
+        encoded[field] = bytes(
+            data
+        )  # copies buffers that the caller may change later; bytes objects are not copied
     return Sample(
         key=key,
         fields=encoded,
@@ -66,7 +68,7 @@ def make_sample(
 
 
 def check_case(fields: Iterable[str], whose: str) -> None:
-    """Raise InvalidField for two that differ in case only."""
+    """Raise InvalidField if two fields differ only in case."""
     folded: dict[str, str] = {}
     for field in fields:
         if (other := folded.setdefault(field.lower(), field)) != field:
@@ -78,30 +80,30 @@ def check_case(fields: Iterable[str], whose: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleBlock:
-    """Neighbours with the same fields, whose bytes come straight into a shard."""
+    """Neighbouring samples with the same fields, whose bytes are written directly into a shard."""
 
     keys: Sequence[str]
-    """Key of each, at least one."""
+    """Key per sample; at least one."""
     fields: Sequence[str]
-    """Names, sorted."""
+    """Field names, sorted."""
     sizes: Int64s
-    """int64 [samples, fields]: bytes."""
+    """int64 [samples, fields]: sizes in bytes."""
     metadata: Sequence[Mapping[str, Any]]
-    """Metadata of each, checked."""
+    """Checked metadata per sample."""
     sources: Sequence[Mapping[str, str]]
-    """Provenance of each, checked."""
+    """Checked provenance per sample."""
     fill: Callable[[Sequence[int], Uint8s, Int64s], Int64s]
-    """(columns, memory, at) -> int64 [samples, columns], CRC-32Cs: writes sample i, column j from byte `at[i, j]` on.
+    """(columns, memory, at) -> int64 [samples, columns], CRC-32Cs: writes sample i, column j at offset `at[i, j]`.
     """
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the fields."""
+        """Total size of the fields, in bytes."""
         return int(self.sizes.sum())
 
 
 def block_of(samples: Sequence[Sample]) -> SampleBlock:
-    """Return samples with the same fields as a block; do not change their buffers before it is written."""
+    """Return samples with the same fields as a block. Do not change their buffers until it is written."""
     fields = sorted(samples[0].fields)
     sizes = np.array([[len(one.fields[name]) for name in fields] for one in samples], np.int64)
 
@@ -125,7 +127,7 @@ def block_of(samples: Sequence[Sample]) -> SampleBlock:
 
 
 class PartWriter:
-    """Takes samples in final order; `finish` uploads everything, an exception before it leaves nothing."""
+    """Takes samples in final order. `finish` uploads everything; an exception before it leaves nothing behind."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class PartWriter:
         group_of: Groups,
         any_values: bool = False,
     ) -> None:
-        """any_values: metadata is of undeclared kinds, which `table_of_any` joins."""
+        """any_values: metadata types are undeclared; `table_of_any` unifies them."""
         self._any_values = any_values
         self.id = f"{txn}-{name}"
         self._store, self._txn, self._name = store, txn, name
@@ -155,11 +157,11 @@ class PartWriter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest shard so far."""
+        """Size of the largest shard so far, in bytes."""
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
-        """Append one sample. Raises: FieldMismatch if its fields differ from the samples before it."""
+        """Append one sample. Raises: FieldMismatch if its fields differ from earlier samples'."""
         layout = self._opened(sample.key, sample.fields)
         for group, shard in self._shards.items():
             shard.add(sample.key, [(field, sample.fields[field]) for field in layout[group]])
@@ -168,7 +170,7 @@ class PartWriter:
         self._sources.append(sample.source)
 
     def add_block(self, block: SampleBlock) -> None:
-        """Append neighbours. Raises: as `add`; as the block's fields do."""
+        """Append a block of samples. Raises: as `add` and `block.fill`."""
         layout = self._opened(block.keys[0], block.fields)
         for group, shard in self._shards.items():
             shard.add_block(block, [block.fields.index(field) for field in layout[group]])
@@ -199,7 +201,7 @@ class PartWriter:
         return Part(id=self.id, txn=self._txn, n_rows=self.n_rows, shards=shards, samples=samples)
 
     def close(self) -> None:
-        """Delete what was not finished."""
+        """Delete unfinished shards."""
         for shard in self._shards.values():
             shard.close()
 
@@ -240,7 +242,7 @@ class PartWriter:
 
 
 class _OpenShard:
-    """A shard that is not there yet."""
+    """An unfinished shard."""
 
     def __init__(self, store: Store, path: str, fields: Sequence[str]) -> None:
         self.path, self.fields = path, fields
@@ -272,7 +274,7 @@ class _OpenShard:
         return sha256
 
     def spans(self) -> dict[str, Int64s]:
-        """Return field -> int64 [rows, 3] of offset, nbytes, crc32c."""
+        """Return field -> int64 [rows, 3]: offset, nbytes, crc32c."""
         self._settle()
         table = np.concatenate(self._spans)
         return {field: table[:, position] for position, field in enumerate(self.fields)}
@@ -314,10 +316,10 @@ def write_part(
 ) -> Part:
     """Write one part from (key, fields[, metadata[, source]]) tuples, in hash order of their keys.
 
-    name: the part's number inside its transaction, for workers that may be retried: attempts of one name are one part,
-    and publishing both is a Conflict.
+    name: identifies the part within its transaction, for workers that may be retried. Attempts with one name are one
+    part; publishing two of them raises Conflict.
 
-    Raises: EmptyVersion without samples; InvalidSample.
+    Raises: EmptyVersion if there are no samples; InvalidSample.
     """
     name = check_part_name(name or secrets.token_hex(8))
     spill = Spill()

@@ -1,7 +1,7 @@
-"""Samples redacted in files: the same files once more, without these samples.
+"""Write redacted copies of files, without the content of given samples.
 
-A redacted sample keeps its row, and its fields their offsets and lengths. Their bytes are zeros, its values in tables
-null, and its key another. A collector takes the old files.
+A redacted sample keeps its row, and its fields keep their offsets and lengths. The bytes become zeros, table values
+null, and the key a placeholder. The collector later removes the old files.
 """
 
 import hashlib
@@ -29,18 +29,20 @@ from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, 
 from ..tables.stats import column_stats
 
 Redacted = Mapping[str, Mapping[int, str]]
-"""Part id -> row -> its new key."""
+"""Part id -> row -> new key."""
 Shard = Mapping[str, Any]
 
 _BLOCK = bytes(2**20)
 
 
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
-    """Return the row of the shard's redacted copy, written under `prefix`; the row itself without one.
+    """Write a redacted copy of a shard under `prefix`, and return its row.
+
+    Returns the shard's own row if nothing changes.
 
     Copies the shard once, through a local temporary file. rows: row -> new key, of as many bytes.
 
-    Raises: Corrupt if its bytes differ from the shards table's; StoreError.
+    Raises: Corrupt if the shard's bytes do not match the shards table; StoreError.
     """
     keys, places = shard_index(store, shard)
     patches: list[tuple[int, bytes | int]] = []
@@ -79,7 +81,7 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
-    """Redact only a registered shard's index: its owner deletes the bytes."""
+    """Redact only the index of a registered shard: the owner deletes the bytes."""
     for table in places.values():
         table[list(rows)] = 0
     index = index_bytes(keys, places)
@@ -96,12 +98,12 @@ def redact_shards(
     placed: PlacedStore | None = None,
     own: Collection[str] = (),
 ) -> TableFile:
-    """Return a shards table with these parts' shards redacted; the file itself if it has none.
+    """Return a shards table with these parts' shards redacted; the same file if it has none of them.
 
-    Adopted registered bytes become the root's own shards, with all parts that share their objects.
+    Adopted registered shards become the root's own, together with all parts that share their objects.
 
         placed: reader of registered bytes; None if none can be adopted.
-        own: paths of further adopted shards that become the root's own.
+        own: paths of other adopted shards that become the root's own.
     """
     table = get_table(store, file)
     shards = table.to_pylist()
@@ -152,7 +154,7 @@ def _own_shard(
 
 
 def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: int) -> bytes:
-    """Return a field of an adopted shard; empty if it was left out before sealing."""
+    """Return the bytes of an adopted shard's field; empty if it was left out before sealing."""
     if crc == UNKNOWN_CRC or not nbytes:
         return b""
     data = placed.get_ranges(shard["path"], [Span(offset, nbytes)])[0].data
@@ -168,7 +170,7 @@ def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: i
 def redact_samples(
     store: Store, prefix: str, files: Sequence[SamplesFile], rows: Redacted
 ) -> tuple[SamplesFile, ...]:
-    """Return samples files in which all but the key of these rows is null; files with none are unchanged."""
+    """Return samples files in which these rows are null except for the key. Files without such rows are unchanged."""
     out = []
     for file in files:
         table = get_table(store, file.file)
@@ -204,14 +206,14 @@ def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
 
 
 def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
-    """Return the statistics of a run, made again of its samples files."""
+    """Return a run's statistics, recomputed from its samples files."""
     statistics = [column_stats(table) for table in get_tables(store, samples)]
     return put_named_table(store, prefix, pa.concat_tables(statistics), "stats")
 
 
 @lru_cache(maxsize=4096)
 def crc_of_zeros(nbytes: int) -> int:
-    """Return the CRC-32C of so many zeros, cached. O(nbytes)."""
+    """Return the CRC-32C of `nbytes` zeros, cached. O(nbytes)."""
     crc = 0
     for start in range(0, nbytes, len(_BLOCK)):
         crc = extend(crc, _BLOCK[: nbytes - start])
@@ -219,13 +221,13 @@ def crc_of_zeros(nbytes: int) -> int:
 
 
 def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]") -> pa.Array:
-    # Taking by an index that is null gives null, for every type that there is.
+    # Taking with a null index gives null, for every type.
     at = pa.array(np.arange(len(mask)), mask=mask)
     return column.combine_chunks().take(at)
 
 
 def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
-    """Return all keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable."""
+    """Return (all keys of a shard, field -> writable int64 [rows, 3]: offset, nbytes, crc32c)."""
     index = IndexFile(store, IndexPlace.of(shard))
     keys: list[str] = []
     places: list[Int64s] = []
@@ -242,7 +244,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """Copy the shard, patched; return its SHA-256 and page hashes. patches: (offset, bytes or number of zeros)."""
+    """Copy a shard with patches; return (SHA-256, page hashes). patches: (offset, bytes or number of zeros)."""
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),
@@ -293,7 +295,7 @@ def _blocks(source: BinaryIO, nbytes: int, seen: Callable[[bytes], None]) -> Ite
     while nbytes > 0:
         block = source.read(min(nbytes, len(_BLOCK)))
         if not block:
-            return  # too short: its hash will say so
+            return  # too short: the hash check reports it
         seen(block)
         nbytes -= len(block)
         yield block

@@ -1,7 +1,7 @@
-"""From parts to one run: the shards, samples and stats tables that a change adds.
+"""Write the shards, samples and stats tables of one run of parts, which a change adds.
 
-Memory holds eight bytes per sample and the rows of a few parts. Tables are read twice, so callers pass a sequence that
-makes them again.
+Uses eight bytes per sample and memory for the rows of a few parts. Tables are read twice, so callers pass a sequence
+that can recreate them.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T")
 AT_ONCE = 4
 SMALLEST_AMONG = 2**20
-"""Distinct hashes among which the smallest few of all are found."""
+"""Distinct hashes collected before all but the smallest are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,38 +47,38 @@ class RunKeys:
     """The live keys that a run adds."""
 
     hashes: Int64s
-    """Their hashes, ascending."""
+    """Hashes of the keys, ascending."""
     tables: Sequence[pa.Table]
-    """Tables that have them in their column `key`."""
+    """Tables with the keys in the column `key`."""
     left_out: Container[str] = frozenset()
-    """Keys of these tables that are not live."""
+    """Keys in these tables that are not live."""
 
     @staticmethod
     def of(keys: Sequence[str]) -> "RunKeys":
-        """Return these keys, all live."""
+        """Return a `RunKeys` of these keys, all live."""
         table = pa.table({"key": pa.array(keys, pa.string())})
         return RunKeys(hashes=np.sort(hashes_of(table["key"])), tables=[table])
 
     def having(self, hashes: Int64s) -> list[str]:
-        """Return the sorted keys with one of these ascending hashes, by a pass over the tables."""
+        """Return the sorted keys that have one of these ascending hashes. Costs a pass over the tables."""
         if not len(hashes):
             return []
         of_tables = ahead(self.tables, lambda table: _having(table["key"], hashes))
         return [key for keys_of_table in of_tables for key in keys_of_table if key not in self.left_out]
 
     def without(self, keys: Mapping[str, str]) -> "RunKeys":
-        """Return the other keys. keys: of these."""
+        """Return the keys except `keys`."""
         excluded = np.sort(hashes_of(keys))
-        nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # of several with one hash
+        nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # for keys that share a hash
         kept = np.delete(self.hashes, np.searchsorted(self.hashes, excluded) + nth)
         return RunKeys(hashes=kept, tables=self.tables, left_out=keys.keys())
 
 
 class RunSamples:
-    """The samples of a run. tables: of each part. n_rows: of all. earlier: column -> type in the dataset."""
+    """The samples of a run. tables: one per part. n_rows: total rows. earlier: column -> type in the dataset."""
 
     def __init__(self, tables: Sequence[pa.Table], n_rows: int, earlier: Mapping[str, str]) -> None:
-        """Look at all tables once. Raises: DuplicateKey; FieldMismatch."""
+        """Read all tables once. Raises: DuplicateKey; FieldMismatch."""
         self._tables, self._n_rows, self._earlier = tables, n_rows, earlier
         hashes, at = np.empty(n_rows, np.int64), 0
         schemas, empty = list[pa.Schema](), set(SOURCE_COLUMNS)
@@ -118,7 +118,7 @@ class RunSamples:
         return rows
 
     def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
-        """Write tables of keys, metadata and statistics. Raises: FieldMismatch; StoreError."""
+        """Write the tables of keys, metadata and statistics. Raises: FieldMismatch; StoreError."""
         kinds = {field.name: field.type for field in self._fitted(self._schema.empty_table()).schema}
         names = {
             "keys": [name for name in kinds if name in KEY_COLUMNS],
@@ -166,7 +166,7 @@ def put_rows(
     n_rows: int,
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
-    """Write a table of samples, table by table, as `put_table`. n_rows: of all."""
+    """Write a samples table from several tables, like `put_table`. n_rows: total rows."""
     if n_rows < HASHED_FROM_ROWS:
         whole = pa.concat_tables([schema.empty_table(), *tables])
         return put_table(store, path, whole, kind, row_group_rows)
@@ -175,7 +175,7 @@ def put_rows(
 
 
 def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of tables, `n_rows` at a time, fewer at the end."""
+    """Yield the rows of tables, `n_rows` at a time; the last may have fewer."""
     held, n_held = list[pa.Table](), 0
     for table in tables:
         held.append(table)
@@ -202,7 +202,7 @@ def _having(keys: pa.ChunkedArray, hashes: Int64s) -> list[str]:
 
 
 def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
-    """Yield the work on each table, in order; threads run `AT_ONCE` ahead."""
+    """Yield `work(table)` for each table, in order; threads run `AT_ONCE` tables ahead."""
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
         for number in range(len(tables)):
@@ -216,8 +216,8 @@ def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator
 def check_parts(parts: Sequence[Part]) -> str:
     """Return the transaction of all parts.
 
-    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for several transactions, or files of
-    another.
+    Raises: EmptyVersion; Conflict if two parts share an id; InvalidSample if parts belong to several transactions, or
+    have another one's files.
     """
     if not parts:
         raise EmptyVersion("there is nothing to publish: no parts were given")
@@ -229,7 +229,7 @@ def check_parts(parts: Sequence[Part]) -> str:
         )
     seen: set[str] = set()
     for part in parts:
-        if not _is_written_by(part):  # what waits for a gate waits under whatever name
+        if not _is_written_by(part):  # parts that wait for a gate may have any name
             raise InvalidSample(f"part {part.id} was not written with transaction {part.txn}")
         if part.id in seen:
             raise Conflict(f"part {part.id} was given twice; publish one attempt of each part")
@@ -240,7 +240,7 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def _is_written_by(part: Part) -> bool:
-    """Return whether all files of a part are its transaction's, or registered."""
+    """Return whether all files of a part belong to its transaction or are registered."""
     paths = [shard.path for shard in part.shards if not shard.path.startswith(FOREIGN)]
     paths += [shard.index_path for shard in part.shards]
     paths += [part.samples.path] if part.samples else []
@@ -258,14 +258,14 @@ def write_run(
     superseded: Superseded = NOTHING_SUPERSEDED,
     samples: Sequence[pa.Table] | None = None,
 ) -> tuple[Change, RunKeys]:
-    """Upload the run's tables under `prefix`; return the change and the live keys it adds.
+    """Upload the run's tables under `prefix`; return (change, live keys that it adds).
 
-    Costs a request per new part and six more, whatever the dataset holds.
+    Costs one request per new part plus six, whatever the dataset's size.
 
         earlier: column -> type in the dataset.
         exclude: key -> reason.
         superseded: samples of earlier parts to leave out.
-        samples: of each part, as its samples table, made on request; None reads the tables.
+        samples: samples table of each part, built on request; None reads the tables.
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a missing key to exclude; Corrupt.
     """
@@ -293,7 +293,7 @@ def write_run(
 
 
 def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
-    """Upload the shards table of groups added to parts that exist."""
+    """Upload the shards table for groups added to existing parts."""
     shards = [shard for part in parts for shard in part.shards]
     return Change(
         shards=put_table(
@@ -304,7 +304,7 @@ def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
 
 
 def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
-    """Return each part's samples table. Raises: InvalidSample for a part without; FieldMismatch; Corrupt."""
+    """Return each part's samples table. Raises: InvalidSample if a part has none; FieldMismatch; Corrupt."""
     files = []
     for part in parts:
         if part.samples is None:
@@ -328,7 +328,7 @@ def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
     seen: set[tuple[str, str]] = set()
     for part in parts:
         for shard in part.shards:
-            new = (shard.group, shard.path) not in seen  # parts of one registered object share its bytes
+            new = (shard.group, shard.path) not in seen  # several parts may share one registered object
             seen.add((shard.group, shard.path))
             old = out.get(shard.group)
             if old is not None and set(old.field_nbytes) != set(shard.field_nbytes):

@@ -1,8 +1,8 @@
-"""Samples in hash order, in bounded memory: a class-sorted import comes out shuffled.
+"""Sort samples by key hash in bounded memory, so that a class-sorted import comes out shuffled.
 
 Samples stay in memory up to `memory_bytes`, then go to 256 bucket files by the first byte of their hash. Reading sorts
-a bucket's headers (about 150 bytes a sample) in memory; payloads stay on disk. Two samples with one key have one hash,
-so duplicates meet.
+a bucket's headers (about 150 bytes per sample) in memory; payloads stay on disk. Equal keys have equal hashes, so
+duplicates are adjacent.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ BUCKETS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sample on its way into a shard."""
+    """One sample to be written to a shard."""
 
     key: str
     """Key of the sample."""
@@ -42,7 +42,7 @@ class Sample:
 
 
 class Spill:
-    """Collects samples, yields them in hash order once; `close` leaves no file."""
+    """Collects samples and yields them once, in hash order. `close` removes all files."""
 
     def __init__(self, memory_bytes: int = 256 * 2**20, directory: str | None = None) -> None:
         self._memory_bytes, self._parent = memory_bytes, directory
@@ -53,7 +53,7 @@ class Spill:
         self.n_samples = 0
 
     def add(self, sample: Sample) -> None:
-        """Add one sample; its buffers must not change until it was spilled or read.
+        """Add one sample. Its buffers must not change until it is spilled or read.
 
         Raises: DuplicateKey, at once or when read back; StoreError if the directory is full.
         """
@@ -95,7 +95,7 @@ class Spill:
             for hashed, sample in self._held.items():
                 self._write(hashed, sample)
             for file in self._files.values():
-                file.flush()  # what does not fit on the disk shows here, not when it is read back
+                file.flush()  # a full disk raises here, not when reading back
         except OSError as error:
             place = str(self._directory.path) if self._directory else self._parent or default_place()
             raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
@@ -158,7 +158,7 @@ def scratch_error(when: str, path: str, error: OSError) -> StoreError:
 
 
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:
-    """Return the error for a key that comes twice."""
+    """Return the error for a duplicate key."""
     return DuplicateKey(
         f"key {key!r} comes twice in {where}; every sample of a version needs its own key. "
         "Prefix it with its source (e.g. 'robots/ep_31'), or drop one of the two"

@@ -5,12 +5,10 @@
 - Rotation and mirroring of the display matrix are applied; pixel aspect ratio and interlacing are not.
 """
 
-import struct
 import threading
-from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import av
 import av.filter
@@ -20,43 +18,8 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
 from ..fields import Place, nowhere
-from ..image.crop import UPRIGHT, Box, Framing, Layout, Size, Turn, turned
-
-if TYPE_CHECKING:
-    import av
-    from av.buffer import Buffer
-
-
-def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
-    """Return the side data of a decoded frame, by FFmpeg's name of its kind.
-
-    Raises: DecodeFailed if one kind is newer than PyAV, which then shows none, not even the matrix.
-    """
-    try:
-        return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub makes a TypedDict of it
-    except ValueError as error:
-        raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
-
-
-def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
-    """Return the nine numbers that came with a decoded frame, or None. Raises: DecodeFailed."""
-    matrix = side_data_of(frame).get("DISPLAYMATRIX")
-    return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
-
-
-def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
-    """Return the turn of a display matrix, if any. Raises: DecodeFailed (no quarter turn)."""
-    if not matrix:
-        return UPRIGHT
-    a, b, _, c, d, *_ = matrix
-    if b == c == 0 and a and d:
-        return Turn(False, d < 0, a < 0)
-    if a == d == 0 and b and c:
-        return Turn(True, b < 0, c < 0)
-    raise DecodeFailed(
-        f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright"
-    )
-
+from ..image.crop import UPRIGHT, Box, Framing, Layout, Size, turned
+from .display_matrix import matrix_of, turn_of_matrix
 
 # AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED of FFmpeg's libavutil/pixfmt.h.
 _NO_MATRIX, _NO_RANGE = 2, 0

@@ -1,1 +1,1 @@
-"""Keyed hashes, the permutation, lanes, and canonical JSON: the random numbers of the order."""
+"""Keyed hashes, the permutation, lanes, and canonical JSON: the order's random numbers."""

@@ -1,4 +1,4 @@
-"""Randomness of a sample's augmentation: the same wherever and whenever the sample is decoded."""
+"""Random generators for a sample's augmentation: the same wherever and whenever the sample is decoded."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from ...native import hash_numbers
 from .keyed_permutation import framed
 
 Words = Sequence[tuple[int, int]]
-"""The two words of a Philox generator's key, sample by sample."""
+"""The two key words of each sample's Philox generator."""
 
 
 def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
-    """Return the keys of the generators for a transform. ordinals: int64 [n], of the version.
+    """Return the generator keys for a transform. ordinals: int64 [n], version ordinals.
 
-    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). The version's ordinal makes
-    them independent of the predicate.
+    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). Using the version's ordinal
+    makes them independent of the predicate.
     """
     return _words((seed, source, "augment", epoch), ordinals, ())
 
 
 def field_words(seed: int, source: str, epoch: int, ordinals: np.ndarray, field: str) -> Words:
-    """Return the keys of the generators for a field's decoder. ordinals: int64 [n], of the version.
+    """Return the generator keys for a field's decoder. ordinals: int64 [n], version ordinals.
 
-    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1): another
-    selected field does not change a transform's draws.
+    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1). So selecting
+    another field does not change a transform's draws.
     """
     return _words((seed, source, "decode", epoch), ordinals, (field,))
 
 
 def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:
-    """Return a new Philox generator for one sample in one epoch, with the key of `sample_words`."""
+    """Return a new Philox generator for one sample in one epoch, keyed by `sample_words`."""
     return _generator(sample_words(seed, source, epoch, np.array([version_ordinal], np.int64)))
 
 
 def field_rng_key(
     seed: int, source: str, epoch: int, version_ordinal: int, field: str
 ) -> np.random.Generator:
-    """Return a new Philox generator for a field's decoder, with the key of `field_words`."""
+    """Return a new Philox generator for a field's decoder, keyed by `field_words`."""
     return _generator(field_words(seed, source, epoch, np.array([version_ordinal], np.int64), field))
 
 

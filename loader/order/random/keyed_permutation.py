@@ -1,13 +1,13 @@
-"""Keys, the only source of randomness in the order, by blake2b and splitmix64; and the permutations under them.
+"""Keys, the only source of randomness in the order, from blake2b and splitmix64; and permutations keyed by them.
 
 `key` turns names and numbers into 64 bits (docs/order.md, "Keys"). `sub` derives further 64-bit values, cheaply enough
 to do so per sample. Both are exact integer arithmetic modulo 2^64. Never `seed + epoch`: seed 42 in epoch 1 would be
 seed 43 in epoch 0.
 
-`perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. Small n sorts hashes.
-Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks along the cycle until
-the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas: docs/order.md,
-"Permutations".
+`perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. If n is small, it
+sorts hashes. Otherwise it runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks
+along the cycle until the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+Formulas: docs/order.md, "Permutations".
 """
 
 import hashlib
@@ -29,7 +29,7 @@ MIX_2 = 0x94D049BB133111EB
 
 
 def framed(value: int | str) -> bytes:
-    """Return one field of a key: u32 little-endian length, then `i` + decimal or `s` + UTF-8."""
+    """Return one encoded field of a key: u32 little-endian length, then `i` + decimal or `s` + UTF-8."""
     body = b"s" + value.encode("utf-8") if isinstance(value, str) else b"i%d" % value
     return struct.pack("<I", len(body)) + body
 
@@ -41,12 +41,12 @@ def hash_fields(*fields: int | str) -> int:
 
 
 def key(seed: int, source: str, purpose: str, epoch: int, *ids: int | str) -> int:
-    """Return the 64-bit key of one purpose in one epoch of one source; 0 <= seed < 2^64, 0 <= epoch."""
+    """Return the 64-bit key for one purpose in one epoch of one source; 0 <= seed < 2^64, 0 <= epoch."""
     return hash_fields(seed, source, purpose, epoch, *ids)
 
 
 def mix64(z: int) -> int:
-    """Return z after the splitmix64 finaliser, a bijection of [0, 2^64)."""
+    """Return z mixed by the splitmix64 finaliser, a bijection of [0, 2^64)."""
     z = ((z ^ (z >> 30)) * MIX_1) & MASK
     z = ((z ^ (z >> 27)) * MIX_2) & MASK
     return z ^ (z >> 31)
@@ -109,7 +109,7 @@ def perm(k: int | U64, n: int | I64, x: I64) -> I64:
 
 
 def _each_its_size(k: U64, n: I64, x: I64) -> I64:
-    out = np.zeros(x.shape, dtype=np.int64)  # where n = 1
+    out = np.zeros(x.shape, dtype=np.int64)  # the result where n = 1
     large = np.flatnonzero(n > ARGSORT_MAX)
     if large.size:
         out[large] = _feistel(k[large], n[large], x[large])
@@ -121,10 +121,10 @@ def _each_its_size(k: U64, n: I64, x: I64) -> I64:
 
 
 def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
-    """Return `argsort_stable(sub(k, 0..n-1))[x]` with a key per row: the column of the row's x-th smallest hash.
+    """Return `argsort_stable(sub(k, 0..n-1))[x]` with one key per row: the column of the row's x-th smallest hash.
 
-    Hashes of a row are distinct, so their values are sorted, several times faster than positions. Shorter rows are
-    filled with the largest values.
+    Hashes in a row are distinct, so the code sorts their values, several times faster than positions. Shorter rows are
+    padded with the largest values.
     """
     columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
     hashes = sub_array(k[:, None], columns)
@@ -162,12 +162,12 @@ def _root(n: I64) -> I64:
 
 
 def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
-    """Return the numbers of some elements; a single number stays one."""
+    """Return the numbers at `rows`; a single number is returned unchanged."""
     return value if isinstance(value, int) else value[rows]
 
 
 def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
-    """Return x after the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
+    """Return x after the network over [0, a*b): even rounds change the quotient, odd rounds the remainder."""
     quotient: U64 = np.floor_divide(x, b)
     right: U64 = x - quotient * b
     for r, k in enumerate(keys):

@@ -1,8 +1,8 @@
 """L1: the sample at position i of an epoch. A bijection of [0, N) with a bounded working set and no table.
 
 Positions are dealt round-robin to D lanes. A lane reads its chunks (c consecutive ordinals each) through h interleaved
-slots, staggered over time. So a job reads about D*h chunks at once and every chunk from its beginning to its end.
-Formulas, letter by letter: docs/order.md, "Lanes".
+slots, staggered over time. So a job reads about D*h chunks at once, and each chunk from beginning to end. Exact
+formulas: docs/order.md, "Lanes".
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, p
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
-"""Approximate decoded bytes of registered tables' chunks that a source reads side by side."""
+"""Decoded bytes, approximately, of the registered tables' chunks that a source reads side by side."""
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
 CHUNK_BYTES = 2 * 2**20  # one range read of this size amortises a request
-CHUNKS_MIN = 65_536  # least chunks of a source: fewer shuffle too coarsely
+CHUNKS_MIN = 65_536  # fewest chunks per source: fewer shuffle too coarsely
 MAX_SAMPLES = 2**53
 MAX_CHUNK = 2**30
 MAX_LANES = 2**16
@@ -32,16 +32,16 @@ MAX_LANES = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneShape:
-    """Numbers that decide L1 besides the keys."""
+    """The numbers that, with the keys, decide the order of an epoch (L1)."""
 
     n: int
     """Number of samples."""
     chunk: int
-    """c: samples read in one piece."""
+    """c: consecutive samples read together."""
     lanes: int
     """D: number of lanes, a power of two."""
     rounds_h: int
-    """h: slots of a lane, the chunks that it reads interleaved."""
+    """h: slots of a lane, each reading one chunk at a time."""
 
     def __post_init__(self) -> None:
         for name, value, high in (
@@ -62,12 +62,12 @@ class LaneShape:
 
     @property
     def body(self) -> int:
-        """Positions of an epoch before its tail."""
+        """Positions in an epoch before its tail."""
         return self.lanes * self.rounds_h * self.chunk_rounds * self.chunk
 
     @property
     def live_samples(self) -> int:
-        """Samples in the chunks that are read at once (D*h*c, or the whole source)."""
+        """Samples in the chunks read at once (D*h*c, or the whole source)."""
         return min(self.n, self.lanes * self.rounds_h * self.chunk)
 
 
@@ -78,11 +78,11 @@ def frozen_shape(
     lanes: int | None = None,
     decoded: tuple[int, int] | None = None,
 ) -> LaneShape:
-    """Return the shape that a plan freezes for a source, only from its view: never from batch or world size.
+    """Return the shape that a plan freezes for a source, from its view only: never from batch or world size.
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
-    chunk, lanes: override the rule.
-    decoded: (samples, bytes) of a chunk that is decoded whole; None for samples read one by one.
+    chunk, lanes: override the computed values.
+    decoded: (samples, bytes) per chunk that is decoded whole; None for samples read one by one.
 
     Raises InvalidPlan for values out of range.
     """
@@ -101,12 +101,12 @@ def frozen_shape(
 
 
 def fits_live(n: int, rows: int, nbytes: int) -> bool:
-    """Return whether all chunks of n samples may be decoded at once. rows, nbytes: of a chunk."""
+    """Return whether all chunks of n samples may be decoded at once. rows, nbytes: samples and bytes per chunk."""
     return -(-n // rows) * nbytes <= LIVE_CHUNK_BYTES
 
 
 def _of_chunks(n: int, rows: int, nbytes: int) -> tuple[int | None, int | None]:
-    """Return chunk and lanes whose samples lie in few decoded chunks at once; (None, None) for the usual rule."""
+    """Return chunk and lanes that keep few decoded chunks in memory; (None, None) for the usual rule."""
     if rows == 1 or fits_live(n, rows, nbytes):
         return None, None
     chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())
@@ -119,19 +119,19 @@ class EpochKeys:
     """The nine keys of one epoch of one source, named as in docs/order.md, "Lanes"."""
 
     r: int
-    """Key of the order of a lane's slots."""
+    """Key for the order of a lane's slots."""
     p: int
-    """Key of the order of chunks."""
+    """Key for the order of chunks."""
     q: int
-    """Key of the order inside a chunk."""
+    """Key for the order inside a chunk."""
     r2: int
-    """As r, in the tail."""
+    """As r, for the tail."""
     p2: int
-    """As p, in the tail."""
+    """As p, for the tail."""
     q2: int
-    """As q, in the tail."""
+    """As q, for the tail."""
     t: int
-    """Key of the order of the tail's positions that fill no lanes."""
+    """Key for the order of the tail's last positions, which fill no lanes."""
     rot: int
     """Rotation of all ordinals."""
     rot2: int
@@ -145,7 +145,7 @@ def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
 
 
 class Epochs(NamedTuple):
-    """Numbers of `LaneShape` and keys, for positions in one or several epochs.
+    """`LaneShape` numbers and keys, for positions in one or several epochs.
 
     Each is a single number if it is the same for all positions, else an array.
     """
@@ -153,7 +153,7 @@ class Epochs(NamedTuple):
     n: int | I64
     """Number of samples."""
     chunk: int | I64
-    """Samples read in one piece."""
+    """Consecutive samples read together."""
     lanes: int | I64
     """Number of lanes."""
     rounds_h: int | I64
@@ -163,23 +163,23 @@ class Epochs(NamedTuple):
     body: int | I64
     """Positions before the tail."""
     r: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     p: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     q: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     r2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     p2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     q2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     t: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     rot: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     rot2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
         return Epochs._make(at(one, rows) for one in self)
@@ -194,10 +194,10 @@ def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -
 
 
 def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
-    """Return view ordinals as `locate`, at positions in several epochs, of any sources, together.
+    """Return view ordinals as `locate` does, for positions in several epochs of any sources.
 
     epochs: (shape, name, epoch) of each.
-    which: int64, number of each position's epoch.
+    which: int64, index into `epochs` for each position.
     """
     if len(epochs) == 1:
         return locate(epochs[0][0], seed, *epochs[0][1:], positions)
@@ -220,7 +220,7 @@ def _located(epochs: Epochs, positions: I64) -> I64:
         body, tail = epochs.part(~in_tail), epochs.part(in_tail)
         ordinal[~in_tail] = _body(body, positions[~in_tail])
         ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
-    return _rotated(ordinal, epochs.rot, epochs.n)  # else the short last chunk would always come last
+    return _rotated(ordinal, epochs.rot, epochs.n)  # otherwise the short last chunk would always come last
 
 
 def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
@@ -240,9 +240,9 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the ordinals of positions i of the tail, the N - body after the last full round.
+    """Return the ordinals at positions i of the tail, the N - body positions after the last full round.
 
-    The same lanes read the rest, and a plain permutation the few positions left; all are rotated.
+    The same lanes read the tail, and a plain permutation its last few positions; all ordinals are rotated.
     """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
@@ -260,14 +260,14 @@ def _tail(epochs: Epochs, i: I64) -> I64:
     z = _rotated(z, epochs.rot2, tail)
     j = epochs.body // epochs.chunk + z // epochs.chunk
     full_chunks = epochs.n // epochs.chunk
-    chunk_of = j.copy()  # chunk number full_chunks, the short one, stays where it is
+    chunk_of = j.copy()  # the short chunk, number full_chunks, stays in its position
     full = j < full_chunks
     chunk_of[full] = perm(at(epochs.p, full), at(full_chunks, full), j[full])
     return chunk_of * epochs.chunk + z % epochs.chunk
 
 
 def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, i: I64) -> tuple[I64, I64]:
-    """Return positions dealt to lanes: (j, y), the chunk in reading order and the sample in it."""
+    """Deal positions to lanes; return (j, y): the lane's j-th chunk in reading order, and the sample in it."""
     lanes, h = shape.lanes, shape.rounds_h
     u: I64 = np.floor_divide(i, lanes)
     d = i - u * lanes
@@ -289,7 +289,7 @@ def unpermuted(k: int, n: int, y: int) -> int:
     a = isqrt(n - 1) + 1
     b = -(-n // a)
     keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
-    while True:  # back along the cycle
+    while True:  # walk back along the cycle
         quotient, right = divmod(y, b)
         for r in reversed(range(FEISTEL_ROUNDS)):
             if r % 2 == 0:
@@ -302,7 +302,7 @@ def unpermuted(k: int, n: int, y: int) -> int:
 
 
 def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int) -> int:
-    """Return the position in an epoch at which `locate` has a view ordinal."""
+    """Return the in-epoch position at which `locate` returns this view ordinal."""
     keys, n, chunk = epoch_keys(seed, name, epoch), shape.n, shape.chunk
     slots = shape.lanes * shape.rounds_h
     m, within = divmod((ordinal - keys.rot) % n, chunk)
@@ -324,7 +324,7 @@ def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int
 
 
 def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:
-    """Return the position dealt to sample y of the j-th chunk read."""
+    """Return the position that `_deal` maps to sample y of the j-th chunk read."""
     lanes, h = shape.lanes, shape.rounds_h
     number, d = divmod(j, lanes)
     kappa, lane = divmod(number, h)

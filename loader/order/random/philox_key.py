@@ -1,9 +1,9 @@
-"""Philox generators by their key: one per thread, reset for each sample unless a caller keeps it.
+"""Philox generators by key: one per thread, reset for each sample unless a caller keeps it.
 
-A new generator takes 4 us of the interpreter's lock, a new state 0.4 us. The state's layout is undocumented, so it is
-checked once per process; with another layout each sample gets a new generator.
+A new generator holds the interpreter's lock for 4 us, a new state for 0.4 us. The state's layout is undocumented, so it
+is checked once per process; with another layout each sample gets a new generator.
 
-Rejected: a generator created at its first draw. Detecting that draw costs more than a state, and a stand-in is no
+Rejected: a generator created at its first draw. Detecting that draw costs more than a state. A stand-in is no
 `numpy.random.Generator` over a `Philox`, which callers pickle, copy and pass on.
 """
 
@@ -22,13 +22,15 @@ from numpy.random.bit_generator import ISeedSequence
 logger = logging.getLogger(__name__)
 
 _POINTERS, _REST = struct.Struct("@PP"), struct.Struct("@i4QiI2Q4Q")
-"""State of numpy's Philox: counter and key addresses; buffer position, buffer, half-word flag, half, key, counter."""
+"""Layout of numpy's Philox state: counter and key addresses; buffer position, buffer, half-word flag, half, key,
+counter.
+"""
 _BEGUN, _COUNTER = (4, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0)
 _NBYTES, _KEY_AT, _COUNTER_AT = _POINTERS.size + _REST.size, 64, 80
 
 
 class PhiloxKey(ISeedSequence):
-    """The key of a Philox generator as numpy's seed sequence; `Philox(key=...)` takes twice as long."""
+    """A Philox key in the form of numpy's seed sequence; `Philox(key=...)` takes twice as long."""
 
     def __init__(self, first: int, second: int) -> None:
         self.words = first, second
@@ -39,8 +41,6 @@ class PhiloxKey(ISeedSequence):
 
 
 class _Reused:
-    """A generator that is reset."""
-
     __slots__ = ("_bits", "_generator", "_key", "_memory", "_references")
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Reused:
         self._references = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
 
     def begin(self, first: int, second: int) -> np.random.Generator | None:
-        """Return the generator, new with this key; None while a caller keeps it."""
+        """Return the generator, reset to this key; None while a caller keeps it."""
         generator = self._generator  # counts as kept from here on: a signal handler may draw in this thread
         # Compared one by one: a sum would hide a kept generator, whose state with another seed sequence drops the key.
         held = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
@@ -71,7 +71,7 @@ _of_thread = _OfThread()
 
 
 def generator_of(first: int, second: int) -> np.random.Generator:
-    """Return the Philox generator with the key of these two words, for one caller only."""
+    """Return a Philox generator keyed by these two words, for one caller only."""
     reused = _of_thread.reused
     generator = None if reused is None else reused.begin(first, second)
     if generator is None and _has_known_layout():

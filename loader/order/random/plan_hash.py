@@ -1,4 +1,4 @@
-"""Whole numbers that decide data, and the hashes that name plans."""
+"""Check whole numbers that decide data; compute the hashes that name plans."""
 
 import hashlib
 from typing import Any
@@ -10,7 +10,7 @@ MAX_GLOBAL_BATCH = 2**31
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:
-    """Return value as an int in [low, high]. Raises InvalidPlan."""
+    """Return value as an int. Raises InvalidPlan if it is not in [low, high]."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or not low <= number <= high:
         raise InvalidPlan(f"{name} = {value!r}: a whole number from {low} to {high} is needed")
@@ -18,7 +18,7 @@ def whole(name: str, value: object, low: int, high: int) -> int:
 
 
 def plan_json(content: dict[str, Any]) -> bytes:
-    """Return canonical JSON. Raises: InvalidPlan for a float, or anything else that JSON does not hold."""
+    """Return canonical JSON. Raises: InvalidPlan for a float, or anything else that JSON cannot hold."""
     try:
         return canonical_json(content, "plan")
     except TypeError as error:
@@ -26,5 +26,5 @@ def plan_json(content: dict[str, Any]) -> bytes:
 
 
 def content_hash(prefix: str, content: dict[str, Any]) -> str:
-    """Return `<prefix>-` + sha256 of the canonical JSON, in hex."""
+    """Return `<prefix>-` plus the sha256 of the canonical JSON, in hex."""
     return f"{prefix}-{hashlib.sha256(plan_json(content)).hexdigest()}"

@@ -1,1 +1,1 @@
-"""Sources as the order sees them: views, buckets, packed sequences, growth, quarantine lists."""
+"""Sources as the order uses them: views, buckets, packed sequences, growth, quarantine lists."""

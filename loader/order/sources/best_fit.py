@@ -1,9 +1,10 @@
 """Best-fit packing of documents into sequences of one length, as a table.
 
 Documents are packed in blocks of 2^14, in the view's order: new documents do not change earlier full blocks, and the
-work of a block is bounded. Inside a block they are packed best-fit decreasing: the longest first, each into the fullest
-sequence that still holds it. It wastes about as little as cutting a stream of tokens, and cuts only documents longer
-than a sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Formulas: docs/order.md, "Packing".
+work per block is bounded. Inside a block, packing is best-fit decreasing: the longest document comes first, and each
+goes into the fullest sequence that still has room. This wastes about as little as cutting a token stream, but cuts only
+documents longer than a sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Formulas:
+docs/order.md, "Packing".
 """
 
 import hashlib
@@ -24,29 +25,29 @@ class Pieces:
     """Pieces of documents, sequence by sequence: int64 [pieces] each."""
 
     row: I64
-    """Number of its sequence in the request."""
+    """Index of the piece's sequence in the request."""
     place: I64
-    """Number in its sequence, from 0."""
+    """The piece's number in its sequence, from 0."""
     document: I64
     """Version ordinal of its document."""
     start: I64
-    """First token in its document."""
+    """First token's offset in its document."""
     length: I64
-    """Its tokens."""
+    """Tokens in the piece."""
     at: I64
     """Position in its sequence where it begins."""
     tokens: I64
-    """Tokens of its whole document."""
+    """Tokens in the whole document."""
 
     def __len__(self) -> int:
         return len(self.row)
 
 
 class PackTable:
-    """The pieces of documents in each sequence. 20 bytes per piece and 8 per sequence; read-only."""
+    """The pieces of documents in each sequence. Takes 20 bytes per piece and 8 per sequence; read-only."""
 
     def __init__(self, sequence: I64, document: I64, start: I64, length: I64) -> None:
-        """Make a table of int64 arrays, a row per piece, as in `Pieces`; `sequence` ascends from 0 without gaps."""
+        """Build a table from int64 arrays, a row per piece, as in `Pieces`; `sequence` ascends from 0 without gaps."""
         n = int(sequence[-1]) + 1 if len(sequence) else 0
         self._first = np.searchsorted(sequence, np.arange(n + 1))
         self._document = document
@@ -65,7 +66,7 @@ class PackTable:
         return int(self._length.sum(dtype=np.int64))
 
     def pieces(self, sequences: I64) -> Pieces:
-        """Return the pieces of these sequences (int64), in the order given. O(pieces)."""
+        """Return the pieces of these sequences (int64), in the order of the argument. O(pieces)."""
         first = self._first[sequences]
         count = self._first[sequences + 1] - first
         before = np.cumsum(count) - count
@@ -85,19 +86,19 @@ class PackTable:
         )
 
     def sequences_of(self, document: int) -> list[int]:
-        """Return the sequences with pieces of a document, by its version ordinal; ascending. O(pieces)."""
+        """Return the sequences that contain pieces of a document, given its version ordinal; ascending. O(pieces)."""
         pieces = np.flatnonzero(self._document == document)
         sequences: list[int] = np.unique(np.searchsorted(self._first, pieces, side="right") - 1).tolist()
         return sequences
 
     def longer_than(self, length: int) -> tuple[I64, I64]:
-        """Return int64: the documents of more than `length` tokens, ascending, and their tokens."""
+        """Return int64 arrays: the documents with more than `length` tokens, ascending, and their numbers of tokens."""
         rows = np.flatnonzero(self._tokens > length)
         documents, at = np.unique(self._document[rows], return_index=True)
         return documents, self._tokens[rows[at]].astype(np.int64)
 
     def rows(self, first: int, stop: int) -> I64:
-        """Return int64 [stop - first, 4]: sequence, document, start, length of these pieces."""
+        """Return rows `first` to `stop` as int64 [stop - first, 4]: sequence, document, start, length."""
         number = np.arange(first, min(stop, self.n_pieces), dtype=np.int64)
         sequence = np.searchsorted(self._first, number, side="right") - 1
         here = slice(first, stop)
@@ -107,7 +108,7 @@ class PackTable:
 
     @cached_property
     def sha256(self) -> str:
-        """sha256 of all rows (sequence, document, start, length), as little-endian int64, in hex."""
+        """sha256, in hex, of all rows (sequence, document, start, length) as little-endian int64."""
         digest = hashlib.sha256()
         for first in range(0, self.n_pieces, _HASHED_ROWS):
             digest.update(self.rows(first, first + _HASHED_ROWS).astype("<i8").tobytes())
@@ -115,11 +116,11 @@ class PackTable:
 
 
 def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
-    """Return the table of documents packed into sequences. Costs about a microsecond per document.
+    """Pack documents into sequences; return the table. Costs about a microsecond per document.
 
     documents: int64 [N], version ordinals in the view's order.
-    tokens: int64 [N], >= 0. A document without tokens is in no sequence.
-    length: tokens of a sequence.
+    tokens: int64 [N], tokens per document, >= 0. A document without tokens is in no sequence.
+    length: tokens per sequence.
     """
     parts, n = [], 0
     for first in range(0, len(documents), BLOCK_DOCUMENTS):
@@ -133,7 +134,7 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
 
 
 def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
-    """Return (sequence, document, start, length) of every piece of a block, documents numbered from 0.
+    """Return (sequence, document, start, length) for every piece of a block, documents numbered from 0.
 
     Sequences are in order of their first piece, pieces in order of their document.
     """
@@ -160,8 +161,8 @@ def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
 def best_fit(sizes: I64, capacity: int) -> I64:
     """Return the bin of each size (1 <= size <= capacity), bins numbered as they are opened. O(n log n).
 
-    The largest size comes first, of equal ones the first. Each goes into the bin with the least room that holds it, of
-    equal ones the first opened.
+    Sizes are placed in descending order, equal ones in input order. Each goes into the bin with the least sufficient
+    room; among equal bins, the one opened first.
     """
     bits = len(sizes).bit_length()
     room: list[int] = []  # (tokens left << bits) + bin, ascending: one number sorts faster than a pair

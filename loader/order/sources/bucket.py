@@ -1,4 +1,4 @@
-"""The buckets that a caller requests: the expression that assigns samples, and the size of each bucket's batches."""
+"""Buckets as a caller requests them: the expression that assigns samples, and the batch size of each bucket."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ Number = int | float | str | Fraction | Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketBy:
-    """Buckets of a plan, as `bucket` makes them."""
+    """A plan's buckets, as `bucket` returns them."""
 
     by: str
     """SQL expression on the samples table."""
     edges: tuple[str, ...] | None
     """Ascending edges as text, such as "0", "12.5", "inf"; None if values are labels."""
     batch: Mapping[str, Sequence[tuple[int, int]]]
-    """Label -> (start step, samples of a global batch); others have the plan's global_batch."""
+    """Label -> (start step, samples per global batch) pairs; other buckets have the plan's global_batch."""
     budget: Sequence[tuple[int, Fraction]] | None
-    """(start step, cost of a global batch); None for none."""
+    """(start step, cost of a global batch) pairs; None if there is no budget."""
     cost: Mapping[str, Number]
     """Label -> cost of one sample, in the budget's unit."""
     multiple: int
-    """Batches are rounded down to a multiple of it."""
+    """Batches are rounded down to a multiple of this number."""
 
 
 def bucket(
@@ -43,21 +43,23 @@ def bucket(
     cost: Mapping[str, Number] | None = None,
     multiple: int = 1,
 ) -> BucketBy:
-    """Return buckets for a plan's samples: every batch is of one bucket.
+    """Return buckets for a plan's samples: every batch comes from one bucket.
 
     by: an SQL expression on the samples table. Without edges its values (strings, whole numbers or booleans) are the
-    buckets' labels, such as `w896h1152` of the column `bucket`. With edges, ascending numbers, it is a number, and the
-    buckets are [edges[0], edges[1]), [edges[1], edges[2]), ..., labelled `0..12.5`; the last edge may be float("inf").
-    batch: label -> samples of one global batch of that bucket; others have the plan's global_batch.
-    budget: pixels, tokens or seconds of one global batch, instead of `batch`. A bucket's batch is then `max(1, budget
-    // cost of one sample)`, at most the plan's global_batch.
-    multiple: a budget's batches are rounded down to a multiple of it (such as the world size), but are at least that.
+    buckets' labels, such as `w896h1152` in the column `bucket`. With edges, ascending numbers, the expression is a
+    number, and the buckets are [edges[0], edges[1]), [edges[1], edges[2]), ..., labelled `0..12.5`; the last edge may
+    be float("inf").
+    batch: label -> samples per global batch of that bucket; other buckets have the plan's global_batch.
+    budget: pixels, tokens or seconds per global batch, instead of `batch`. A bucket's batch is then `max(1, budget //
+    cost of one sample)`, at most the plan's global_batch.
+    multiple: a budget's batches are rounded down to a multiple of this number (such as the world size), but not below
+    it.
     cost: label -> cost of one sample, in the budget's unit. The default is the upper edge, or for a label such as
     `w640h384f32` width x height x frames in pixels.
 
     A batch, or the budget, may change at a step, like the plan's global_batch: [(0, 64), (1000, 128), ...].
 
-    Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is made.
+    Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is created.
     """
     if not isinstance(by, str) or not by.strip():
         raise InvalidPlan(
@@ -92,7 +94,7 @@ def bucket(
 def size_ramp(
     bucket_by: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
 ) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, `batch_sizes`) wherever any of them changes. global_batch: (start step, slots)."""
+    """Return (start step, `batch_sizes`) wherever a size changes. global_batch: (start step, slots) pairs."""
     ramps: list[Iterable[tuple[int, object]]] = [
         global_batch,
         bucket_by.budget or (),
@@ -109,7 +111,7 @@ def size_ramp(
 def batch_sizes(
     bucket_by: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0
 ) -> dict[str, int]:
-    """Return label -> slots of its batches at a step, labels ascending.
+    """Return label -> slots per batch at a step, labels ascending.
 
     Raises: InvalidPlan for unknown labels or costs.
     """
@@ -136,7 +138,7 @@ def batch_sizes(
 
 
 def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
-    """Return the cost of one sample of a bucket, in the budget's unit."""
+    """Return the cost of one sample in a bucket, in the budget's unit."""
     if label in bucket_by.cost:
         return _positive(f"cost of bucket {label!r}", bucket_by.cost[label])
     if bucket_by.edges is not None:

@@ -1,8 +1,8 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
-The source's stream of positions i_k goes on; its samples change. From the growth's first position, the rest of the
-view's epoch is mixed with the delta view (the new samples). They are in proportion to their sizes, so that both end at
-one position. Later epochs are of the whole new view. Each bucket has its own stream. A position costs O(number of
+The source's stream of positions i_k continues; its samples change. From the growth's first position, the rest of the
+view's epoch is mixed with the delta view (the new samples). Their shares are in proportion to their sizes, so that both
+end at one position. Later epochs cover the whole new view. Each bucket has its own stream. A position costs O(number of
 growths), without a table. Formulas: docs/order.md, "Growing versions".
 """
 
@@ -18,18 +18,18 @@ from ..random.keyed_permutation import I64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Growth:
-    """A growth of a source: a new view from a step on."""
+    """One growth of a source: a new view from a step on."""
 
     step: int
     """First step under the new view."""
     source: str
     """Name of the source."""
     number: int
-    """1, 2, ... among the growths of the source."""
+    """Number of this growth among the source's, from 1."""
     first: int
-    """Version ordinal from which the new version's samples are new."""
+    """First version ordinal of the new samples in the new version."""
     removed: I64
-    """int64, ascending: ordinals in the previous version of samples that the new one lacks."""
+    """int64, ascending: ordinals, in the previous version, of samples that the new version lacks."""
 
 
 def delta_name(source: str, number: int) -> str:
@@ -38,7 +38,7 @@ def delta_name(source: str, number: int) -> str:
 
 
 def whole_name(source: str, number: int) -> str:
-    """Return the name, in keys and in the plan, of all samples after a growth: `photos#1`; 0 is the source."""
+    """Return the name, in keys and in the plan, of all samples after a growth: `photos#1`; the source's for 0."""
     return f"{source}#{number}" if number else source
 
 
@@ -46,14 +46,14 @@ def whole_name(source: str, number: int) -> str:
 class Stage:
     """Content of a source's stream from a position on.
 
-    [start, origin) mixes the stream of the previous stage with `delta` samples of the delta view. From origin on it is
-    the whole view, in epochs.
+    [start, origin) mixes the previous stage's stream with `delta` samples of the delta view. From origin on, the stream
+    is the whole view, in epochs.
     """
 
     start: int
     """First position of the stage."""
     origin: int
-    """First position of the whole view."""
+    """First position at which the stream is the whole view."""
     epoch: int
     """Number of the epoch that begins at `origin`."""
     n: int
@@ -62,11 +62,11 @@ class Stage:
     """Samples of the delta view."""
 
     def after(self, start: int, n: int, delta: int) -> "Stage":
-        """Return the stage of a growth at position start >= self.start, to n samples, of which `delta` are new.
+        """Return the stage that a growth begins at position start >= self.start: n samples, `delta` of them new.
 
-        If none is left (n = 0) the epoch is over.
+        If n is 0, the epoch ends there.
         """
-        if start <= self.origin:  # this stage's mixed epoch is not over
+        if start <= self.origin:  # this stage's mixed epoch has not ended
             remaining, epoch = self.origin - start, self.epoch
         else:
             begun = -(-(start - self.origin) // self.n)
@@ -80,11 +80,11 @@ class Stage:
         return j * self.delta // max(1, self.origin - self.start)
 
     def kept_among(self, j: int) -> int:
-        """Return the previous stage's samples among the positions start ... start + j."""
+        """Return how many of the positions start ... start + j hold the previous stage's samples."""
         return j + 1 - self.new_among(j + 1)
 
     def new_before(self, j: I64) -> I64:
-        """Return the delta samples among the first j (int64 [m]) positions from start on; j <= origin - start."""
+        """Return the number of delta samples in the first j (int64 [m]) positions from start; j <= origin - start."""
         total = self.origin - self.start
         if int(j.max(initial=0)) * self.delta < 2**63:
             return j * self.delta // max(1, total)
@@ -93,16 +93,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class GrownStream:
-    """The stream of one source over its growths."""
+    """One source's stream across its growths."""
 
     stages: Sequence[Stage]
-    """Stages by start; stage 0 is the source as the plan began."""
+    """Stages in order of start; stage 0 is the source before any growth."""
 
     def places(self, position: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
-        """Return the view of each stream position (int64 [m]), the epoch, and the position in it. O(m * stages).
+        """Return (stage, is_delta, epoch, position in the epoch) of stream positions (int64 [m]). O(m * stages).
 
-        The view is two arrays: the number of its stage, and true for the stage's delta view, whose positions count its
-        own samples.
+        is_delta is True for the stage's delta view, whose positions count only its own samples.
         """
         position = position.copy()
         number, epoch, inside = (np.zeros_like(position) for _ in range(3))
@@ -126,7 +125,7 @@ class GrownStream:
         return number, of_delta, epoch, inside
 
     def position_of(self, number: int, of_delta: bool, epoch: int, inside: int) -> int | None:
-        """Return the stream position that `places` maps to this place; None if growths leave it out.
+        """Return the stream position that `places` maps to these values; None if growths skip it.
 
         O(stages * log of their length).
         """
@@ -153,14 +152,14 @@ class GrownStream:
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
-        """Return the position at which the first epoch of a stage's view, or its delta view, ends; None for none."""
+        """Return the last position of the first epoch of a stage's view, or its delta view; None if there is none."""
         stage = self.stages[number]
         if of_delta:  # only planned while it is mixed in
             first, last = stage.start, self.epoch_start(stage.epoch) - 1
         else:
             following = self.stages[number + 1 : number + 2]
             if following and following[0].epoch == stage.epoch:
-                return None  # it grows again before it begins
+                return None  # the source grows again before this view begins
             first, last = stage.origin, self.epoch_start(stage.epoch + 1) - 1
         return last if last >= first else None  # its samples may be gone before it begins
 
@@ -171,12 +170,12 @@ def grown_streams(
     sizes: Mapping[tuple[str, int, bool], int],
     used_before: Callable[[int], Mapping[str, int]],
 ) -> dict[str, GrownStream]:
-    """Return stream -> its content, for the sources that grow.
+    """Return stream -> its stages, for the sources that grow.
 
-    growths: by step.
+    growths: in order of step.
     streams: source -> its stream, or its buckets' streams.
-    sizes: (stream, growth, whether of its delta view) -> samples, of all views.
-    used_before: step -> stream -> positions that earlier steps took.
+    sizes: (stream, growth, is delta view) -> samples.
+    used_before: step -> stream -> positions used by earlier steps.
     """
     stages: dict[str, list[Stage]] = {}
     for stage in growths:
@@ -190,9 +189,9 @@ def grown_streams(
 
 
 def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """Return true per version ordinal (int64) of a view whose sample is missing in a version in force at `step`.
+    """Return a bool per version ordinal (int64) of a view: True if a version up to `step` lacks the sample.
 
-    growths: of the source, by number. number: of the view.
+    growths: the source's, in order. number: growth of the view.
     """
     is_removed = np.zeros(len(ordinals), np.bool_)
     for growth in growths[number:]:
@@ -202,14 +201,14 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
         here = before < len(growth.removed)
         here[here] = growth.removed[before[here]] == ordinals[here]
         is_removed |= here
-        ordinals = ordinals - before  # in the next version; arbitrary for removed samples
+        ordinals = ordinals - before  # ordinals in the next version; arbitrary for removed samples
     return is_removed
 
 
 def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
-    """Yield (number, ordinals) of a source's samples in each version, from a view's back to the plan's first.
+    """Yield (number, ordinals): the samples' ordinals in each version, from the view's back to the plan's first.
 
-    number: of the view. ordinals: int64; -1 comes out for samples that a version lacks.
+    number: growth of the view. ordinals: int64; -1 for samples that a version lacks.
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
@@ -222,7 +221,7 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
 def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
     """Return the growth that added each sample (0: the plan's first version), and its ordinal in that version.
 
-    They are its permanent name in a plan. number, ordinals: a view, and version ordinals (int64) of it.
+    Both name the sample permanently in a plan. number: growth of the view. ordinals: its version ordinals (int64).
     """
     came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
     for at, earlier in earlier_ordinals(growths, number, ordinals):

@@ -14,17 +14,18 @@ from .views import OrderView
 
 
 class PackedView:
-    """A view of the sequences that documents are packed into; immutable.
+    """A view whose samples are packed sequences of documents; immutable.
 
-    documents: the packed view. asked: the request. table, table_sha256: the pieces of each sequence, and their hash.
+    documents: the view that is packed. asked: the request. table, table_sha256: the pieces in each sequence, and their
+    hash.
     """
 
     def __init__(
         self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
     ) -> None:
-        """Make the view. dtypes: of each field that `asked` names.
+        """Create the view. dtypes: dtype of each field that `asked` names.
 
-        Raises: InvalidPlan for tokens that are no whole numbers, and for a pad_id or fill outside of its dtype.
+        Raises: InvalidPlan if tokens are not whole numbers, or a pad_id or fill does not fit its dtype.
         """
         self.documents, self.asked, self.table = documents, asked, table
         self.packing = Packing(
@@ -51,7 +52,7 @@ class PackedView:
 
     @property
     def identity(self) -> str:
-        """The documents' version, the field and the table: with its number a permanent name of a sequence."""
+        """The documents' version, the field and the table: with its number, a sequence's permanent name."""
         named = "\n".join([self.documents.identity, self.asked.field, self.table_sha256])
         return "k-" + hashlib.sha256(named.encode()).hexdigest()
 
@@ -74,7 +75,7 @@ class PackedView:
         return [sequence_key(number) for number in version_ordinals.tolist()]
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """Return version ordinals of documents, which a quarantine names."""
+        """Return version ordinals of documents, which quarantine lists name."""
         return self.documents.ordinals(keys)
 
     @property

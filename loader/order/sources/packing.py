@@ -11,25 +11,25 @@ from ..random.plan_hash import whole
 
 MAX_LENGTH_TOKENS = 2**24
 POSITION_IDS, SEGMENT_IDS, LOSS_MASK = "position_ids", "segment_ids", "loss_mask"
-"""Suffixes of a packed batch's further fields: `<field>.position_ids`."""
+"""Suffixes of the fields that packing adds to a batch: `<field>.position_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackBy:
-    """Packing of documents, as `pack` makes it."""
+    """A request to pack documents, as `pack` returns it."""
 
     field: str
-    """`.npy` field with the tokens of a document."""
+    """`.npy` field with a document's tokens."""
     length: int
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     pad_id: int
-    """Token after a sequence's last token."""
+    """Padding token at the end of a sequence."""
     lengths: str | None
-    """SQL expression for a document's number of tokens; None takes it from the index."""
+    """SQL expression for a document's number of tokens; None takes the number from the index."""
     checksums: bool
-    """True keeps checksums of pieces in the root, so that loaders read only pieces."""
+    """True stores checksums for the pieces in the root, so that loaders read only pieces."""
     side_fields: tuple[tuple[str, int], ...]
-    """(other `.npy` field, its value without a token)."""
+    """(other `.npy` field, its value at positions without a token) pairs."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -45,17 +45,17 @@ def pack(
     checksums: bool = False,
     beside: Mapping[str, int] | None = None,
 ) -> PackBy:
-    """Return the packing of documents of tokens into sequences of one length, each a slot of a batch.
+    """Return a request to pack token documents into sequences of one length, each a slot of a batch.
 
-    field: an `.npy` field with the tokens of a document, of one dimension and one integer dtype.
-    length: tokens of a sequence. Longer documents are split; nothing is dropped.
-    pad_id: the token after a sequence's last token.
-    lengths: an SQL expression on the samples table for a document's number of tokens, such as "n_tokens". Without it
-    the number follows from the field's bytes in the index.
-    checksums: read every document that is split once, whole, now, and keep its pieces' checksums in the root. Loaders
-    then read only pieces that they need. It does not change the plan. Only for tokens without `beside`.
+    field: an `.npy` field with a document's tokens: one dimension, one integer dtype.
+    length: tokens per sequence. Longer documents are split; nothing is dropped.
+    pad_id: padding token at the end of a sequence.
+    lengths: SQL expression on the samples table for a document's number of tokens, such as "n_tokens". By default the
+    number follows from the field's bytes in the index.
+    checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
+    root. Loaders then read only the pieces they need. The plan does not change. Only for tokens without `beside`.
     beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
-    the tokens. Each has the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
+    the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
     "loss.npy": False}`.
 
     Raises: InvalidPlan.
@@ -103,12 +103,12 @@ def _side_fields(field: str, asked: object) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideField:
-    """A field that is laid out like the tokens."""
+    """A field laid out like the tokens."""
 
     field: str
     """Name of the `.npy` field."""
     fill: int
-    """Value without a token."""
+    """Value at positions without a token."""
     dtype: str
     """dtype as numpy writes it (`<u2`)."""
 
@@ -126,14 +126,14 @@ class SideField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Layout of a plan's packed sequences."""
+    """The layout of a plan's packed sequences."""
 
     field: str
     """`.npy` field with the tokens."""
     length: int
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     pad_id: int
-    """Token after a sequence's last token."""
+    """Padding token at the end of a sequence."""
     dtype: str
     """dtype of the tokens as numpy writes it (`<u2`)."""
     side_fields: tuple[SideField, ...] = ()
@@ -141,7 +141,7 @@ class Packing:
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
-        """(field, value without a token, dtype) of the tokens, and of the fields beside them."""
+        """(field, value without a token, dtype) for the tokens and each side field."""
         return (
             (self.field, self.pad_id, self.dtype),
             *((one.field, one.fill, one.dtype) for one in self.side_fields),

@@ -1,6 +1,6 @@
-"""Known-bad samples, whose slots are planned with substitutes.
+"""Known-bad samples: the plan fills their slots with substitutes.
 
-A list counts from a step on, like a schedule's weights: earlier steps stay.
+A list applies from a step on, like a schedule's weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ QuarantineKeys = Mapping[str, Iterable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineList:
-    """Samples of one source that no slot holds from a step on."""
+    """Samples of one source that no slot may hold from a step on."""
 
     start_step: int
-    """First step of the list."""
+    """First step to which the list applies."""
     source: str
     """Name of the source."""
     samples: tuple[tuple[int, str], ...]
-    """(version ordinal, key) each, by ordinal."""
+    """(version ordinal, key) pairs, in order of ordinal."""
     growth: int = 0
     """Growth of the source whose version has these ordinals; 0 for the plan's first version."""
 
@@ -62,7 +62,7 @@ class Quarantine:
         object.__setattr__(self, "_tables", tables)
 
     def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
-        """Return true per version ordinal (int64) of a growth's sample that is quarantined at this step.
+        """Return a bool per version ordinal (int64) of a growth's version: True if quarantined at this step.
 
         O(len(ordinals) * log(samples listed)).
         """
@@ -121,9 +121,9 @@ def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
 def listed_samples(
     source: str, value: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """Return (version ordinal, key), by ordinal, of the keys in `value`, one list or several.
+    """Return (version ordinal, key) for the keys in `value`, one list or several, by ordinal.
 
-    A version reads its key column once. Raises InvalidPlan: an unknown source, or a key without a live sample.
+    Each version's key column is read once. Raises InvalidPlan if the source is unknown, or a key has no live sample.
     """
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")

@@ -1,4 +1,4 @@
-"""L0 as the order sees it: a view is N live samples with names, and nothing about bytes."""
+"""L0, the order's input: a view is N live samples with names, without bytes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class OrderView(Protocol):
 
     @property
     def identity(self) -> str:
-        """The version's id ('v-<hex>'): with a version ordinal a permanent name of a sample, in any view."""
+        """The version's id ('v-<hex>'). With a version ordinal it names a sample permanently, in any view."""
 
     def __len__(self) -> int:
         """Return N, the number of live samples."""
@@ -32,10 +32,10 @@ class OrderView(Protocol):
         """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
 
     def spec(self) -> dict[str, Any]:
-        """Return JSON without floats, to open the view again."""
+        """Return JSON without floats, from which the view can be reopened."""
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return ordinals in the whole version (int64) of view ordinals (int64); without a predicate the same."""
+        """Return the version ordinals (int64) of view ordinals (int64); the same numbers if there is no predicate."""
 
     def keys(self, version_ordinals: I64) -> list[str]:
         """Return the sample keys at version ordinals (int64)."""
@@ -46,21 +46,21 @@ class OrderView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
-    """Samples of a version that an earlier version lacks."""
+    """The difference between a version and an earlier one."""
 
     view: OrderView | None
-    """Samples of the new parts; None for none."""
+    """Samples that the later version adds; None if there are none."""
     first: int
-    """Version ordinal from which on samples are new."""
+    """First version ordinal of the added samples."""
     removed: I64
     """int64, ascending: version ordinals in the earlier version that are no longer live."""
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
-    """Return the samples that a view has and an earlier view of the same source lacks, and those removed.
+    """Return the samples that a view adds to an earlier view of the same source, and those it removes.
 
-    compare: also check that both select the same of their common samples. Raises InvalidPlan unless it continues that
-    view.
+    compare: True also checks that both views select the same of their common samples. Raises InvalidPlan unless `view`
+    continues `old`.
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
@@ -82,9 +82,9 @@ class SyntheticView:
     name: str = "synthetic"
     """Name, a part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
-    """(label, samples) pairs, the result of every `split`; empty if it cannot be split."""
+    """(label, samples) pairs that every `split` returns; empty if the view cannot be split."""
     first: int = 0
-    """Ordinal; samples before it are left out."""
+    """First ordinal; earlier samples are left out."""
 
     @property
     def id(self) -> str:
@@ -118,7 +118,7 @@ class SyntheticView:
         return Delta(view=new if len(new) else None, first=old.n_samples, removed=np.zeros(0, np.int64))
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
-        """Return label -> a view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
+        """Return label -> a view named `<name>/<label>`. Raises: InvalidPlan if the view has no buckets."""
         if not self.buckets:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"
@@ -141,10 +141,10 @@ class SyntheticView:
 def synthetic(
     n_samples: int, name: str = "synthetic", buckets: Mapping[str, int] | None = None
 ) -> SyntheticView:
-    """Return a view of n_samples samples without bytes, with keys '000000000000' and so on.
+    """Return a view of n_samples samples without bytes, whose keys are '000000000000' and so on.
 
-    buckets: label -> samples, n_samples in all, for plans with any `bucket_by`. Raises EmptyView for n_samples = 0,
-    InvalidPlan for anything that is not a whole number up to 2^53.
+    buckets: label -> samples, n_samples in total, for plans with any `bucket_by`. Raises EmptyView if n_samples is 0,
+    InvalidPlan for anything else that is not a whole number up to 2^53.
     """
     _check_size("n_samples", n_samples, name)
     for label, n in (buckets or {}).items():
@@ -162,13 +162,13 @@ def _check_size(what: str, n: object, name: str) -> None:
 
 
 class ListedView:
-    """The entries of a list, numbered by (version ordinal, place in the list); immutable.
+    """The entries of a list, numbered by (version ordinal, position in the list); immutable.
 
-    An ordinal may occur several times: each is an entry.
+    An ordinal may occur several times; each occurrence is an entry.
 
     listed: the samples' view.
-    first_epoch: int64 [N], entry at each place of the list, which is the position in the first epoch.
-    places: int64 [N], place of each entry.
+    first_epoch: int64 [N], entry at each position of the list, and so of the first epoch.
+    places: int64 [N], position of each entry in the list.
     list_sha256: hash of the list's ordinals as little-endian int64.
     """
 
@@ -209,14 +209,14 @@ class ListedView:
         return {"kind": "listed", "view": self.listed.spec(), "list": self.list_sha256}
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return version ordinals (int64) of entries (int64); they ascend, with repeats."""
+        """Return the version ordinals (int64) of entries (int64); they ascend, with repeats."""
         return self._ordinals[x]
 
     def keys(self, version_ordinals: I64) -> list[str]:
         return self.listed.keys(version_ordinals)
 
     def ordinals(self, keys: Any) -> I64:
-        """Return version ordinals (int64) of sample keys, listed or not; -1 for unknown keys."""
+        """Return the version ordinals (int64) of sample keys, listed or not; -1 for unknown keys."""
         return self.listed.ordinals(keys)
 
 
@@ -225,7 +225,7 @@ def list_sha256(ordinals: I64) -> str:
 
 
 def checked_list(value: Any) -> I64:
-    """Return a list as int64 [N], a copy. Raises: InvalidPlan for anything else; EmptyView for an empty one."""
+    """Return a list as int64 [N], a copy. Raises: EmptyView if it is empty; InvalidPlan for any other invalid value."""
     array = np.asarray(value if isinstance(value, np.ndarray) else list(value))
     if array.size == 0:
         raise EmptyView("listed: the list is empty; name the version ordinals of one sample at least")

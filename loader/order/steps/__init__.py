@@ -1,1 +1,1 @@
-"""From a step to its slots, substitutes, digest and state."""
+"""Compute a step's slots, substitutes, digest and state."""

@@ -1,4 +1,4 @@
-"""Find the steps whose batches hold a sample: L1 to L4 inverted, epoch by epoch."""
+"""Find the steps whose batches hold a sample: invert L1 to L4, epoch by epoch."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -26,11 +26,11 @@ class Occurrence(NamedTuple):
     epoch: int
     """Epoch of the source."""
     attempt: int
-    """0 for the slot's own sample, else its number as a substitute."""
+    """0 for the slot's own sample, else the substitute's number."""
 
 
 class Substituted(Protocol):
-    """The fields of a ledger's entry that identify the sample of a slot."""
+    """The fields of a ledger entry that identify a slot's sample."""
 
     @property
     def step(self) -> int: ...
@@ -40,7 +40,7 @@ class Substituted(Protocol):
 
     @property
     def source(self) -> str:
-        """Name of the plan's source."""
+        """Source name in the plan."""
 
     @property
     def epoch(self) -> int:
@@ -63,13 +63,13 @@ def occurrences(
     ordinal: int | None = None,
     substitutions: Iterable[Substituted] = (),
 ) -> list[Occurrence]:
-    """Return the slots that held a source's sample in steps 0 ... before - 1, by step, as `Plan.steps_of`.
+    """Return the slots that held a source's sample in steps 0 ... before - 1, in order of step, as `Plan.steps_of`.
 
-    With packing, slots are the sequences with pieces of the document, masked or not. source: also a bucket
-    (`photos/b0`). ordinal: in one of the versions.
+    With packing, slots are the sequences that contain pieces of the document, masked or not. source: may be a bucket
+    (`photos/b0`). ordinal: the sample's, in any version.
 
-    Costs a millisecond or two per epoch at any N: the sort of the step's batch, and a pass over the mixture's table.
-    Packing adds a pass over the table of pieces; a quarantined or removed sample a tenth, for its substitutes.
+    Costs a millisecond or two per epoch at any N: sorting the step's batch, and a pass over the mixture's table.
+    Packing adds a pass over the table of pieces; substitutes for a quarantined or removed sample add a tenth.
     """
     views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
     if not views:
@@ -112,7 +112,7 @@ def occurrences(
 
 
 class _Place(NamedTuple):
-    """A slot that holds a sample, by its position in the source's stream."""
+    """A slot that holds a sample, with its position in the source's stream."""
 
     step: int
     epoch: int
@@ -135,7 +135,7 @@ def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: 
 
 
 def _stood_in(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
-    """Yield the slots in which a view's sample is a planned substitute. Sequences have none."""
+    """Yield the slots in which a view's sample is a planned substitute; none with packing."""
     index = plan.source_names.index(source.name)
     held = () if plan.pack is not None else _ever_held(plan, source).tolist()
     for other in (entry for ordinal in held for entry in _entries(source, ordinal)):
@@ -161,7 +161,9 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
     for listed in plan.quarantine.lists:
         if listed.source == source.source and listed.growth <= source.growth:
             ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
-            for growth in growths[listed.growth : source.growth]:  # in the version of the next growth
+            for growth in growths[
+                listed.growth : source.growth
+            ]:  # convert to ordinals in the next growth's version
                 ordinals = ordinals[~np.isin(ordinals, growth.removed)]
                 ordinals = ordinals - np.searchsorted(growth.removed, ordinals)
             ordinals_held.append(ordinals)
@@ -169,7 +171,7 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
 
 
 def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
-    """Return the view ordinals of a key, several for pieces in sequences; None for none."""
+    """Return the view ordinals of a key, several if sequences share a document; None if there are none."""
     here = (
         known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
     )
@@ -200,13 +202,13 @@ def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
 def _positions(
     plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (epoch, position in the source's stream, in the epoch) of a view's sample before a step, by epoch."""
+    """Yield (epoch, stream position, position in the epoch) of a view's sample before a step, by epoch."""
     used, stream = plan.used_before(before).get(source.stream, 0), plan.stream_of(source.stream)
     stage = stream.stages[source.growth]
     for epoch in (stage.epoch - 1,) if source.delta else count(stage.epoch):
         if stage.start + (epoch - stage.epoch) * stage.n >= used:
             return
-        places = getattr(source.view, "places", None) if epoch == 0 else None  # a list
+        places = getattr(source.view, "places", None) if epoch == 0 else None  # set for a list's view
         if places is None:
             inside = position_of(source.shape, plan.seed, source.name, epoch, view_ordinal)
         else:

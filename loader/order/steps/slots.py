@@ -1,9 +1,9 @@
-"""L3, L4: the slots of a step, or of several, from the mixture and each source's lanes, in canonical order.
+"""L3, L4: the slots of one or several steps, from the mixture and each source's lanes, in canonical order.
 
 The plan also decides which samples no slot may hold, and their substitutes, so that every run agrees. A slot's group is
-its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. That keeps the slots of one lane, and
-so of the chunks that it reads, on as few ranks as possible at every world size. The part of each rank is a pure
-function of (batch, world size): no messages between ranks.
+its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. This keeps the slots of one lane, and
+so the chunks it reads, on as few ranks as possible at every world size. Each rank's part is a pure function of (batch,
+world size): no messages between ranks.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ def bit_reversed(value: I64, bits: int) -> I64:
 
 
 def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 | None = None) -> I64:
-    """Return the stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
+    """Return the indices, int64 [B], that stably sort a batch in stream order by bitrev(d)/D.
 
     source: int64 [B] index into lanes.
     position_in_epoch: int64 [B].
     lanes: int64 [sources], D of each source, powers of two.
-    batch: int64 [B], ascending from 0, number of each slot's batch if there are several; each is sorted by itself.
+    batch: int64 [B], ascending from 0: number of each slot's batch if there are several; each is sorted by itself.
     Fractions are compared exactly, on the common scale max(D).
     """
     widest = int(lanes.max())
@@ -55,9 +55,9 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
 
 
 def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
-    """Return the canonical slots of one rank: [r*B//R, (r+1)*B//R). All ranks together make the batch, in order.
+    """Return the canonical slots of one rank: [r*B//R, (r+1)*B//R). All ranks' slots, in order, are the batch.
 
-    Raises InvalidRuntime: world_size outside [1, global_batch], or rank outside [0, world_size).
+    Raises InvalidRuntime if world_size is outside [1, global_batch], or rank outside [0, world_size).
     """
     if world_size < 1:
         raise InvalidRuntime(f"world_size = {world_size}: at least 1 is needed")
@@ -72,7 +72,7 @@ def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
 
 
 def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
-    """Return (index, epoch, position in the epoch), int64 [m] each, of stream positions.
+    """Return (index, epoch, position in the epoch) of stream positions, int64 [m] each.
 
     k: int64 [m], index of the source in `plan.source_names`. If the source grows, the returned index is the view's.
     """
@@ -93,9 +93,9 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 
 
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """Return true per version ordinal (int64) of a view that no slot of this step may hold.
+    """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
-    Such a sample is quarantined, or missing in its source's version. index: of the view in `plan.source_names`.
+    Such a sample is quarantined, or its source's version lacks it. index: of the view, in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
     growths = plan.growths_of(source.source)
@@ -107,7 +107,7 @@ def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The global batch of one step in canonical order. Every array has length B, its global batch."""
+    """One step's global batch in canonical order. Every array has length B, the global batch size."""
 
     source: NDArray[np.int32]
     """int32 [B]: index into plan.source_names."""
@@ -116,13 +116,13 @@ class Slots:
     epoch: I64
     """int64 [B]: position // N, unless the source grew."""
     ordinal: I64
-    """int64 [B]: version ordinal, with the version's id the sample's permanent name; -1 at padding."""
+    """int64 [B]: version ordinal, which with the version's id names the sample permanently; -1 at padding."""
     view_ordinal: I64
-    """int64 [B] in [0, N); -1 at padding."""
+    """int64 [B]: view ordinal in [0, N); -1 at padding."""
     valid: NDArray[np.bool_]
     """bool [B]: False at padding."""
     attempt: NDArray[np.int8]
-    """int8 [B]: 0 for the slot's own sample, else the number of its substitute."""
+    """int8 [B]: 0 for the slot's own sample, else the substitute's number."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -138,28 +138,28 @@ class Stacked:
     slots: Slots
     """Slots of all steps."""
     number: I64
-    """int64: number of each slot in the canonical order of its step."""
+    """int64: each slot's number in the canonical order of its step."""
     starts: Sequence[int]
-    """First slot of each step in `slots`, then the number of all slots."""
+    """Index in `slots` of each step's first slot, then the number of all slots."""
     batches: Sequence[int]
-    """Slots of the global batch of each step."""
+    """Size of each step's global batch."""
 
 
 def slots_at(plan: PlanContent, step: int) -> Slots:
     """Return all slots of a step, each with its own sample.
 
-    Cost and memory depend only on B, not on the step or N. Raises InvalidRuntime: step < 0, not a whole number, or
-    beyond int64 positions.
+    Cost and memory depend only on B, not on the step or N. Raises InvalidRuntime if the step is negative, not a whole
+    number, or beyond int64 positions.
     """
     step = plan.checked_step(step)
     return stacked_slots(plan, range(step, step + 1)).slots
 
 
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """Return one rank's slots of ascending steps, each with its own sample.
+    """Return one rank's slots in ascending steps, each with its own sample.
 
-    The permutations, which cost most, are computed only for these slots: O(B) of arithmetic per step, and the order's
-    full cost for B / world_size. Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
+    The permutations, which cost most, are computed only for these slots: O(B) arithmetic per step, and the order's full
+    cost for B / world_size. Raises InvalidRuntime: as `slots_at`; if world_size exceeds a batch.
     """
     planned = list(plan.sources.values())
     k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
@@ -193,7 +193,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 
 
 def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[int, int]:
-    """Return (slot of a step that holds this position of a source's stream, slots of the step). O(B)."""
+    """Return (slot that holds this position of a source's stream, number of slots in the step). O(B)."""
     k, _, positions, in_epoch, (batch,) = _in_stream_order(plan, (step,))
     lanes = np.array([planned.shape.lanes for planned in plan.sources.values()], dtype=np.int64)
     order = canonical_order(k, in_epoch, lanes)
@@ -201,7 +201,7 @@ def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[i
 
 
 def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:
-    """Return (source, epoch, position, position in the epoch), int64 in stream order, and the slots of each step."""
+    """Return (source, epoch, position, position in epoch), int64 in stream order, and each step's number of slots."""
     stretches = _stretches(plan, steps)
     sizes = [stream.batch_in(segment) for stream, segment, _, n in stretches for _ in range(n)]
     if plan.boundary == MASK:
@@ -221,7 +221,7 @@ def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64,
 
 
 def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Segment, int, int]]:
-    """Return runs of steps in one segment of one stream: (stream, segment, its own first step, number of steps)."""
+    """Return runs of steps in one segment of one stream: (stream, segment, first step in stream, number of steps)."""
     for step in (steps[0], steps[-1]):
         plan.checked_step(step)
     if plan.buckets is None:
@@ -246,7 +246,7 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
 def ordinals_at(
     seed: int, planned: Sequence[PlannedSource], k: I64, epoch: I64, position_in_epoch: I64
 ) -> I64:
-    """Return view ordinals (int64) of positions: source (index into `planned`), epoch, position in it, all int64."""
+    """Return the view ordinals (int64) at (source as index into `planned`, epoch, position in epoch), all int64."""
     epochs, number = _distinct(epoch)
     pairs, which = _distinct(k * len(epochs) + number)
     sources, numbers = np.divmod(pairs, len(epochs))
@@ -262,7 +262,7 @@ def ordinals_at(
 
 
 def _distinct(values: I64) -> tuple[I64, I64]:
-    """Return the distinct values (int64 [m], m > 0), ascending, and the index of each one's, as `numpy.unique`."""
+    """Return the distinct values (int64 [m], m > 0), ascending, and each value's index, as `numpy.unique` does."""
     if (values == values[0]).all():  # the usual case, at a tenth of the cost
         return values[:1], np.zeros(len(values), np.int64)
     distinct, number = np.unique(values, return_inverse=True)
@@ -285,14 +285,14 @@ def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -
     return out
 
 
-MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are no accident
+MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are no accident
 
 
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
     """Return (view ordinal, version ordinal) of a substitute for a bad sample.
 
-    source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS. A pure function of
-    these, from the same source, and never the slot's own sample (unless the source has no other).
+    source: index into plan.source_names. position: the slot's i_k. attempt: 1, 2, ... MAX_ATTEMPTS. A pure function of
+    these. The substitute is from the same source, and never the slot's own sample unless that is the only one.
     """
     planned = list(plan.sources.values())[source]
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
@@ -308,8 +308,7 @@ def substitutes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
 
-    after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
-    skipped.
+    after: the attempt that the slot already holds (0: its own sample). Skips samples quarantined at the step.
     """
     for attempt in range(after + 1, MAX_ATTEMPTS + 1):
         view_ordinal, ordinal = substitute(plan, source, position, attempt)
@@ -318,15 +317,16 @@ def substitutes(
 
 
 def planned_slots(plan: PlanContent, step: int) -> Slots:
-    """Return the slots of a step, with substitutes for quarantined samples; sequences stay, their documents are masked.
+    """Return a step's slots, with substitutes for quarantined samples.
 
-    Raises InvalidRuntime for an impossible step; InvalidPlan if all substitutes of a slot are quarantined.
+    Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
+    InvalidPlan if all substitutes of a slot are quarantined.
     """
     return planned_stack(plan, (plan.checked_step(step),)).slots
 
 
 def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """Return one rank's slots of ascending steps, as `planned_slots`."""
+    """Return one rank's slots in ascending steps, as `planned_slots` does."""
     stacked = stacked_slots(plan, steps, rank, world_size)
     if plan.pack is None and (plan.quarantine.lists or any(len(source.removed) for source in plan.grown)):
         for step, start, stop in zip(steps, stacked.starts, stacked.starts[1:], strict=False):
@@ -349,25 +349,25 @@ def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
             slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = substitute
 
 
-_MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
+_MASKED = np.uint64(2**64 - 1)  # ordinal of a padded slot
 
 
 @lru_cache(maxsize=4096)
 def identity_hash(identity: str) -> int:
-    """Return 64 bits for a version's id (`view.identity`), framed as keys are."""
+    """Return a 64-bit hash of a version's id (`view.identity`), framed as keys are."""
     return hash_fields("identity", identity)
 
 
 def slot_identities(plan: PlanContent, slots: Slots) -> U64:
-    """Return uint64 [B]: a hash per slot of (version id, version ordinal), for `delivered_digest`."""
+    """Return uint64 [B]: each slot's hash of (version id, version ordinal), for `delivered_digest`."""
     return sub_array(_version_hashes(plan, slots), slots.ordinal.astype(np.uint64))
 
 
 def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
-    """Return 16 hex digits over a step's planned identities in canonical order; costs no reads.
+    """Return a hash of a step's planned identities in canonical order, as 16 hex digits. Reads nothing.
 
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
-    padded slot has ordinal 2^64 - 1. The same for every rank and world size.
+    padded slot has ordinal 2^64 - 1. Every rank and world size gets the same digest.
     """
     pairs = np.empty((len(slots), 2), dtype="<u8")
     pairs[:, 0] = _version_hashes(plan, slots)
@@ -376,10 +376,10 @@ def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
 
 
 def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -> int:
-    """Return the rank-local digest of what was read: the sum modulo 2^64 of a hash per slot.
+    """Return this rank's digest of the data it read: the sum of its slots' hashes modulo 2^64.
 
     slot_numbers: int64 [n], canonical slot numbers in [0, B).
-    identities: uint64 [n], of the samples that were delivered (a substitute's own identity).
+    identities: uint64 [n], identities of the delivered samples (a substitute has its own).
     crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
     The sum over all ranks, modulo 2^64, is the same for every world size. An empty part gives 0.
     """
@@ -388,7 +388,7 @@ def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -
 
 
 def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) -> U64:
-    """Return uint64 [n]: the hash per slot that `delivered_digest` adds up. steps: uint64 [n], any steps."""
+    """Return uint64 [n]: the slot hashes that `delivered_digest` sums. steps: uint64 [n], each slot's step."""
     hashed = sub_array(sub_array(hash_fields("delivered"), steps), slot_numbers.astype(np.uint64))
     hashed = sub_array(hashed, identities.astype(np.uint64))
     return sub_array(hashed, crcs.astype(np.uint64))

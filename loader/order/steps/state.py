@@ -1,7 +1,7 @@
-"""The state of a run: the next step, and the past that must match.
+"""A run's state: the next step, and the past that must match.
 
-Every rank saves the same bytes, and any number of ranks can go on from them. Steps after `step` may be planned
-differently; whatever decided earlier steps may not.
+Every rank saves the same bytes, and any number of ranks can continue from them. Steps from `step` on may be planned
+differently; anything that decided earlier steps may not change.
 
     {"format": 1, "plan": "past-<sha256>", "step": 123457, "segments": [...begun before step...],
      "past": {"order": 1, "seed": ..., "global_batch": ..., "boundary": "fill",
@@ -10,7 +10,7 @@ differently; whatever decided earlier steps may not.
 
 With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
 "ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":
-[...begun...]; with both, a growth's views are one hash in its entry, "views".
+[...begun...]. With both, the hash of a growth's views is in its entry, as "views".
 """
 
 from typing import Any
@@ -34,9 +34,9 @@ _SHORT_ID = 18  # 'w-' + 64 bits: enough to name what differs; the hash `plan` c
 
 
 def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
-    """Return the state before batch `step` is delivered. Raises InvalidRuntime for an impossible step.
+    """Return the state before batch `step` is delivered. Raises InvalidRuntime for an invalid step.
 
-    It has only sources with a weight in a segment begun before `step`: others decided nothing yet.
+    It lists only sources with a weight in a segment that began before `step`: others have decided nothing yet.
     """
     step = plan.checked_step(step)
     digest = planned_digest(step - 1, planned_slots(plan, step - 1), plan) if step else ""
@@ -94,10 +94,10 @@ def _facts(source: PlannedSource) -> list[str | int]:
 
 
 def check_state(plan: PlanContent, state: object) -> int:
-    """Return the step at which a run with this plan goes on from a saved state.
+    """Return the step at which a run of this plan continues from a saved state.
 
-    Raises PlanMismatch: something that decided earlier steps differs (the fields are named), or the state is damaged;
-    FormatTooNew: a newer package saved it; InvalidRuntime: its step is impossible.
+    Raises PlanMismatch if a field that decided earlier steps differs (the message names it) or the state is damaged;
+    FormatTooNew if a newer package saved it; InvalidRuntime if its step is invalid.
     """
     saved = _well_formed(state)
     step = plan.checked_step(saved["step"])

@@ -1,1 +1,1 @@
-"""Pages or ranges of the next steps, read before a batch needs them."""
+"""Pages or ranges for the next steps, read before a batch needs them."""

@@ -1,4 +1,4 @@
-"""The reads of the next steps, computed from the order and fetched as pages or as ranges."""
+"""The reads that the next steps need, computed from the order and fetched as pages or as ranges."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,18 +31,18 @@ class Extents(NamedTuple):
     offset: I64
     """int64 [n]: first byte."""
     nbytes: I64
-    """int64 [n]: bytes from there."""
+    """int64 [n]: number of bytes."""
 
 
 Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
-"""step -> view -> shard path -> ranges to read; None after the last step."""
+"""Step -> view -> shard path -> ranges to read; None after the last step."""
 
 
 class RankFuture:
     """Computes the ranges that a rank reads in a step.
 
-    videos: per view, the groups of its video fields; those with packet tables are left out, since the table decides
-    what is read.
+    videos: per view, the groups of its video fields. Fields with packet tables are skipped: the table decides what is
+    read.
     end: first step that is not made; None for an endless run.
     """
 
@@ -88,21 +88,21 @@ def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
 
 
 class Page(NamedTuple):
-    """A page of one object: fetched once, used by many samples."""
+    """One page of an object, fetched once and used by many samples."""
 
     store: CachedStore
     """Store that the page is read from."""
     key: str
     """Key of the object."""
     number: int
-    """Number of the page in the object."""
+    """The page's number in the object."""
 
 
 class PagesAhead:
     """Pages in the order of their next use.
 
-    memory: where pages are kept; None for a folder, which evicts by hints. pages: returns the number of all pages; once
-    memory holds as many, nothing is planned.
+    memory: cache of the pages; None for a folder, which evicts by hints. pages: returns the number of all pages. Once
+    memory holds them all, nothing is planned.
     """
 
     def __init__(
@@ -168,16 +168,17 @@ def pages_of(extents: Extents, page_bytes: int) -> list[int]:
 
 
 REQUEST_BYTES = 64 * 2**10
-"""Cost of a request in bytes: the largest gap that `plan_reads` bridges."""
+"""A request's cost as a number of bytes: the largest gap that `plan_reads` bridges."""
 
 
 def working_set_bytes(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int = 1
 ) -> int:
-    """Return the bytes of cache with which every page of these sources is fetched once per epoch.
+    """Return the cache size in bytes with which every page of these sources is fetched once per epoch.
 
-    These are the chunks read side by side, or a whole source shuffled sample by sample. Whole shards count; a version
-    with several views (buckets) counts once at most. world_size: ranks that share the chunks; 1 if all use the cache.
+    It covers the chunks read side by side, or all of a source shuffled sample by sample, in whole shards. The views
+    (buckets) of one version together need at most its size. world_size: ranks that share the chunks; 1 if all use the
+    cache.
     """
     live: dict[str, int] = {}
     stored: dict[str, dict[str, int]] = {}
@@ -188,7 +189,7 @@ def working_set_bytes(
         stored.setdefault(version.id, {}).update(whole)
         # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
         alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies.values())
-        if isinstance(source.view, PackedView):  # a sequence's documents lie anywhere in their block
+        if isinstance(source.view, PackedView):  # a sequence's documents may be anywhere in their block
             needed = sum(whole.values())
         elif shape.chunk == 1:
             needed = shape.n * alone
@@ -203,10 +204,10 @@ def working_set_bytes(
 def pages_pay(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int
 ) -> bool:
-    """Return whether pages cost this rank less than ranges in an epoch, a request counted as REQUEST_BYTES.
+    """Return whether pages cost this rank less than ranges in an epoch, if each request costs REQUEST_BYTES.
 
-    In a full shuffle a rank uses one of `world_size` samples of a page; in chunks it uses all. Pages include fields
-    that are not selected.
+    In a full shuffle a rank uses one in `world_size` samples of a page; in chunks it uses all. Pages also contain
+    fields that are not selected.
     """
     by_page = by_range = 0.0
     for source, view in zip(sources, views, strict=True):
@@ -230,14 +231,14 @@ Blobs = Sequence[Blob] | None
 
 
 WASTED_MAX = 256
-"""Ranges that may be wasted before reading ahead stops: a seek wastes some."""
+"""Number of ranges that may be wasted before reading ahead stops: a seek wastes some."""
 
 
 class Ranges(NamedTuple):
     """Ranges that one step reads from one object."""
 
     step: int
-    """The step."""
+    """Step that needs the ranges."""
     view: int
     """Number of the view."""
     key: str
@@ -245,14 +246,14 @@ class Ranges(NamedTuple):
     spans: Sequence[Span]
     """The ranges."""
     blobs: "Future[Blobs]"
-    """Result of the read."""
+    """Data of the ranges, once read."""
 
 
 class RangesAhead:
-    """Reads the ranges of the next batches and holds at most `limit_bytes` of them. Thread-safe.
+    """Reads the next batches' ranges ahead and holds at most `limit_bytes` of them. Thread-safe.
 
-    stores: view -> its store. It stops once more ranges were wasted than used: the process makes every n-th batch, or
-    the transform reads other data.
+    stores: view -> its store. Reading ahead stops once more ranges were wasted than used: the process makes every n-th
+    batch, or the transform reads other data.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
@@ -261,7 +262,7 @@ class RangesAhead:
         self._held: dict[tuple[int, str, Span], tuple[Ranges, int]] = {}
         self._of_step: dict[int, list[Ranges]] = {}
         self.taken_bytes = 0
-        self._used = self._wasted = 0  # ranges
+        self._used = self._wasted = 0  # numbers of ranges
 
     def units(self, step: int) -> Sequence[Ranges] | None:
         units = self._steps(step)
@@ -316,7 +317,7 @@ class RangesAhead:
             self.taken_bytes = 0
 
     def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
-        """Return each range that was read ahead, after waiting for reads under way; None for others."""
+        """Return each range that was read ahead, after waiting for pending reads; None for others."""
         with self._lock:
             pieces = [self._drop(view, key, span) for span in spans]
             self._used += sum(piece is not None for piece in pieces)
@@ -334,7 +335,7 @@ class RangesAhead:
 
 
 class AheadReader:
-    """Reads a view's ranges from those read ahead, and the others from its store."""
+    """Returns a view's ranges from those read ahead, and reads the others from its store."""
 
     def __init__(self, ahead: RangesAhead, view: int, store: RangeReader) -> None:
         self._ahead, self._view, self._store = ahead, view, store
@@ -344,7 +345,7 @@ class AheadReader:
         return self._store.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the store, to repeat a read whose bytes were wrong."""
+        """Return a range from the store, to repeat a read that returned wrong bytes."""
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(
@@ -352,7 +353,7 @@ class AheadReader:
     ) -> list[Blob]:
         """Return the ranges, as every store does.
 
-        A range whose ETag is not the pinned one is read again, and the store refuses it.
+        A range whose ETag is not the pinned one is read again from the store, which raises the error.
         """
         blobs = self._ahead.take(self._view, key, [Span(*span) for span in spans])
         held = [blob if blob is None or etag in (None, blob.etag) else None for blob in blobs]

@@ -1,7 +1,7 @@
-"""Fetch the data of the next steps in their order, many requests at once.
+"""Fetch the next steps' data in order, many requests at once.
 
 One thread plans, several fetch. A batch whose bytes are missing reads them itself, with its own retries. A failed read
-ahead is counted and forgotten; reading goes on after the next batch.
+ahead is only counted; reading ahead continues after the next batch.
 """
 
 import logging
@@ -20,38 +20,38 @@ logger = logging.getLogger(__name__)
 U = TypeVar("U")
 
 NEAR = 128
-"""Largest distance in steps between batches of one run; beyond is a seek."""
+"""Largest distance, in steps, between consecutive batches of one run; a larger one is a seek."""
 
 Count = Callable[[str, int], None]
 
 
 class Source(Protocol[U]):
-    """Units that can be fetched ahead, each in one piece."""
+    """A source of units that can be fetched ahead, each by one call."""
 
     def units(self, step: int) -> Sequence[U] | None:
         """Return the units that a step needs; None after the last step."""
 
     def expect(self, step: int, units: Sequence[U]) -> None:
-        """Announce the order in which a step's units are needed. Steps come in ascending order."""
+        """Announce the order in which a step's units are needed. Steps arrive in ascending order."""
 
     def claim(self, unit: U) -> Claim:
         """Reserve room for a unit."""
 
     def fetch(self, unit: U) -> int:
-        """Fetch a claimed unit. Return the bytes that were read."""
+        """Fetch a claimed unit. Return the number of bytes read."""
 
     def give_back(self, unit: U) -> None:
-        """Release the claim of a unit that is not fetched."""
+        """Release the claim on a unit that is not fetched."""
 
     def passed(self, step: int) -> None:
-        """Note that every step before this one has its units."""
+        """Note that all steps before this one have their units."""
 
     def forget(self) -> None:
-        """Expect nothing any more: the order goes on elsewhere."""
+        """Forget the expected units: the order continues at another step."""
 
 
 class ReadAhead(Generic[U]):
-    """Keeps `in_flight` fetches going, at most `horizon` steps ahead.
+    """Keeps `in_flight` fetches running, at most `horizon` steps ahead.
 
     After a start or a seek only the first batch is read; later ones wait for it.
 
@@ -71,13 +71,13 @@ class ReadAhead(Generic[U]):
         self._source, self._in_flight, self._horizon = source, in_flight, horizon
         self._count, self._on_plan = count, on_plan
         self._lock = Condition()
-        self._run = 0  # number of the seek: fetches of an earlier one are late
+        self._run = 0  # number of the seek: fetches for an earlier one are outdated
         self._begun: set[int] = set()
         self._last: int | None = None  # the last step that has begun
         self._next = 0  # the step to plan next
         self._queue: deque[U] = deque()
         self._busy = 0
-        self._first: int | None = None  # first step after a start or a seek; None once it is read
+        self._first: int | None = None  # first step after a start or a seek; None once its data is read
         self._waits = True  # until the second steps begin: see `Prefetch`
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
@@ -88,7 +88,7 @@ class ReadAhead(Generic[U]):
     def begin(self, steps: Sequence[int]) -> bool:
         """Note that these steps, ascending, are being made; return True for the first after a start or a seek.
 
-        Others wait until the first have been read.
+        Later steps wait until the first have been read.
         """
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
@@ -104,7 +104,7 @@ class ReadAhead(Generic[U]):
         return first
 
     def done(self, step: int) -> None:
-        """Note that a batch has its data, or failed; repeated calls are harmless."""
+        """Note that a batch has its data, or failed. Repeated calls are harmless."""
         with self._lock:
             self._begun.discard(step)
             self._resting = False
@@ -144,7 +144,7 @@ class ReadAhead(Generic[U]):
             if self._planning or not self._may_plan():
                 return
             self._planning = True
-        # Not under the lock: a thread that begins may collect a loader, whose finalizer takes it (`dismiss`).
+        # Not under the lock: a starting thread may collect a loader, whose finalizer takes it (`dismiss`).
         if self._planner is None:
             self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
             if self._stopped:  # before there was a pool to dismiss
@@ -165,7 +165,7 @@ class ReadAhead(Generic[U]):
                     self._on_plan(step)
                 while self._may_plan() and self._plan_one():
                     pass
-            except PenstockError as error:  # the batch of that step raises it
+            except PenstockError as error:  # the batch for that step raises it
                 self._failed(error)
             with self._lock:
                 if not self._again:
@@ -199,7 +199,7 @@ class ReadAhead(Generic[U]):
                 return True
             while (
                 claimed := self._source.claim(unit)
-            ) is Claim.NEEDLESS:  # most, once the first steps are read
+            ) is Claim.NEEDLESS:  # true for most units once the first steps are read
                 self._queue.popleft()
                 if not self._queue:
                     return True
@@ -208,11 +208,11 @@ class ReadAhead(Generic[U]):
                 return False
             self._queue.popleft()
             self._busy += 1
-        assert self._fetchers is not None  # `_plan` began it
+        assert self._fetchers is not None  # started by `_plan`
         fetched = self._fetchers.submit((run, unit))
-        # A batch under way may wait for a read that was cancelled.
+        # A pending batch may wait for a read that was cancelled.
         fetched.add_done_callback(lambda done: self._source.give_back(unit) if done.cancelled() else None)
-        if self._stopped:  # the threads may have ended before they see it
+        if self._stopped:  # the threads may have ended before they could see the task
             fetched.cancel()
         return True
 

@@ -1,4 +1,4 @@
-"""Reads of remote stores: cached pages or ranges, read ahead, and the choice between the two."""
+"""Reads from remote stores: cached pages or ranges, read ahead, and the choice between the two."""
 
 import hashlib
 import logging
@@ -37,16 +37,16 @@ from .read_ahead import ReadAhead
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
-"""Reads ahead in flight: 1.6 GB/s at 20 ms latency and pages of 1 MiB."""
+"""Page reads in flight: 1.6 GB/s at 20 ms latency and pages of 1 MiB."""
 WINDOW_BYTES = 32 * 2**20
-"""Bytes in flight at most: larger pages are read fewer at once."""
+"""Most bytes in flight: the larger the pages, the fewer are read at once."""
 RANGES_IN_FLIGHT = 8
-"""Reads in flight, each the ranges of one step in one shard."""
+"""Range reads in flight, each for one step's ranges in one shard."""
 RANGES_BYTES = 256 * 2**20
-"""Bytes of ranges held for later batches, beside the cache."""
+"""Bytes of ranges held for later batches, in addition to the cache."""
 RANGES_STEPS = 16
 KNOWN_SAMPLES = 2**18
-"""Samples whose next use is looked up at most: about 50 MB."""
+"""Most samples whose next use is looked up: about 50 MB."""
 HINT_SAMPLES = 2**16
 """Samples looked up per hint to a node cache: less than a second, once in ten."""
 
@@ -61,7 +61,7 @@ def open_remote(
     readers: list[RangeReader],
     remote: Sequence[int],
 ) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
-    """Return the open cache and the reads ahead; put cached readers in place of the remote views' stores."""
+    """Return the open cache and the reads ahead; replace the remote views' stores by cached readers."""
     opened = open_cache(cache, metrics.count)
     limit = opened.limit_bytes or 0
     planned = list(recipe.plan.sources.values())
@@ -92,7 +92,7 @@ def open_remote(
             on_plan=on_plan,
         )
     if recipe.plan.pack is not None:
-        return opened, None  # only pieces of documents are read, known when they are planned
+        return opened, None  # reads only pieces of documents, which become known when they are planned
     ranges = RangesAhead(steps, {i: readers[i] for i in remote}, min(limit, RANGES_BYTES))
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
@@ -102,7 +102,7 @@ def open_remote(
 
 
 class Hinting:
-    """Publishes to the other users of a node cache which pages this loader needs next."""
+    """Publishes the pages that this loader needs next to the other users of a node cache."""
 
     def __init__(self, steps: Steps, cache: OpenCache, stores: Mapping[int, RangeReader]) -> None:
         self._steps, self._cache, self._stores = steps, cache, stores
@@ -138,7 +138,7 @@ def _nothing(step: int) -> None: ...
 
 
 def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
-    """Return the steps in which every live sample is read: an epoch of a full shuffle, D*h chunks' worth of lanes."""
+    """Return the number of steps that read every live sample: an epoch of a full shuffle, or the lanes' D*h chunks."""
     live = sum(one.shape.n if one.shape.chunk == 1 else one.shape.live_samples for one in sources)
     return -(-min(live, KNOWN_SAMPLES * recipe.world.world_size) // recipe.plan.batch_range[0])
 
@@ -153,9 +153,9 @@ def _pages(views: Sequence[View], page_bytes: int) -> int:
 
 
 class _Contents:
-    """Path of a shard -> its content; None for a registered one whose object holds redacted samples.
+    """Shard path -> the shard's content; None for a registered shard whose object holds redacted samples.
 
-    A page is cut from the object as it lies there: it would keep their bytes on this node.
+    Pages are cut from stored objects, so caching such a page would keep redacted bytes on this node.
     """
 
     def __init__(self, version: Version) -> None:
@@ -170,7 +170,7 @@ class _Contents:
             if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
                 return None
             sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
-        # Verified pages have names of their own: pages of other processes may be unverified.
+        # Verified pages have their own names: other processes' pages may be unverified.
         return Content(sha256 if self._version.verify == "crc32c" else f"{sha256}{VERIFIED}", nbytes)
 
     @cached_property
@@ -186,7 +186,6 @@ class _Contents:
         return out
 
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
-        """Return whether the index of a shard has a redacted row: not live, all of its fields without a place."""
         position, shard = at
         live = self._version.parts.live_members(position)
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0

@@ -1,6 +1,6 @@
 """Threads that work for a loader, and end with it or with the process.
 
-The pools of concurrent.futures would first finish their whole queue at the interpreter's exit.
+At the interpreter's exit, concurrent.futures' pools would first finish their whole queue.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from ...storage.shared.threads import DaemonPool, ends_with_the_process
 from ..recipe.recipe import stored_views
 
 IO_THREADS = 64
-"""Concurrent reads of a remote store: a first batch needs a round trip per shard."""
+"""Concurrent reads from a remote store: a first batch needs a round trip per shard."""
 
 
 def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
@@ -48,9 +48,9 @@ T = TypeVar("T")
 
 
 class ThreadPool(Generic[A, T]):
-    """`threads` threads that call `make(task)` for one submitted task after another.
+    """`threads` threads that call `make(task)` for each submitted task in turn.
 
-    on_idle: called before each task with the seconds that its thread waited. name: of the threads.
+    on_idle: called before each task with the seconds that its thread waited. name: prefix of the threads' names.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ThreadPool(Generic[A, T]):
             thread.join(None if until is None else max(0.0, until - perf_counter()))
 
     def abandon(self) -> None:
-        """Dismiss: the last reference may be in one of the threads, which cannot wait for itself."""
+        """Dismiss the threads. The last reference may be in one of them, which cannot wait for itself."""
         self.dismiss()
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""The batch that the training loop receives for one step, and the cost of making it."""
+"""The batch that the training loop receives for one step, and what it cost."""
 
 import threading
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
@@ -27,7 +27,9 @@ MAKING = {
     "transform": "transform_seconds",
     "collate": "collate_seconds",
 }
-"""Stage -> its metric, in order. `verify` sums the threads of a pool; `fetch` is the wait for them less that."""
+"""Stage -> its metric, in order. `verify` adds up a pool's threads; `fetch` is the time spent waiting for them, less
+`verify`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +41,17 @@ class SlowSample:
     stage: str
     """Stage of `MAKING`, such as "fetch" or "decode"."""
     seconds: float
-    """Seconds of the sample in that stage, or of one read."""
+    """Seconds that the stage took for the sample, or that one read took."""
     source: str
-    """Name of the plan's source."""
+    """Source name in the plan."""
     key: str
-    """Key of the sample; for "fetch", of the first sample of the read."""
+    """The sample's key; for "fetch", the key of the read's first sample."""
     version: str
     """Name of the version, such as "photos@3"."""
     path: str
     """Path of the shard, relative to the root."""
     offset: int
-    """First byte of the read; for other stages, of the sample's largest field."""
+    """Offset of the read's first byte; for other stages, of the sample's largest field."""
     nbytes: int
     """Bytes of the read; for other stages, of the sample's largest field."""
     wait_s: float = 0.0
@@ -65,11 +67,11 @@ class StepMetrics:
         self.seconds: dict[str, float] = {}
         self.counts: dict[str, int] = {}
         self.samples: dict[str, int] = {}
-        """Per source."""
+        """Source -> number of samples."""
         self.slowest: dict[int, SlowSample] = {}
-        """By step."""
+        """Step -> its slowest sample."""
         self.step_of: Callable[[int], int] | None = None
-        """Row of what is being made -> its step; None: all are of the first."""
+        """Row being made -> its step; None if all rows are in the first step."""
         self._lock = threading.Lock()
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -90,7 +92,7 @@ class StepMetrics:
 
     @contextmanager
     def timed_fetch(self) -> Iterator[None]:
-        """Time a block as `timed("fetch")`, less the seconds of `verify` inside."""
+        """Time a block as `timed("fetch")` does, less the seconds of `verify` inside."""
         start, before = perf_counter(), self.seconds.get("verify", 0.0)
         try:
             yield
@@ -101,7 +103,7 @@ class StepMetrics:
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
     ) -> None:
-        """Count a sample's seconds in a stage; a context manager would cost three times as much."""
+        """Add a sample's seconds in a stage; a context manager would cost three times as much."""
         self.spent(stage, seconds)
         step = self.steps[0] if self.step_of is None else self.step_of(row)
         before = self.slowest.get(step)
@@ -121,7 +123,7 @@ class StepMetrics:
         step: int,
         read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep the sample if none of its step was slower.
+        """Keep the sample if it is its step's slowest so far.
 
         read: path and span; None for the sample's largest field. `address` is called only for a kept sample.
         """
@@ -158,7 +160,7 @@ Ids = list[tuple[str, str] | None]
 
 
 class Keys:
-    """Keys of the rows of batches made together, listed at first use: as costly as reading small samples."""
+    """Keys of the rows of batches made together, listed on first use: that costs as much as reading small samples."""
 
     def __init__(self, listed: Callable[[], list[str]]) -> None:
         self._listed: Callable[[], list[str]] | list[str] = listed
@@ -180,7 +182,7 @@ class SlotIds:
     keys: Keys
     """Keys of all rows made together."""
     rows: slice
-    """Rows of the slots in `keys`."""
+    """The slots' rows in `keys`."""
 
     @classmethod
     def of(cls, names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> "SlotIds":
@@ -190,13 +192,11 @@ class SlotIds:
         return len(self.source)
 
     def __getitem__(self, slots: slice) -> "SlotIds":
-        """Return the ids of a range of slots, in the same memory."""
         first, stop, _ = slots.indices(len(self))
         rows = slice(self.rows.start + first, self.rows.start + stop)
         return SlotIds(names=self.names, source=self.source[slots], keys=self.keys, rows=rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the keys of these slots."""
         return SlotIds.of, (self.names, self.source, self.listed_keys())
 
     def listed_keys(self) -> list[str]:
@@ -215,14 +215,14 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class _IdsOnDemand:
-    """`Batch.ids`, listed at first use: the list costs more than a small batch's bytes."""
+    """`Batch.ids`, listed on first use: the list costs more than a small batch's bytes."""
 
     def __set__(self, batch: "Batch", ids: Ids | SlotIds) -> None:
         batch.__dict__["ids"] = ids
 
     def __get__(self, batch: "Batch | None", owner: type) -> Ids:
         if batch is None:
-            raise AttributeError("ids")  # dataclass must see no default
+            raise AttributeError("ids")  # the dataclass must see no default
         ids = batch.__dict__["ids"]
         if isinstance(ids, SlotIds):
             ids = batch.__dict__["ids"] = ids.listed()
@@ -233,18 +233,18 @@ class _IdsOnDemand:
 class Batch:
     """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list if shapes differ.
 
-    It is no collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.
+    Not a collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.
     """
 
     step: int
     """Global step."""
     ids: _IdsOnDemand = _IdsOnDemand()
-    """list of (source, key) per slot, None at padding. A substituted slot has its substitute's."""
+    """List of (source, key) per slot, None at padding. A substituted slot has its substitute's."""
     mask: Any
     """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
-    """Valid slots * world size / global batch of this step. Multiply a mean loss by it: the mean over ranks is then
-    the sum over samples / global batch.
+    """Valid slots * world size / the step's global batch. Multiply a mean loss by it: the mean over ranks is then the
+    sum over samples / global batch.
     """
     digest: int
     """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
@@ -253,41 +253,41 @@ class Batch:
     `BytesColumn`, equal to a list of `bytes`.
     """
     sources: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy."""
+    """int32 [slots]: index of each slot's source in `plan.source_names`; -1 at padding. Always numpy."""
     ordinals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """int64 [slots]: ordinal of each sample in its source's version; -1 at padding. Always numpy. Costs less than
-    `ids`; `version.address` takes it.
+    """int64 [slots]: each sample's ordinal in its source's version; -1 at padding. Always numpy. Costs less than `ids`;
+    pass it to `version.address`.
     """
     nbytes: int = 0
-    """Bytes of the decoded columns."""
+    """Size of the decoded columns in bytes."""
     bucket: str | None = None
-    """Label that all samples share; None in a plan without buckets."""
+    """Bucket label that all samples share; None in a plan without buckets."""
     wait_s: float = field(default=0.0)
     """Seconds that the consumer waited for this batch."""
     substitutions: list[Substitution] = field(default_factory=list)
-    """Replaced corrupt samples, by slot and attempt."""
+    """Substitutions for corrupt samples, by slot and attempt."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage, bytes, requests and other counts of this step (docs/observability.md)."""
+    """Seconds per stage, bytes, requests and other metrics of this step (docs/observability.md)."""
     slowest: SlowSample | None = None
     """The step's slowest sample, with its address; None if none was timed."""
     micro: int = 0
-    """Number of this piece of the rank's part, from 0; see `micro_batches`."""
+    """Number of this micro batch in the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
-    """Number of pieces of the rank's part; 1 for the whole part."""
+    """Number of micro batches in the rank's part; 1 for the whole part."""
 
     @property
     def last_micro(self) -> bool:
-        """True for the last piece: step the optimizer after it."""
+        """True for the last micro batch: step the optimizer after it."""
         return self.micro + 1 == self.micros
 
     def micro_batches(self, count: int) -> "list[Batch]":
-        """Return the part cut into `count` pieces in order, for gradient accumulation.
+        """Return the part cut into `count` micro batches in order, for gradient accumulation.
 
-        Sizes differ by one slot at most; arrays are slices of this batch's. The sum of (mean loss * weight) over the
-        pieces, averaged over ranks, equals the whole part's. Digest, substitutions, stats, slowest and wait_s of the
-        whole part are on the first piece; the others have 0 or none.
+        Sizes differ by at most one slot; arrays are slices of this batch's. The sum of (mean loss * weight) over the
+        micro batches, averaged over ranks, equals the whole part's. The first one carries the part's digest,
+        substitutions, stats, slowest and wait_s; the others have 0 or none.
 
-        Raises: InvalidRuntime for more pieces than slots.
+        Raises: InvalidRuntime if there are more micro batches than slots.
         """
         if not 1 <= count <= len(self):
             raise InvalidRuntime(
@@ -360,7 +360,7 @@ class Batch:
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
         """Return a batch with its tensors on a torch device; Lightning and Accelerate call it.
 
-        non_blocking: as for `torch.Tensor.to`. Arrays of numpy and jax stay where they are.
+        non_blocking: as for `torch.Tensor.to`. numpy and jax arrays stay where they are.
         """
         mask, fields = self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
         return replace(self, ids=self.__dict__["ids"], mask=mask, fields=fields)
@@ -370,13 +370,13 @@ class Batch:
         def changed(value: Any) -> Any:
             if isinstance(value, list):
                 return [changed(item) for item in value]
-            return change(value) if hasattr(value, "pin_memory") else value  # only tensors of torch have it
+            return change(value) if hasattr(value, "pin_memory") else value  # only torch's tensors have it
 
         return changed(self.mask), {name: changed(value) for name, value in self.fields.items()}
 
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:
-    """Return the bytes of arrays, tensors, bytes and str in a collated batch."""
+    """Return the number of bytes of arrays, tensors, bytes and str in a collated batch."""
     total = 0
     for value in fields.values():
         total += _nbytes(value)

@@ -1,4 +1,4 @@
-"""Columns of byte strings in one piece of memory, and the short text that describes any column."""
+"""Columns of byte strings in one block of memory, and short text that describes any column."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -9,24 +9,24 @@ from ...order.random.keyed_permutation import I64
 
 
 class BytesColumn(Sequence[bytes]):
-    """Byte strings of slots, b"" at padding: a sequence of `bytes`, equal to a list of the same.
+    """One byte string per slot, b"" at padding: a sequence of `bytes` that equals a list of the same.
 
-    Each item is a copy. `view` gives an item without a copy; it keeps the memory of all.
+    Each item is a copy. `view` returns an item without copying it, which keeps the whole memory alive.
     """
 
     __slots__ = ("_begin", "_memory", "_sizes")
 
     def __init__(self, memory: np.ndarray, begin: I64, sizes: I64) -> None:
-        """Keep the arrays. memory: uint8 [any]; begin, sizes: int64 [slots], bytes."""
+        """Keep the arrays. memory: uint8 [any]. begin, sizes: int64 [slots], in bytes."""
         self._memory, self._begin, self._sizes = memory, begin, sizes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all items."""
+        """Total size of the items in bytes."""
         return int(self._sizes.sum())
 
     def view(self, slot: int) -> memoryview:
-        """Return the bytes of a slot in place, read-only. Raises: IndexError."""
+        """Return a slot's bytes in place, read-only. Raises: IndexError."""
         begin = int(self._begin[slot])
         return self._memory.data[begin : begin + int(self._sizes[slot])].toreadonly()
 
@@ -62,7 +62,6 @@ class BytesColumn(Sequence[bytes]):
         return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the items, not the rest of the memory."""
         return _of, (list(self),)
 
 
@@ -74,7 +73,7 @@ def _of(items: Sequence[bytes]) -> BytesColumn:
 def shown(column: Any) -> str:
     """Return a short text: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]".
 
-    A * stands for a size that differs among the arrays of a list.
+    A * stands for a dimension that differs among a list's arrays.
     """
     if isinstance(column, BytesColumn):
         return f"list of {len(column)} bytes"

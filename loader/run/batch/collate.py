@@ -1,4 +1,4 @@
-"""Collate samples into finished batches: fields, mask, identities, digest and counts of each step."""
+"""Collate samples into finished batches: fields, mask, identities, digest and metrics of each step."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ from .substitution import Substitution, masked
 
 
 def to_jax(name: str, value: Any, device: Any = None) -> Any:
-    """Return a field's value with its numpy arrays on a device or sharding of JAX; None is JAX's default device.
+    """Return a field's value with its numpy arrays on a JAX device or sharding; None is JAX's default device.
 
     On the default device arrays are uncommitted: a jitted function may move them. Dtypes that JAX lacks (strings,
     dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32 as JAX does. A CPU shares
     memory aligned to 64 bytes, else copies; other devices copy in the background.
 
     Raises: InvalidRuntime for numbers that 32 bits cannot hold, which JAX would wrap silently or make infinite;
-    MissingDependency without jax.
+    MissingDependency if jax is missing.
     """
     if isinstance(value, list):
         return [to_jax(name, item, device) if isinstance(item, np.ndarray) else item for item in value]
@@ -68,9 +68,9 @@ _INT64 = np.iinfo(np.int64)
 
 
 def collate(columns: Columns, framework: str, *, like: Columns | None = None) -> tuple[dict[str, Any], Any]:
-    """Return (fields, mask) of a batch; field names in the order in which samples bring them up.
+    """Return (fields, mask) of a batch; field names are in the order in which samples introduce them.
 
-    framework: one of FRAMEWORKS. like: one slot with a sample, whose fields and shapes a batch of padding takes.
+    framework: one of FRAMEWORKS. like: one slot with a sample; a batch of padding takes its fields and shapes.
 
     The mask is bool [slots], True at real slots: a tensor for torch, an array on the device for jax. A field's values
     become:
@@ -93,7 +93,7 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
 def gathered(
     columns: Columns, framework: str, *, like: Columns | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Return `collate` in numpy's arrays without importing the framework; imported torch stacks its tensors."""
+    """Return `collate` as numpy arrays, without importing the framework; torch, if imported, stacks its tensors."""
     torch = _imported_torch(framework)
     mask, names = columns.mask(), columns.names()
     fields: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def _torch_field(value: Any, torch: Any) -> Any:
-    """Return a field for torch, which takes neither read-only memory, negative strides nor foreign byte order."""
+    """Return a field for torch, which rejects read-only memory, negative strides and foreign byte order."""
     if isinstance(value, list):
         return [_torch_field(item, torch) if isinstance(item, np.ndarray) else item for item in value]
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
@@ -201,7 +201,7 @@ def _torch_field(value: Any, torch: Any) -> Any:
     try:
         return torch.from_numpy(array)
     except TypeError:
-        return array  # torch has no such dtype
+        return array  # torch lacks this dtype
 
 
 def _torch() -> Any:
@@ -224,19 +224,19 @@ class DeliveredSamples:
     crcs: I64
     """int64 [rows]: CRC-32C for the digest; arbitrary at padding."""
     substitutions: list[Substitution]
-    """Replaced corrupt samples."""
+    """Substitutions for corrupt samples."""
 
 
 def delivered_of(
     n: int, delivered: Sequence[LocatedSamples], substitutions: list[Substitution]
 ) -> DeliveredSamples:
-    """Return the samples of n rows; later ones replace earlier ones."""
+    """Return the samples in n rows; later ones replace earlier ones."""
     keys = Keys(partial(_keys, n, [(located.rows, located.places) for located in delivered]))
     return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
 
 def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
-    """Return int64 [n]: the CRC-32C of each row's last sample over its fields."""
+    """Return int64 [n]: the CRC-32C over the fields of each row's last sample."""
     crcs = np.zeros(n, np.int64)
     for located in delivered:
         crcs[located.rows] = sample_crcs({field: at.crc32c for field, at in located.places.fields.items()})
@@ -246,7 +246,7 @@ def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
 def masked_row(
     recipe: Recipe, rank_slots: RankSlots, located: LocatedSamples, number: int, error: Corrupt
 ) -> Substitution:
-    """Return the entry of a sample that is unreadable now, and masked. Raises: its error, if it is the only one."""
+    """Return the entry for a sample that is unreadable now and masked. Raises: its error, if no sample is left."""
     row = int(located.rows[number])
     if rank_slots.valid.sum() == 1:
         raise error
@@ -266,7 +266,7 @@ Collate = Callable[..., tuple[dict[str, Any], Any]]
 
 
 class Finish:
-    """Finishes batches of a recipe. collate: makes fields and mask of columns."""
+    """Finishes a recipe's batches. collate: function from columns to fields and mask."""
 
     def __init__(self, recipe: Recipe, collate: Collate) -> None:
         self._recipe, self._collate = recipe, collate
@@ -361,7 +361,7 @@ class Finish:
 def _cut(values: Any, parts: list[slice]) -> Sequence[Any]:
     if not hasattr(values, "unsafe_split_with_sizes"):
         return [values[rows] for rows in parts]
-    # Half the cost of slices of a tensor; like slices, parts may be written to while gradients are recorded.
+    # Half the cost of slicing a tensor; like slices, parts may be written to while gradients are recorded.
     cut: Sequence[Any] = values.unsafe_split_with_sizes([rows.stop - rows.start for rows in parts])
     return cut
 

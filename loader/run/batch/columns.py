@@ -1,6 +1,6 @@
-"""Columns of a batch in the making: a value per slot, large arrays in the rows of the batch's memory.
+"""Columns of a batch being made: one value per slot, large arrays in the rows of the batch's memory.
 
-Memory of batches is reused once no array refers to it. Fresh pages from the system are zeroed and fault at first use,
+A batch's memory is reused once no array refers to it. Fresh pages from the system are zeroed and fault on first use,
 which two threads of a process cannot do at once.
 """
 
@@ -25,24 +25,24 @@ from .bytes_column import BytesColumn
 LEAST_BYTES = 2**20
 """Smaller arrays come from numpy, whose allocator keeps their memory."""
 KEPT = 4
-"""Free pieces of memory that a training keeps."""
+"""Free memory blocks that a training process keeps."""
 FITS = 2
-"""A piece serves arrays smaller by up to this factor."""
+"""A block serves arrays that are smaller by up to this factor."""
 
 _FREED_BYTES = 2**22
-_GRAIN_BYTES = 2**17  # similar sizes share pieces of one size
+_GRAIN_BYTES = 2**17  # similar sizes share blocks of one size
 
 
 class ArrayPool:
-    """Allocates arrays of arbitrary content; thread-safe.
+    """Allocates arrays with arbitrary content; thread-safe.
 
-    Memory is free once the array, its views, and tensors, `jax.Array`s or memoryviews over it are gone. KEPT free
-    pieces are kept, the last freed. A forked child has a copy of all.
+    Memory is free once the array and all views, tensors, `jax.Array`s and memoryviews over it are gone. The KEPT blocks
+    freed last are kept. A forked child has a copy of everything.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
         _keep_freed_memory()
-        # A finalizer may run in the middle of anything: it does no more than a deque does in one go.
+        # A finalizer may run in the middle of anything: it does only what a deque does atomically.
         self._free: deque[mmap.mmap] = deque(maxlen=kept)
         self._turn = Lock()
 
@@ -51,13 +51,13 @@ class ArrayPool:
         if nbytes < LEAST_BYTES:
             return np.empty(shape, dtype)
         piece = self._take(nbytes) or _new(nbytes)
-        # Every array over the piece refers to this one, and nothing else does.
+        # Every array over the block refers to this one, and nothing else does.
         memory = np.frombuffer(piece, np.uint8)
         weakref.finalize(memory, self._free.append, piece).atexit = False
         return np.ndarray(shape, dtype, memory)
 
     def _take(self, nbytes: int) -> mmap.mmap | None:
-        """Return the free piece that fits and was freed last: it may be in the processor's cache."""
+        """Return the fitting block that was freed last: it may be in the processor's cache."""
         passed = list[mmap.mmap]()
         with self._turn:
             try:
@@ -74,8 +74,8 @@ class ArrayPool:
 def _keep_freed_memory() -> None:
     """Make glibc keep some freed MiB for the arrays of plans and look-ups.
 
-    Freeing a large block raises its threshold for the system's blocks. Without it 8,192 slots planned together took 450
-    new pages each time.
+    glibc raises its mmap threshold when a large block is freed. Otherwise planning 8,192 slots took 450 new pages each
+    time.
     """
     np.empty(_FREED_BYTES, np.uint8)
 
@@ -87,7 +87,7 @@ def _new(nbytes: int) -> mmap.mmap:
     except OSError as error:
         raise MemoryError(f"no memory for a batch's array of {nbytes} bytes") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
+        with suppress(OSError):  # a kernel without huge pages
             piece.madvise(mmap.MADV_HUGEPAGE)
     return piece
 
@@ -102,24 +102,24 @@ class _Mark:
 PADDED = _Mark()
 """Value of a slot without a sample."""
 EXAMPLE = -1
-"""Slot of another rank's sample, for the shapes of padding."""
+"""Slot number of another rank's sample, which supplies the shapes of padding."""
 _PADDING = -1
 
 
 class Columns:
-    """Values of `n_slots` slots. A slot without any is padding; a row is arbitrary until a value is put into it.
+    """Values of `n_slots` slots. A slot without values is padding; a row is arbitrary until a value is written into it.
 
-    Keeping every decoded array until the last one costs fresh memory for each: a third of the time of decoding a photo.
-    Copied to its row, or decoded there, one array's memory serves the next.
+    Keeping every decoded array until the batch is complete takes fresh memory for each: a third of a photo's decoding
+    time. If arrays are copied to their rows, or decoded there, one array's memory serves the next.
     """
 
     def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
         self._allocate = allocate
         self._rows: dict[str, np.ndarray] = {}
         self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
-        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one piece of memory; size -1: none
+        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one block of memory; size -1: none
         self._values: dict[str, list[Any]] = {}  # values of other slots; None if the sample lacks the field
-        self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
+        self._orders: dict[tuple[str, ...], int] = {}  # sample field names, numbered in order of appearance
         self._order = np.full(n_slots, _PADDING)
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class Columns:
         return self._allocate
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
-        """Yield columns of each range of slots, in the same memory. The whole takes no more values."""
+        """Yield the columns of each range of slots, in the same memory. The whole accepts no more values."""
         for part in slots:
             out = Columns(0, self._allocate)
             out._order, out._orders = self._order[part], self._orders
@@ -143,7 +143,7 @@ class Columns:
 
     @property
     def is_even(self) -> bool:
-        """True if a part of the slots is collated into the same part of the whole's columns.
+        """True if collating a part of the slots gives the same part of the whole's columns.
 
         Every slot has a sample with the same fields, and each field is in rows, bytes or text.
         """
@@ -160,7 +160,7 @@ class Columns:
         return set(map(type, self._of(field))) in ({bytes}, {str})
 
     def names(self) -> list[str]:
-        """Return every field, in the order in which the slots bring them up."""
+        """Return every field, in the order in which the slots introduce them."""
         orders, real = list(self._orders), self.mask()
         if len(orders) == 1:
             return list(orders[0]) if real.any() else []
@@ -172,9 +172,9 @@ class Columns:
         return real
 
     def rows(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
-        """Return the memory [n_slots, *shape] of a field's arrays, allocated at first use.
+        """Return the memory [n_slots, *shape] of a field's arrays, allocated on first use.
 
-        None if the field has another shape or dtype already, and for dtypes of objects or foreign byte order.
+        None if the field already has another shape or dtype, or if the dtype is object or of foreign byte order.
         """
         rows = self._rows.get(field)
         if rows is None:
@@ -188,18 +188,21 @@ class Columns:
         self._filled[field][slots] = True
 
     def put_bytes(self, field: str, slots: I64, memory: np.ndarray, begin: I64, sizes: I64) -> None:
-        """Put byte strings that lie in one piece of memory. begin, sizes: int64 [slots], bytes."""
+        """Add byte strings from one block of memory. begin, sizes: int64 [slots], in bytes."""
         whole = np.zeros(len(self), np.int64), np.full(len(self), -1, np.int64)
         whole[0][slots], whole[1][slots] = begin, sizes
         if field not in self._bytes:
             self._bytes[field] = BytesColumn(memory, *whole)
             return
-        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # (sources that are read separately)
+        own, read = (
+            self._of(field),
+            BytesColumn(memory, begin, sizes),
+        )  # (a second read for the same field, for other sources)
         for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
-        """Put one value. A large array is copied to its row; in_row: it lies there already."""
+        """Set one value. A large array is copied to its row, unless it is already there (in_row)."""
         in_row = in_row or self._moved(field, slot, value)
         if field in self._filled:
             self._filled[field][slot] = in_row
@@ -212,7 +215,7 @@ class Columns:
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
     def whole(self, field: str) -> np.ndarray | BytesColumn | None:
-        """Return the field's column if every value lies in its memory, else None. Padding is zeros or b""."""
+        """Return the field's column if all values are in its memory, else None. Padding is zeros or b""."""
         if field in self._bytes and field not in self._filled:
             memory, begin, sizes = self._bytes[field].parts()
             if (sizes[self.mask()] < 0).any():
@@ -229,7 +232,7 @@ class Columns:
         return rows
 
     def values(self, field: str) -> list[Any]:
-        """Return the value of each slot; None if the sample lacks the field, PADDED without a sample."""
+        """Return each slot's value; None if the sample lacks the field, PADDED if there is no sample."""
         if field in self._bytes:
             self._list_bytes(field)
         if field not in self._filled and self.mask().all():
@@ -276,13 +279,13 @@ class BatchRow:
             rows = self._columns.rows(field, shape, dtype)
             if rows is None:
                 return None
-            self._lent[field] = rows[self._row, ...]  # also of rank 0 an array, not a number
+            self._lent[field] = rows[self._row, ...]  # an array, not a number, even if the rank is 0
             return self._lent[field]
 
         return place
 
     def put(self, sample: Mapping[str, Any], names: tuple[str, ...]) -> None:
-        """Put a sample with the fields `names`; values missing from it are there already."""
+        """Store a sample with the fields `names`. Values that it lacks are already in the columns."""
         for field, value in sample.items():
             there = field in self._lent and value is self._lent[field]  # (the value may be None)
             self._columns.put(self._row, field, value, in_row=there)
@@ -290,9 +293,9 @@ class BatchRow:
 
 
 class FieldRows:
-    """Puts values of one field row after row, each once, with little work.
+    """Stores one field's values row by row, each once, with little overhead.
 
-    As a `Place` it offers the memory of the next row.
+    As a `Place` it offers the next row's memory.
     """
 
     __slots__ = ("_columns", "_dtype", "_field", "_filled", "_lent", "_rows", "_shape", "_values", "row")
@@ -310,11 +313,13 @@ class FieldRows:
         if shape != self._shape or dtype != self._dtype:
             self._fit(shape, dtype)
         rows = self._rows
-        self._lent = None if rows is None else rows[self.row, ...]  # also of rank 0 an array, not a number
+        self._lent = (
+            None if rows is None else rows[self.row, ...]
+        )  # an array, not a number, even if the rank is 0
         return self._lent
 
     def put(self, row: int, value: Any) -> None:
-        """Put the value of a row, unless it is the offered memory."""
+        """Store a row's value, unless it is already in the offered memory."""
         if type(value) is np.ndarray:
             if value is self._lent:
                 self._filled.append(row)

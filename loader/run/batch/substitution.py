@@ -1,4 +1,4 @@
-"""One entry of a rank's ledger: the corrupt sample, the place of its bytes, and its substitute."""
+"""One entry of a rank's ledger: the corrupt sample, the address of its bytes, and its substitute."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MAX_ERROR_CHARS = 2000  # a decoder may quote its input
 class Substitution:
     """One failed attempt to fill a slot: the corrupt sample, and the sample tried instead.
 
-    A document of a packed sequence is masked instead: its `attempt` is 0 and its `substitute` is "".
+    A packed sequence's document is masked instead: its `attempt` is 0 and its `substitute` is "".
     """
 
     step: int
@@ -26,27 +26,27 @@ class Substitution:
     slot: int
     """Slot number in the global batch's canonical order."""
     source: str
-    """Name of the plan's source."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source, as in `explain`."""
     position: int
-    """Position in the source, as in `explain`."""
+    """Position in the source's stream, as in `explain`."""
     attempt: int
     """1 to 8; 0 for a masked document."""
     stage: Literal["checksum", "decode"]
-    """"checksum": the bytes differ from those written. "decode": the bytes are right, and the decoder refused them."""
+    """"checksum": the bytes differ from those written. "decode": the bytes are right, and the decoder rejected them."""
     error: str
-    """Message of the error, without secrets, at most 2,000 characters."""
+    """Error message, without secrets, at most 2,000 characters."""
     address: SampleAddress
-    """Place of the corrupt sample. For attempt 2 it is the first substitute's, and so on."""
+    """Address of the corrupt sample. For attempt 2 it is the first substitute's, and so on."""
     substitute: str
-    """Key of the sample used instead, of the same version; "" for none."""
+    """Key of the sample used instead, from the same version; "" if there is none."""
     substitute_ordinal: int
-    """Version ordinal of the sample used instead; -1 for none."""
+    """Version ordinal of the sample used instead; -1 if there is none."""
 
     @property
     def identity(self) -> tuple[str | int, ...]:
-        """Values that are the same whenever this substitution is made: all but the error's text."""
+        """Values that are equal whenever this substitution is made: all but the error's text."""
         at = self.address
         return (
             *(self.step, self.slot, self.attempt, self.source),
@@ -54,7 +54,7 @@ class Substitution:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, one line of a ledger."""
+        """Return plain JSON for one line of a ledger."""
         return {
             "format": LEDGER_FORMAT,
             "step": self.step,
@@ -83,9 +83,9 @@ class Substitution:
 def masked(
     plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
 ) -> Substitution:
-    """Return the entry of a corrupt document, masked in its sequence.
+    """Return the entry for a corrupt document, masked in its sequence.
 
-    documents: a slot per piece. number: of the document's slot.
+    documents: one slot per piece. number: index of the document's slot.
     """
     return Substitution(
         step=step,

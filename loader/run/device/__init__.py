@@ -1,1 +1,1 @@
-"""Batches on a device, copied ahead of the training by a thread of the loader."""
+"""Batches on a device, copied ahead of the training by one of the loader's threads."""

@@ -1,4 +1,4 @@
-"""The device backend of a device that the user names."""
+"""Choose the backend for the device that the user names."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from .device_backend import DeviceBackend
 def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
     """Return the backend that copies batches to a device; None if they stay on the host.
 
-    default: None is JAX's default device, for batches of numpy's arrays. Raises: InvalidRuntime if there is no such
-    device; MissingDependency without the framework.
+    default: True takes None as JAX's default device. Raises: InvalidRuntime if there is no such device;
+    MissingDependency if the framework is missing.
     """
     if isinstance(device, DeviceBackend) or (device is None and not default):
         return device

@@ -12,47 +12,47 @@ from ..batch.batch import Batch, SlotIds
 from ..batch.bytes_column import BytesColumn
 
 PLAIN = frozenset((bytes, str, int, float, bool, type(None)))
-"""Types of values that hold no array."""
+"""Types of values that contain no array."""
 
 
 class Copy(Protocol):
-    """A copy of one batch that has begun."""
+    """The copy of one batch, once started."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are copied."""
+        """Number of bytes to copy."""
 
     def wait(self) -> None:
         """Block until the device has read the host's memory."""
 
     def hand_over(self) -> None:
-        """Order the caller's later work on the device after the copy, without waiting."""
+        """Make the caller's later work on the device wait for the copy, without blocking."""
 
 
 class Finished:
-    """A `Copy` that had ended when it was returned."""
+    """A `Copy` that was already complete when it was returned."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
 
     def wait(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
     hand_over = wait
 
 
 class DeviceBackend(ABC):
-    """Copies batches to one device. Only `moved` and `Copy.hand_over` are called outside of the copy thread."""
+    """Copies batches to one device. Only `moved` and `Copy.hand_over` are called outside the copy thread."""
 
     def entered(self) -> AbstractContextManager[object]:
-        """Return the context of the copy thread: it chooses device and stream."""
+        """Return the copy thread's context: it selects device and stream."""
         return nullcontext()
 
     @abstractmethod
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Begin a copy. Return the batch on the device, and the copy.
+        """Start a copy. Return the batch on the device, and the copy.
 
-        The caller keeps `batch` until `Copy.wait` returns. Nothing in the new batch lies in page-locked memory.
+        The caller keeps `batch` until `Copy.wait` returns. Nothing in the new batch uses page-locked memory.
         """
 
     @abstractmethod
@@ -60,15 +60,15 @@ class DeviceBackend(ABC):
         """Return the batch on the device, copied by the calling thread."""
 
     def checksummed(self, host: Batch, moved: Batch) -> Batch:
-        """Return the batch whose values a trail records: with the framework's dtypes, if possible on the host."""
+        """Return the batch whose values the run log records: with the framework's dtypes, if possible on the host."""
         return host
 
     def close(self) -> None:  # noqa: B027 - a device that keeps nothing
-        """Release the host's memory. For the copy thread, inside `entered`, after the last `wait`."""
+        """Release the host's memory. The copy thread calls it, inside `entered`, after the last `wait`."""
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is torch's tensor, without importing torch."""
+    """Return whether a value is a torch tensor, without importing torch."""
     return hasattr(value, "pin_memory")
 
 
@@ -86,9 +86,9 @@ def tensors_in(batch: Batch) -> list[Any]:
 
 
 def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Batch:
-    """Return the batch with `move` applied to its tensors, which are columns or items of lists.
+    """Return the batch with `move` applied to its tensors, which are columns or list items.
 
-    keep: applied to every other array, also in containers, that may lie in memory of the loader; None if none does.
+    keep: applied to every other array, also in containers, that may use the loader's memory; None if none does.
     """
     fields = {name: _each(value, move, keep) for name, value in batch.fields.items()}
     out = with_values(batch, fields, _each(batch.mask, move, keep))

@@ -1,4 +1,4 @@
-"""Copies of JAX's arrays. JAX stages host memory itself and orders computations after its copies."""
+"""Copies of JAX arrays. JAX stages host memory itself and orders computations after its copies."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .device_backend import Copy, DeviceBackend, with_values
 
 
 class JaxCopy:
-    """Arrays under way to a device."""
+    """Arrays being copied to a device."""
 
     def __init__(self, arrays: list[Any]) -> None:
         self._arrays = arrays

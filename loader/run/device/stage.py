@@ -1,7 +1,7 @@
-"""The copy thread: takes the host's batches in order, and keeps two on the device for the training.
+"""The copy thread: takes the host's batches in order, and keeps two on the device for the training loop.
 
-It keeps each host batch until its copy has ended; then the memory may hold a later batch. The training's thread only
-orders its stream after the copy.
+It keeps each host batch until its copy has ended; the memory may hold a later batch after that. The training's thread
+only orders its stream after the copy.
 """
 
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 AHEAD = 2
-"""Batches ready on the device: while the training uses one, one is there and one is being copied."""
+"""Batches ready on the device: while training uses one, a second is ready and a third is being copied."""
 
 Checksums = dict[str, int] | None
 
@@ -37,16 +37,14 @@ class OnDevice(NamedTuple):
     batch: Batch
     """The batch."""
     crcs: Checksums
-    """Field -> CRC-32C of its values on the host; None unless a trail records the step."""
+    """Field -> CRC-32C of its values on the host; None unless the run log records the step."""
     copy: Copy
-    """Its copy, possibly under way."""
+    """Copy of the batch, possibly still running."""
     copied_s: float
-    """`perf_counter` when the copy had begun."""
+    """`perf_counter` when the copy had started."""
 
 
 class _Position(NamedTuple):
-    """The step to copy next."""
-
     step: int
     end: int | None
     run: int
@@ -65,7 +63,7 @@ class DeviceStage:
         *,
         waits: bool = False,
     ) -> None:
-        """host_batch: of (step, end), called by the copy thread. checksums: of a batch. waits: as `Prefetch`."""
+        """host_batch: (step, end) -> batch, called by the copy thread. checksums: batch -> checksums."""
         self._backend, self._host_batch, self._checksums = backend, host_batch, checksums
         self._metrics = metrics or Metrics()
         self._pid = os.getpid()
@@ -73,15 +71,15 @@ class DeviceStage:
         self._ready: deque[OnDevice] = deque()
         self._position: _Position | None = None
         self._runs = 0
-        self._error: BaseException | None = None  # of the step of `_position`
+        self._error: BaseException | None = None  # error of the step in `_position`
         self._stopped = False
-        self._first, self._waits = -1, waits  # the step of the first `take`
+        self._first, self._waits = -1, waits  # step of the first `take`; waits: as for `Prefetch`
         self._thread: Thread | None = None
 
     def take(self, step: int, end: int | None) -> OnDevice:
-        """Return the batch of `step`; those after it (below `end`) are copied meanwhile.
+        """Return the batch of `step`; the next ones (below `end`) are copied meanwhile.
 
-        Raises: errors of making or copying it, after the batches before it; InvalidRuntime after `dismiss`.
+        Raises: errors from making or copying it, after the batches before it; InvalidRuntime after `dismiss`.
         """
         asked_s = perf_counter()
         with self._changed:
@@ -116,7 +114,7 @@ class DeviceStage:
                 self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the copy thread's end, at most `timeout_s`, and drop ready batches."""
+        """Wait for the copy thread to end, at most `timeout_s`, and drop ready batches."""
         if os.getpid() == self._pid:
             if self._thread is not None:
                 self._thread.join(timeout_s)
@@ -149,7 +147,6 @@ class DeviceStage:
                 self._fail(position, error)
 
     def _next_to_copy(self) -> _Position | None:
-        """Wait for room. Return the step to copy; None after `dismiss`."""
         with self._changed:
             while not self._stopped:
                 position = self._position
@@ -178,7 +175,7 @@ class DeviceStage:
                         self._position = following
                         self._changed.notify_all()
             finally:
-                copy.wait()  # only then may the memory of `host` be used again
+                copy.wait()  # only then may the memory of `host` be reused
             self._metrics.copied(copy.nbytes, perf_counter() - start)
         except BaseException as error:  # noqa: BLE001 - `take` of the step raises it
             self._fail(position, error)
@@ -192,11 +189,11 @@ class DeviceStage:
 
 
 MAX_WAITS = 64
-"""Steps of the training remembered until the copy thread takes its next batch."""
+"""Steps whose waits are remembered until the copy thread takes its next batch."""
 
 
 class Delivery:
-    """Takes batches from an `Execution`, from now on used by the copy thread, except `dismiss` and `close`."""
+    """Takes batches from an `Execution`, which from now on only the copy thread uses, except `dismiss` and `close`."""
 
     def __init__(
         self, device: DeviceBackend, execution: Execution, recorder: "Recorder | None", metrics: Metrics
@@ -234,7 +231,7 @@ class Delivery:
             stage.join()
 
     def close(self, *, wait: bool) -> None:
-        """End the copy thread before the executor closes. wait: False waits a moment at most."""
+        """End the copy thread before the executor closes. wait: False waits only a moment."""
         stage = self._stage
         self.abandon()
         if stage is not None:

@@ -1,4 +1,4 @@
-"""Copies of torch's tensors: plain to any device, or on a CUDA stream out of page-locked memory.
+"""Copies of torch tensors: plain to any device, or on a CUDA stream out of page-locked memory.
 
 A device reads page-locked memory without the processor. Each segment of the worker processes is page-locked at its
 first copy, within a common bound. Other memory goes through one page-locked buffer. Locking each batch by itself was
@@ -22,15 +22,15 @@ from .device_backend import Copy, DeviceBackend, Finished, is_tensor, rebuilt, t
 logger = logging.getLogger(__name__)
 
 SHARE = 8
-"""Segments take at most one part in SHARE of this rank's memory."""
+"""Segments use at most 1 / SHARE of this rank's memory."""
 ROOM = 5 / 4
-"""Size of the buffer over its first batch's: the next may be a little larger."""
+"""Buffer size relative to the first batch: the next may be a little larger."""
 ALIGN = 64
-"""Bytes: a cache line, and more than any dtype needs."""
+"""Alignment in bytes: a cache line, and more than any dtype needs."""
 
 
 class Locking(Protocol):
-    """The calls of a device for page-locked memory."""
+    """A device's calls for page-locked memory."""
 
     def register(self, address: int, nbytes: int) -> None:
         """Page-lock memory of this process. Raises: RuntimeError if the device refuses."""
@@ -39,7 +39,7 @@ class Locking(Protocol):
         """Undo `register`, before the memory is unmapped."""
 
     def page_locked(self, nbytes: int) -> Any:
-        """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError without memory."""
+        """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError if memory runs out."""
 
 
 class PageLocked:
@@ -48,7 +48,7 @@ class PageLocked:
     def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
         self._device = device
         self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
-        self._segments: list[Segment] = []  # in the order of addresses
+        self._segments: list[Segment] = []  # in order of address
         self._may_register = self._may_stage = True
         self._buffer: Any = None
         self._used = 0
@@ -58,7 +58,7 @@ class PageLocked:
         return sum(segment.nbytes for segment in self._segments)
 
     def holds(self, address: int) -> bool:
-        """Return whether the memory at an address is page-locked. Locks a segment at its first call."""
+        """Return whether the memory at an address is page-locked. The first call for a segment locks it."""
         if self._segment_at(address) is not None:
             return True
         if not self._may_register or (segment := segment_at(address)) is None:
@@ -75,23 +75,23 @@ class PageLocked:
                 error,
             )
             return False
-        # The segment keeps its memory mapped until `unregister`, also where its pool has dropped it.
+        # The segment keeps its memory mapped until `unregister`, even if its pool has dropped it.
         insort(self._segments, segment, key=_address)
         return True
 
     def kept(self, value: Any) -> Any:
-        """Return an array or tensor for the host: a copy, if it lies in a page-locked segment."""
+        """Return an array or tensor for the host: a copy if it is in a page-locked segment."""
         if is_tensor(value):
             return value.clone() if self._segment_at(value.data_ptr()) is not None else value
         return value.copy() if self._segment_at(value.ctypes.data) is not None else value
 
     def begin(self, tensors: Iterable[Any]) -> None:
-        """Begin a copy of tensors once the previous one has ended; make the buffer large enough."""
+        """Prepare to copy tensors once the previous copy has ended; make the buffer large enough."""
         self._forget_dropped()
         self._used = 0
         needed = sum(_aligned(one.nbytes) for one in tensors if not self.holds(one.data_ptr()))
         if needed and self._may_stage and (self._buffer is None or len(self._buffer) < needed):
-            self._buffer = None  # frees it first: never two at once
+            self._buffer = None  # frees the old buffer first: never two at once
             try:
                 self._buffer = self._device.page_locked(_aligned(int(needed * ROOM)))
             except RuntimeError as error:
@@ -104,7 +104,7 @@ class PageLocked:
                 )
 
     def source(self, tensor: Any) -> Any:
-        """Return the tensor where the device reads it: in its own memory or in the buffer."""
+        """Return the tensor where the device can read it: in its own memory or in the buffer."""
         if self._buffer is None or not self._may_stage or self._segment_at(tensor.data_ptr()) is not None:
             return tensor
         end = self._used + tensor.nbytes
@@ -147,7 +147,7 @@ def _aligned(nbytes: int) -> int:
 
 
 class PlainCopies(DeviceBackend):
-    """Copies to a device of torch without streams here, such as "mps": each ends before the next."""
+    """Copies to a torch device whose streams are not used, such as "mps": each copy ends before the next."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
@@ -161,7 +161,7 @@ class PlainCopies(DeviceBackend):
 
 
 class StreamedCopies(DeviceBackend):
-    """Copies of page-locked memory that run while the copy thread goes on. Methods without a body are the device's."""
+    """Copies from page-locked memory, which run while the copy thread continues. Subclasses call the device."""
 
     def __init__(self, bound_bytes: int | None = None) -> None:
         self._locked = PageLocked(self, bound_bytes)
@@ -177,11 +177,11 @@ class StreamedCopies(DeviceBackend):
 
     @abstractmethod
     def start(self, tensor: Any) -> Any:
-        """Return the tensor on the device; from page-locked memory its values arrive later."""
+        """Return the tensor on the device. From page-locked memory its values arrive later."""
 
     @abstractmethod
     def started(self, tensors: list[Any]) -> Copy:
-        """Return the copy of all tensors since the last call. tensors: on the device."""
+        """Return one copy that covers all tensors started since the last call. tensors: on the device."""
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
         plain = [tensor for tensor in tensors_in(batch) if _has_memory(tensor)]
@@ -196,7 +196,7 @@ class StreamedCopies(DeviceBackend):
         try:
             moved = rebuilt(batch, move, self._locked.kept if self._locked.nbytes else None)
         except BaseException:
-            self.started(on_device).wait()  # the copies that have begun still read the host's memory
+            self.started(on_device).wait()  # the copies already started still read the host's memory
             raise
         return moved, self.started(on_device)
 
@@ -205,7 +205,6 @@ class StreamedCopies(DeviceBackend):
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Return whether a tensor lies in host memory, value after value; sparse ones do not."""
     return bool(str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu" and tensor.nbytes)
 
 
@@ -236,7 +235,7 @@ class CudaCopy:
 
 
 class CudaCopies(StreamedCopies):
-    """Copies to a CUDA device; ROCm's torch has the same calls."""
+    """Copies to a CUDA device; torch for ROCm has the same calls."""
 
     def __init__(self, device: torch.device, bound_bytes: int | None = None) -> None:
         super().__init__(bound_bytes)
@@ -245,7 +244,7 @@ class CudaCopies(StreamedCopies):
 
     @contextmanager
     def entered(self) -> Iterator[object]:
-        """Choose the device and a new stream, both for this thread only."""
+        """Select the device and a new stream, both for this thread only."""
         torch.cuda.set_device(self.device)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
@@ -261,7 +260,7 @@ class CudaCopies(StreamedCopies):
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def start(self, tensor: Any) -> Any:
-        """Begin a copy on the stream of `entered`. For pageable memory the driver waits."""
+        """Start a copy on the stream from `entered`. For pageable memory the driver waits."""
         return tensor.to(self.device, non_blocking=True)
 
     def started(self, tensors: list[Any]) -> Copy:
@@ -276,7 +275,7 @@ class CudaCopies(StreamedCopies):
     def _check(self, code: Any) -> None:
         if int(code) == 0:
             return
-        # CUDA keeps the error for this thread's next launch of a kernel, which would raise it as its own.
+        # CUDA keeps the error for this thread's next kernel launch, which would raise it as its own.
         with suppress(RuntimeError):
             torch.ones(1, device=self.device)
         raise torch.cuda.CudaError(int(code))

@@ -1,1 +1,1 @@
-"""The making of one step: fetch, verify, decode, transform, collate, substitute."""
+"""Make one step: fetch, verify, decode, transform, collate, substitute."""

@@ -58,9 +58,9 @@ class Substitute:
         batch_row: BatchRow,
         seen: StepMetrics,
     ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
-        """Return the first readable substitute of a slot, its values, and the substitutions tried.
+        """Return a slot's first readable substitute, its values, and the substitutions tried.
 
-        `rank_slots` holds it from now on. Raises: the slot's own error, if none is readable or allowed.
+        Writes the substitute into `rank_slots`. Raises: the slot's own error, if no substitute is readable or allowed.
         """
         if not self._recipe.substitute:
             raise error
@@ -105,10 +105,10 @@ logger = logging.getLogger(__name__)
 
 
 class Assembler:
-    """Makes batches of one recipe; thread-safe. Keeps only pinned ETags; its reads may be cached.
+    """Makes one recipe's batches; thread-safe. Keeps only pinned ETags; its reads may be cached.
 
-    end: first step that is not made: nothing from there is read ahead.
-    allocate: memory for a batch's arrays; with it batches are for another process, and stay numpy's.
+    end: first step that is not made; nothing from it on is read ahead.
+    allocate: memory for a batch's arrays. If given, batches are for another process, and their arrays stay numpy's.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Assembler:
         end: int | None = None,
         kept: int = KEPT,
     ) -> None:
-        """kept: free pieces of memory to keep, without `allocate`."""
+        """kept: free memory blocks to keep, if `allocate` is None."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate or ArrayPool(kept)
         by_field = recipe.decoders()
@@ -146,18 +146,18 @@ class Assembler:
         self._fetch.close()
 
     def batch(self, step: int, *, alone: bool = False) -> Batch:
-        """Return the rank's part of a step; `alone` reads nothing ahead.
+        """Return the rank's part of a step. With `alone`, reads nothing ahead.
 
-        Raises: errors of reading, decoding and the transform, with the sample's address; Corrupt if nothing may be
-        substituted, or nothing readable is left.
+        Raises: errors of reading, decoding and the transform, with the sample's address; Corrupt if no substitute is
+        allowed or readable.
         """
         (batch,) = self._together([step], alone=alone)
         return batch
 
     def digest(self, step: int) -> int:
-        """Return the digest of the rank's part of a step, if every sample of it is readable.
+        """Return the digest of the rank's part of a step, assuming that all its samples are readable.
 
-        Costs index look-ups. Reads no media but registered bytes that are not sealed.
+        Costs index look-ups. Reads no media, except registered bytes that are not sealed.
         """
         (rank_slots,) = self._planned([step])
         if rank_slots.n_padded:
@@ -178,7 +178,7 @@ class Assembler:
         )
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rank's parts of consecutive steps, made together to share the fixed cost of a step."""
+        """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost."""
         if len(steps) > 1 and self._packed is None:
             try:
                 batches = self._together(steps)
@@ -193,9 +193,9 @@ class Assembler:
             yield self.batch(step)
 
     def each(self, step: int, take: TakeSample) -> Batch:
-        """Give each sample of the rank's part of a step to `take`; return its batch without fields.
+        """Pass each sample of the rank's part of a step to `take`; return the part's batch without fields.
 
-        A part that is all padding has one row, EXAMPLE: another rank's sample, which gives the shapes.
+        A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes.
         """
         seen = StepMetrics([step])
         (rank_slots,) = self._planned([step])
@@ -240,7 +240,7 @@ class Assembler:
         seen.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
         columns = Columns(len(rank_slots), self._allocate)
         delivered = (self._packed or self._plain)(rank_slots, columns, seen)
-        import_framework(self._framework)  # takes seconds the first time: outside of `collate`
+        import_framework(self._framework)  # takes seconds the first time, so outside `collate`
         with seen.timed("collate"):
             return self._finish(rank_slots, columns, delivered, seen)
 
@@ -249,7 +249,7 @@ class Assembler:
             parts = rank_slots.located or self._fetch.locate(
                 rank_slots.slots, rank_slots.real_rows, self._run
             )
-        # Nothing may be put into the columns before a transform.
+        # Nothing may be written into the columns before a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(rank_slots.slots, part, early, seen) for part in parts]
         bad = [
@@ -275,7 +275,7 @@ class Assembler:
     def _decoded(
         self, slots: Slots, located: LocatedSamples, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Return number -> error of each corrupt one."""
+        """Store samples of one kind in the columns. Return number -> error for each corrupt one."""
         bad = dict(fetched.bad)
         whole = np.ones(len(located.rows), bool)
         whole[[*fetched.payloads, *bad]] = False

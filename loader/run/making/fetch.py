@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeReads:
-    """Readers of a loader's views: local folders directly, other stores through cached pages or ranges."""
+    """Readers for a loader's views: local folders directly, other stores through cached pages or ranges."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class NodeReads:
         return self._stores[view]
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """Read later steps ahead. Return whether these are the first after a start or a seek."""
+        """Read later steps ahead. Return whether these steps are the first after a start or a seek."""
         return self._ahead is not None and self._ahead.begin(steps)
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:
@@ -113,7 +113,7 @@ class NodeReads:
 
 
 class InRows(NamedTuple):
-    """The result of reading one field."""
+    """The result of reading one field into rows."""
 
     field: str
     """Name of the field."""
@@ -137,7 +137,7 @@ class Bulk:
         self._layouts: dict[str, array.Layout] = {}
 
     def learn(self, payloads: Iterable[Mapping[str, object]]) -> None:
-        """Keep the layout of each field's first array, if arrays of it can be read into rows."""
+        """Keep the layout of each field's first array, if such arrays can be read into rows."""
         payloads = list(payloads)
         for field in self._arrays if payloads else ():
             data = next((payload[field] for payload in payloads if field in payload), None)
@@ -157,7 +157,7 @@ class Bulk:
     def rows(self, gatherable: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
         """Gather arrays into rows.
 
-        rows: int64, row of each sample. bad: numbers of samples to leave out.
+        rows: int64, each sample's row. bad: numbers of samples to skip.
         """
         places, of_fields, unfilled = gatherable.places, [], []
         for field in self._arrays:
@@ -182,7 +182,7 @@ class Bulk:
 
 
 Payload = dict[str, bytes | memoryview | BareClip]
-"""Field -> data to decode; a memoryview shares its memory: see `whole`."""
+"""Field -> data to decode. A memoryview shares memory: see `whole`."""
 
 
 def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
@@ -191,18 +191,18 @@ def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
 
 
 class Fetched(NamedTuple):
-    """Fetched samples, by their numbers."""
+    """Fetched samples, by number."""
 
     payloads: dict[int, Payload]
     """Number -> fields still to decode."""
     bad: dict[int, Corrupt]
-    """Number -> error of an unreadable sample."""
+    """Number -> the error of an unreadable sample."""
 
 
 class Fetch:
-    """Reads samples of a recipe's views. Keeps the ETags of shards that it has read; thread-safe.
+    """Reads samples from a recipe's views. Keeps the ETags of shards already read; thread-safe.
 
-    decoders: per source, by field. videos: per source, groups of fields. reads: the sources' readers.
+    decoders: per source, decoders by field. videos: per source, groups of video fields. reads: readers of the sources.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Fetch:
     ) -> Fetched:
         """Return the data of samples of one kind. Raises: errors of reading, except Corrupt.
 
-        columns: takes the values that need no decoder; None if a transform needs them.
+        columns: receives the values that need no decoder; None if a transform needs them.
         """
         with seen.timed_fetch():
             if self._videos[located.kind.sources[0]]:
@@ -247,7 +247,7 @@ class Fetch:
             return self._by_field(located, columns, seen)
 
     def learn(self, located: LocatedSamples, seen: StepMetrics) -> None:
-        """Read the fields of unknown CRC-32C, and keep it in their places."""
+        """Read fields whose CRC-32C is unknown, and store it in the samples' addresses."""
         numbers = {field: at.unknown for field, at in located.places.fields.items()}
         if not any(map(len, numbers.values())):
             return
@@ -311,10 +311,7 @@ class Fetch:
         fetched: Fetched,
         seen: StepMetrics,
     ) -> Gatherable:
-        """Return samples to gather: unread shards of a disk; from a bucket all bytes, read at once.
-
-        Fields that are not gathered become payloads.
-        """
+        """Return the samples to gather: a disk's unread shards, or a bucket's bytes, all read at once."""
         places = located.places
         if self._files[located.kind.sources[0]] is not None:
             return OpenShards(reading_of, places)
@@ -337,10 +334,7 @@ class Fetch:
         columns: Columns | None,
         fetched: Fetched,
     ) -> list[FieldRead]:
-        """Gather a field into the columns, or into payloads if it needs a decoder.
-
-        Return the samples that were read again, or cannot be read.
-        """
+        """Gather a field into columns, or payloads to decode. Return samples that were read again or are unreadable."""
         if not len(numbers):
             return []
         known = {*fetched.bad, *(number for number, payload in fetched.payloads.items() if field in payload)}

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class OneSample:
-    """Makes samples of a recipe, one at a time; thread-safe. decoders: per source, by field."""
+    """Makes a recipe's samples, one at a time; thread-safe. decoders: per source, decoders by field."""
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
         self._plan = recipe.plan
         self.transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
-        """Transform of each source; None for none."""
+        """Transform of each source; None if it has none."""
         self._decoders, self._fetch = decoders, fetch
 
     def __call__(
@@ -52,8 +52,8 @@ class OneSample:
     ) -> dict[str, Any] | Corrupt:
         """Return the sample, or its error if it is corrupt.
 
-        One that does not decode is read and decoded once more; a wrong checksum was read twice already. batch_row:
-        where decoders may put values, without a transform.
+        A sample that does not decode is read and decoded once more; a wrong checksum was already read twice. batch_row:
+        row for decoders to fill, without a transform.
         """
         sample = self._decode(slots, located, number, payload, batch_row, seen)
         return (
@@ -120,7 +120,7 @@ Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
 
 
 class ManySamples:
-    """Makes samples of a recipe; thread-safe. decoders: per source, by field.
+    """Makes many of a recipe's samples; thread-safe. decoders: per source, decoders by field.
 
     Decoding threads contend for the interpreter's lock between two images. So the loop creates nothing that only an
     error or the slowest sample needs.
@@ -139,7 +139,7 @@ class ManySamples:
         columns: Columns,
         seen: StepMetrics,
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Return number -> error of each corrupt one.
+        """Store samples of one kind in the columns. Return number -> error for each corrupt one.
 
         payloads: emptied, so that bytes are freed once they are decoded.
         """
@@ -164,7 +164,7 @@ class ManySamples:
     ) -> None:
         at, into, places = located.rows.tolist(), _Into(columns), located.places
         decode_s, transform_s, put_s = dict[int, float](), dict[int, float](), 0.0
-        rows_of = dict[tuple[str, ...], list[int]]()  # by the fields of the samples
+        rows_of = dict[tuple[str, ...], list[int]]()  # rows by their samples' field names
         transforms, source = self._one_sample.transforms, located.source.tolist()
         calls, rng_of, fields = self._calls(slots, located, into), None, located.kind.fields
         if self._recipe.transform is not None:
@@ -205,7 +205,7 @@ class ManySamples:
         seen.spent("collate", put_s + perf_counter() - begun)
 
     def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the fields of a sample, some of whose values may be in the columns already."""
+        """Return a sample's fields, some of whose values may already be in the columns."""
         if self._recipe.transform is not None:
             return tuple(sample)
         fields = located.kind.fields
@@ -242,7 +242,7 @@ class ManySamples:
     def _tell(
         self, stage: str, located: LocatedSamples, at: list[int], took: Mapping[int, float], seen: StepMetrics
     ) -> None:
-        """Count the seconds of a stage and the slowest sample of each step. took: number -> seconds."""
+        """Add a stage's seconds, and note each step's slowest sample. took: number -> seconds."""
         seen.spent(stage, sum(took.values()))
         slowest: dict[int, int] = {}
         for number, seconds in took.items():
@@ -256,8 +256,6 @@ class ManySamples:
 
 
 class _Into(dict[str, FieldRows]):
-    """Field -> its rows, created at first use."""
-
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
@@ -273,7 +271,7 @@ def _decoded(
     for field, data in payload.items():
         decoder, rng_of, rows = calls[field]
         try:
-            if rows is not None:  # decoders that place their result keep nothing of the bytes
+            if rows is not None:  # decoders that fill a row keep none of the bytes
                 rows.row = row
                 # (a generator bound to a name here could not be reset for the next field)
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number), rows)  # type: ignore[call-arg, arg-type, misc]
@@ -293,21 +291,21 @@ def _decoded(
                     reported.__cause__ = error
                 return reported
             finally:
-                del reported  # else error and frame hold each other, and the sample
+                del reported  # otherwise error and frame hold each other, and the sample
     return sample
 
 
 MOST_STORED_BYTES = 2**26
-"""Stored bytes that are read together, unless one sample has more."""
+"""Stored bytes that are read together, unless one sample is larger."""
 MOST_AHEAD_BYTES = 2**20
-"""Largest stored sample that is made while the previous one is used."""
+"""Largest stored size of a sample that is made while the previous one is used."""
 
 TakeSample = Callable[[int, dict[str, Any]], object]
-"""Function of a row and its sample, field -> value."""
+"""Function of a row and its sample (field -> value)."""
 
 
 class EachSample:
-    """Makes samples of a replayed recipe, in order.
+    """Makes a replayed recipe's samples, in order.
 
     Memory: MOST_STORED_BYTES, a decoded sample, and the next one up to MOST_AHEAD_BYTES.
     """
@@ -319,7 +317,7 @@ class EachSample:
         self._one_sample, self._names = one_sample, samples.names
 
     def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> DeliveredSamples:
-        """Give every sample of the slots to `take`; return the samples delivered, unreadable ones masked.
+        """Pass every sample in the slots to `take`; return the samples delivered, unreadable ones masked.
 
         Raises: Corrupt if none is readable; errors of `take`.
         """

@@ -1,6 +1,6 @@
-"""Packed sequences from their documents: fetched, decoded and laid out, bad ones masked.
+"""Make packed sequences from documents: fetch, decode, lay out, mask bad ones.
 
-If the root has checksums of pieces, only these pieces of long documents are read.
+If the root has checksums for pieces, only the needed pieces of long documents are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from .many_samples import OneSample
 class PieceReads:
     """Reads single pieces of documents; thread-safe.
 
-    Documents are read whole with a decoder of the caller's, or with fields beside the tokens.
+    Documents are read whole if the caller sets a decoder, or there are fields beside the tokens.
     """
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
@@ -49,7 +49,7 @@ class PieceReads:
             own.get(packing.field) is decoder_for(packing.field) and not packing.side_fields
             for own in decoders
         ]
-        # Tables of checksums have no SHA-256 on record: with verify="sha256" documents are read whole.
+        # Checksum tables record no SHA-256: with verify="sha256" documents are read whole.
         proved = [view.version.verify == "sha256" for view in recipe.views]
         self._checks = [
             checks_of(view) if own and not by_sha256 else None
@@ -59,7 +59,7 @@ class PieceReads:
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
-        """Return number of a piece -> its tokens, or its error, for pieces that are read by themselves."""
+        """Return piece number -> its tokens, or its error, for pieces that are read individually."""
         by_field: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
@@ -80,15 +80,13 @@ class PieceReads:
 
 
 class _Document(NamedTuple):
-    """A document that was read whole: number `number` of `located`."""
-
     located: LocatedSamples
     number: int
     fetched: Fetched
 
 
 class PackedSlots:
-    """Makes the packed sequences of a recipe; thread-safe. decoders: per source, by field."""
+    """Makes a recipe's packed sequences; thread-safe. decoders: per source, decoders by field."""
 
     def __init__(
         self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
@@ -98,9 +96,9 @@ class PackedSlots:
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
     def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
-        """Put the sequences of the slots into the columns, and return them.
+        """Store the slots' sequences in the columns, and return them.
 
-        Raises: Corrupt if nothing may be masked; InvalidPlan for a document of another length or dtype than planned.
+        Raises: Corrupt if nothing may be masked; InvalidPlan if a document's length or dtype differs from the plan's.
         """
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
@@ -129,7 +127,7 @@ class PackedSlots:
         return DeliveredSamples(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
 
     def crcs(self, rank_slots: RankSlots) -> I64:
-        """Return `DeliveredSamples.crcs` of the sequences, if no document is corrupt."""
+        """Return the sequences' `DeliveredSamples.crcs`, assuming that no document is corrupt."""
         plan = self._recipe.plan
         assert plan.pack is not None
         pieces = self._recorded(
@@ -191,7 +189,7 @@ class PackedSlots:
             if isinstance(value, _Document):
                 places = value.located.places.address(
                     value.number
-                ).fields  # with the checksums of what was read
+                ).fields  # with the checksums of the bytes just read
                 value = self._decoded(pieces, piece, value, seen)
             if isinstance(value, Corrupt):
                 if not self._recipe.substitute:

@@ -15,15 +15,15 @@ from ..batch.batch import Batch
 
 MAX_STEPS = 64
 SECONDS = 0.1
-"""Seconds of work at most: a seek waits for steps that have begun."""
+"""Most seconds of work at once: a seek waits for steps already started."""
 GROWTH = 8
-"""Largest growth between stretches: first batches may not be typical."""
+"""Largest growth between strides: first batches may not be typical."""
 BYTES = 16 * 2**20
-"""Bytes of batches made together at most: memory that they share lives as long as the last one."""
+"""Most bytes of batches made together: their shared memory lives as long as the last one."""
 
 
 class Stride:
-    """Number of `steps` to make together: 1 at first, then as many as are small."""
+    """Number of `steps` to make together: initially 1, later as many as are small."""
 
     def __init__(self) -> None:
         self.steps = 1
@@ -35,23 +35,23 @@ class Stride:
 
 
 MAX_AHEAD = 64
-"""Batches made ahead at most, unless a maker needs more."""
+"""Most batches made ahead, unless a maker needs more."""
 READY = 2
-"""Stretches ready for each worker. With none 16 processes made 15,430 photos/s, with two 18,672."""
+"""Strides ready for each worker. With none 16 processes made 15,430 photos/s, with two 18,672."""
 
 
 LOOK_UP_S = 1.0
 
 
 class Bound(NamedTuple):
-    """Bytes of batches made ahead."""
+    """Limits for the bytes of batches made ahead."""
 
     least: int
     """Bytes that are always allowed."""
     most: int
     """Bytes that are allowed if needed."""
     by_need: bool = True
-    """True for READY stretches per worker; False for `least` bytes."""
+    """True allows READY strides per worker; False allows `least` bytes."""
 
 
 class MadeBatches(NamedTuple):
@@ -66,9 +66,9 @@ class MadeBatches(NamedTuple):
     took_s: float
     """Seconds until `at_s`."""
     nbytes: int
-    """Memory of the batches."""
+    """Memory of the batches in bytes."""
     cpu_s: float = 0.0
-    """CPU seconds of the thread that made them; 0 for another process."""
+    """CPU seconds of the thread that made them; 0 if another process did."""
 
 
 class BatchMaker(Protocol):
@@ -76,13 +76,13 @@ class BatchMaker(Protocol):
 
     @property
     def size(self) -> int:
-        """Batches that are made at the same time."""
+        """Number of batches made at the same time."""
 
     def submit(self, steps: range) -> Future[MadeBatches]:
-        """Return the future batches of the steps; steps begin in the order submitted."""
+        """Return the steps' future batches; steps start in the order of submission."""
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        """Cancel submitted steps that have not begun."""
+        """Cancel submitted steps that have not started."""
 
     def retire(self) -> None:
         """Stop after the submitted steps. Does not wait."""
@@ -94,7 +94,7 @@ class BatchMaker(Protocol):
         """Wait for the end, after `dismiss` or `retire`."""
 
     def abandon(self) -> None:
-        """Dismiss, called by a finalizer that cannot wait for threads."""
+        """Dismiss from a finalizer, which cannot wait for threads."""
 
 
 def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBatches]:
@@ -120,12 +120,12 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBa
 class Prefetch:
     """Lets a maker make step, step + 1 ...; `take` delivers them in order.
 
-    Finished and expected batches stay within `bound`, but each worker always has one. The `take` of a step raises its
+    Finished and expected batches stay within `bound`, but each worker always makes one. A step's `take` raises its
     error, after the batches before it.
     """
 
     cpu_s = 0.0
-    """CPU seconds of this process's threads on the delivered batches."""
+    """CPU seconds that this process's threads spent on the delivered batches."""
 
     def __init__(self, maker: BatchMaker, bound: Bound, *, waits: bool = False) -> None:
         """Take batches from `maker`. waits: nothing is made ahead before the second `take`."""
@@ -137,14 +137,14 @@ class Prefetch:
         self._each_bytes: int | None = None
         self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()
         self._ready: deque[Batch] = deque()
-        self._ready_s = 0.0  # when they were there
+        self._ready_s = 0.0  # time at which they were ready
         self._failed: tuple[int, BaseException] | None = None  # (step after the ready ones, error)
         self._dismissed = False
-        # A loader that is dropped without `close` must leave no thread or process at work.
+        # A loader that is dropped without `close` must leave no working thread or process.
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
-        """Return the batch of `step`, and begin those after it (below `end`)."""
+        """Return the batch of `step`, and start those after it (below `end`)."""
         asked_s = perf_counter()
         is_seek = not self._ready or self._ready[0].step != step
         alone, self._waits = self._waits, False
@@ -161,7 +161,7 @@ class Prefetch:
 
     @property
     def bound_bytes(self) -> int:
-        """Bytes of batches made ahead at most: READY stretches and one in the making per worker."""
+        """Most bytes of batches made ahead: READY strides, and one in progress per worker."""
         if self._each_bytes is None or not self._bound.by_need:
             return self._bound.least
         needed = (READY + 1) * self._maker.size * self._stride.steps * self._each_bytes
@@ -178,13 +178,13 @@ class Prefetch:
         weakref.finalize(self, maker.abandon)
 
     def dismiss(self) -> None:
-        """Begin no more steps, for any thread: a thread in `take` returns soon."""
+        """Start no more steps; a thread in `take` returns soon. For any thread."""
         self._dismissed = True
         for maker in (self._maker, *self._retired):
             maker.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop, throw unfinished batches away, and end threads and processes. `wait`: for their end."""
+        """Stop, discard unfinished batches, and end threads and processes. wait: True waits for their end."""
         self.dismiss()
         self._drop()
         for maker in (self._maker, *self._retired):
@@ -205,7 +205,7 @@ class Prefetch:
     def _wait_for(self, step: int, end: int | None) -> None:
         if self._ready or (self._pending and self._pending[0][0].start != step):
             self._drop()
-            self._stride = Stride()  # random access gains nothing from larger ones
+            self._stride = Stride()  # random access gains nothing from larger strides
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
@@ -225,10 +225,7 @@ class Prefetch:
             self.cpu_s += result.cpu_s
 
     def _waited_for(self, future: "Future[MadeBatches]") -> MadeBatches:
-        """Return its result; raise CancelledError if `dismiss` came before it was submitted.
-
-        Wakes now and then: a Ctrl-C just before the main thread waits would not wake it.
-        """
+        """Return its result; raise CancelledError if `dismiss` came before it started. Wakes often to notice Ctrl-C."""
         while True:
             try:
                 return future.result(LOOK_UP_S)
@@ -254,7 +251,7 @@ class Prefetch:
         each = max(1, self._each_bytes)
         free = self.bound_bytes - each * len(self._ready)
         for range_of_steps, future in self._pending:
-            if not future.done():  # called once: it may be done a moment later
+            if not future.done():  # read once: it may be done a moment later
                 free -= each * len(range_of_steps)
             elif not future.cancelled() and future.exception() is None:
                 free -= future.result().nbytes

@@ -1,1 +1,1 @@
-"""The settings that decide a batch beside its step: decoders, world, slots, places."""
+"""The settings that, with the step, decide a batch: decoders, world, slots, addresses."""

@@ -1,4 +1,4 @@
-"""The decoder of each field, by bucket where they differ, and a sample's path through decoders and transform."""
+"""Each field's decoder, by bucket if they differ, and a sample's path through decoders and transform."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Called = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class ByBucket:
-    """A decoder or transform per bucket, as `by_bucket` makes it."""
+    """A decoder or transform per bucket, as `by_bucket` returns it."""
 
     of: Mapping[str, Called] | Called
-    """Label -> decoder or transform, or a function of the label that makes it."""
+    """Label -> decoder or transform, or a function from label to either."""
 
     def chosen(self, label: str, where: str) -> Called:
         if isinstance(self.of, Mapping):
@@ -53,9 +53,9 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
         Loader(plan, decode={"jpg": loader.by_bucket(lambda label: loader.image(size=label, crop="random"))})
         Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
 
-    of: label -> decoder (or transform), for every bucket of the plan, or a function that makes one from a label. It is
-    called once per bucket when the Loader is made. `plan.describe()` names a plan's buckets; `plan.bucket(step)` and
-    `batch.bucket` name a batch's.
+    of: label -> decoder (or transform), for every bucket of the plan, or a function from label to either. The function
+    is called once per bucket when the Loader is created. `plan.describe()` names a plan's buckets; `plan.bucket(step)`
+    and `batch.bucket` name a batch's.
 
     Raises: InvalidRuntime.
     """
@@ -68,7 +68,7 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
 
 
 def of_buckets(value: object, labels: list[str], where: str) -> object:
-    """Return the value; a `by_bucket(...)` with its function called for each label."""
+    """Return the value; for a `by_bucket(...)`, call its function for each label."""
     if not isinstance(value, ByBucket):
         return value
     if not labels:
@@ -80,7 +80,7 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
 
 
 def of_bucket(value: Any, label: str | None, where: str) -> Any:
-    """Return a bucket's decoder or transform from a value of `of_buckets`."""
+    """Return one bucket's decoder or transform from the result of `of_buckets`."""
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
 
 
@@ -93,8 +93,8 @@ FieldRng = Callable[[str], "np.random.Generator"]
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
     """Return field -> decoder.
 
-    decode: True chooses by the field's extension, False keeps bytes, a mapping overrides fields. bucket: of the
-    samples, if decoders differ. Raises: InvalidRuntime for a field that the view does not select.
+    decode: True chooses by the field's extension, False keeps bytes, a mapping overrides fields. bucket: the samples'
+    bucket, if decoders differ. Raises: InvalidRuntime for a field that the view does not select.
     """
     if decode is False:
         return {}
@@ -126,7 +126,7 @@ def decode_sample(
     """Return field -> decoded value.
 
     rng_of: field -> generator, called if the decoder draws.
-    place_of: field -> memory for the value, called if the decoder takes it (`modalities.placing`).
+    place_of: field -> memory for the value, called if the decoder accepts it (`modalities.placing`).
 
     Raises: DecodeFailed with the sample's full address; errors unrelated to the bytes (`failure`).
     """
@@ -155,7 +155,7 @@ def decode_sample(
                     raise
                 raise reported from error
             finally:
-                del reported  # else error and frame hold each other, and the sample
+                del reported  # otherwise error and frame hold each other, and the sample
     if out.keys() == data.keys():
         return out if len(out) == 1 else {name: out[name] for name in data}
     names = (name for field in data for name in (field, times_field(field)))
@@ -165,7 +165,7 @@ def decode_sample(
 def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
     """Return DecodeFailed with the sample's address, for a decoder's error.
 
-    An error unrelated to the bytes (`is_of_the_machine`) stays itself, with the address in a note.
+    An error unrelated to the bytes (`is_of_the_machine`) is returned itself, with the address in a note.
     """
     at = address.describe(field)
     if isinstance(error, DecodeFailed):
@@ -201,7 +201,7 @@ def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice:
 def apply_transform(
     transform: Transform, sample: dict[str, Any], address: Described, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Return the transform's result as a dict. Raises: TransformFailed if it raises or returns no mapping."""
+    """Return the transform's result as a dict. Raises: TransformFailed if it raises or does not return a mapping."""
     try:
         result = transform(sample, rng)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The pieces of documents in packed slots, and the arrays made of them."""
+"""Pieces of documents in packed slots, and the arrays built from them."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,17 @@ class SlotPieces:
     """Pieces of documents in slots."""
 
     slot: I64
-    """int64 [pieces], ascending by source: slot of each."""
+    """int64 [pieces], ascending within each source: the piece's slot."""
     of: Pieces
-    """Places of the pieces in slots and documents."""
+    """Positions of the pieces in slots and documents."""
     documents: Slots
-    """A slot per piece, with its document."""
+    """One slot per piece, with the piece's document."""
     held: NDArray[np.bool_]
     """bool [pieces]: True if the document is quarantined, and not read."""
 
 
 def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
-    """Return the pieces of the packed sequences in these slots (int64 numbers) of a step, source by source."""
+    """Return the pieces of the packed sequences in a step's slots (int64 numbers), source by source."""
     parts: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
     for index, source in enumerate(plan.sources.values()):
         rows_of_source = rows[slots.source[rows] == index]
@@ -63,19 +63,19 @@ def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
 
 
 Values = tuple[np.ndarray, ...]
-"""Values of one piece [tokens]: its tokens, then the fields beside them, as `Packing.layout`."""
+"""Values of one piece [tokens]: its tokens, and the fields beside them, as in `Packing.layout`."""
 
 
 def laid_out(
     packing: Packing, pieces: Pieces, numbers: Sequence[int], values: Mapping[int, Values]
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of one sequence.
+    """Return one sequence's arrays.
 
-    numbers: its pieces. values: piece -> values; a piece without is masked.
+    numbers: its pieces. values: piece -> values; pieces without values are masked.
 
-    - field, and each field beside it -> [length], its own dtype; `pad_id` or the fill without a token.
+    - token field, and each field beside it -> [length], its own dtype; `pad_id` or the fill where there is no token.
     - `<field>.position_ids` -> int32 [length], from 0 in each piece.
-    - `<field>.segment_ids` -> int32 [length], 1 for the first piece and so on; 0 without a token.
+    - `<field>.segment_ids` -> int32 [length], 1 for the first piece and so on; 0 where there is no token.
     - `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
     """
     length, name = packing.length, packing.field
@@ -103,10 +103,10 @@ def laid_out(
 
 
 def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
-    """Return the CRC-32C over the pieces of a sequence, little-endian.
+    """Return the CRC-32C over a sequence's pieces, little-endian.
 
     A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each field of the document in the order of
-    `Packing.layout`. A masked one, without an entry in `crcs`, has length 0 and one CRC of 0.
+    `Packing.layout`. A masked piece, which has no entry in `crcs`, has length 0 and one CRC of 0.
     """
     body = b""
     for number in numbers:

@@ -1,4 +1,4 @@
-"""The generators of a sample, keyed by its identity: never by where or when it is read."""
+"""A sample's random generators, keyed by its identity: never by where or when it is read."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def for_transform(place: Place) -> np.random.Generator:
 def of_slots(
     plan: Plan, slots: Slots, rows: I64, field: str | None = None
 ) -> Callable[[int], np.random.Generator]:
-    """Return sample's number -> generator, for the decoder of a field or for the transform.
+    """Return sample number -> generator, for a field's decoder or for the transform.
 
-    rows: int64 [n], the slot of each sample. All keys are computed now, in C without the interpreter's lock.
+    rows: int64 [n], each sample's slot. All keys are computed now, in C without the interpreter's lock.
     """
     # (imports numpy.random, only needed for draws)
     from ...order.random.philox_key import generator_of

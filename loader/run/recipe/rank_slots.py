@@ -1,4 +1,4 @@
-"""The slots of steps for one rank, and the places of their samples, grouped by sources that are read alike.
+"""One rank's slots in several steps, and the addresses of their samples, grouped by sources that are read alike.
 
 Several steps are planned together, since they share most of the cost.
 """
@@ -27,29 +27,29 @@ class Kind:
     """Sources with the same fields and layout."""
 
     number: int
-    """Number among the kinds."""
+    """The kind's number."""
     fields: tuple[str, ...]
-    """Fields of all its sources."""
+    """Fields that all of its sources have."""
     sources: Sequence[int]
-    """Their numbers in the plan, in the order of `lookup`."""
+    """The sources' indexes in the plan, in the order of `lookup`."""
     lookup: Lookup
-    """Index look-up of the sources' versions."""
+    """Index look-up in the sources' versions."""
 
 
 class LocatedSamples(NamedTuple):
-    """Samples of sources of one kind, numbered from 0."""
+    """Samples from sources of one kind, numbered from 0."""
 
     kind: Kind
     """Kind of the sources."""
     source: I64
-    """int64 [n]: number of the source in the plan."""
+    """int64 [n]: index of the source in the plan."""
     rows: I64
-    """int64 [n]: slot of the sample: its row in the batches."""
+    """int64 [n]: the sample's slot, which is its row in the batches."""
     places: SamplePlaces
-    """Places of the samples; `of` numbers the sources within the kind."""
+    """Addresses of the samples; `of` numbers the sources within the kind."""
 
     def of_rows(self, rows: slice) -> "LocatedSamples":
-        """Return the samples of a range of rows, renumbered from its first, in the same memory."""
+        """Return the samples in a range of rows, renumbered from its first, in the same memory."""
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
         within = slice(first, stop)
         return LocatedSamples(
@@ -69,17 +69,19 @@ class RankSlots:
     slots: Slots
     """Slots as planned; substitutes are written into them."""
     number: I64
-    """int64 [rows]: number of the slot in its step's global batch."""
+    """int64 [rows]: the slot's number in its step's global batch."""
     starts: Sequence[int]
     """First row of each step, then the number of rows."""
     batches: Sequence[int]
-    """Slots of each step's global batch."""
+    """Size of each step's global batch."""
     valid: NDArray[np.bool_]
     """bool [rows]: False at padding."""
     n_padded: int = 0
-    """Slots of a step that is all padding here, else 0. `slots` is then another rank's slot, for the shapes."""
+    """Number of slots if this rank's part is all padding, else 0. In that case `slots` has another rank's slot, for the
+    shapes.
+    """
     located: Sequence[LocatedSamples] | None = None
-    """Samples of all rows, if looked up together with other steps."""
+    """Samples in all rows, if looked up together with other steps."""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -93,7 +95,7 @@ class RankSlots:
             yield step, slice(start, stop)
 
     def part(self, steps: Sequence[int]) -> "RankSlots":
-        """Return some consecutive steps, in the same memory."""
+        """Return the slots of some consecutive steps, in the same memory."""
         if len(steps) == len(self.steps):
             return self
         first = steps[0] - self.steps[0]
@@ -149,7 +151,7 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
 
 
 def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
-    """Return the rank's slots of a step, and the rows that it reads: none after the last epoch."""
+    """Return the rank's slots in a step, and the rows that it reads: none after the last epoch."""
     planned = _stack(recipe, [step])
     return planned.slots, planned.real_rows
 
@@ -176,13 +178,13 @@ def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:
 
 
 AHEAD = 256
-"""Steps planned together at most: 64 slots take 0.28 ms by themselves, and 0.01 ms among 256 steps."""
+"""Most steps planned together: 64 slots take 0.28 ms by themselves, and 0.01 ms among 256 steps."""
 AHEAD_SLOTS = 8192
-"""Slots planned together at most: beyond, nothing is shared."""
+"""Most slots planned together: larger plans share nothing more."""
 
 
 class SlotPlanner:
-    """`rank_slots` of a recipe, planned ahead; thread-safe.
+    """A recipe's `rank_slots`, planned ahead; thread-safe.
 
     end: first step that is not made. locate: looks up the samples of steps planned together, if their indexes are in
     memory.
@@ -233,10 +235,10 @@ class SlotPlanner:
 
 
 class Locate:
-    """Finds the places of slots' samples; thread-safe.
+    """Finds the addresses of slots' samples; thread-safe.
 
-    fields: per view, the fields to read, possibly none. apart: per view, what else must be equal for sources to be
-    read together.
+    fields: per view, the fields to read, possibly none. apart: per view, a value that must match for sources to be read
+    together.
     """
 
     def __init__(
@@ -260,7 +262,7 @@ class Locate:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
     def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[LocatedSamples]:
-        """Return the samples in `real_rows` slots, one look-up per kind. `run` may be a thread pool's map."""
+        """Return the samples in `real_rows` slots, one look-up per kind. run: `map`, or a thread pool's."""
         out = []
         for kind, of, numbers, rows in self._by_kind(slots, real_rows):
             places = kind.lookup.places(numbers, slots.ordinal[rows], run)
@@ -268,7 +270,7 @@ class Locate:
         return out
 
     def held(self, slots: Slots) -> list[LocatedSamples] | None:
-        """Return the samples of all slots; None if an index must be read, or a sample is missing."""
+        """Return all slots' samples; None if an index must be read, or a sample is missing."""
         out = []
         try:
             for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
@@ -276,12 +278,12 @@ class Locate:
                 if places is None:
                     return None
                 out.append(LocatedSamples(kind, of, rows, places))
-        except PenstockError:  # its own step raises it again
+        except PenstockError:  # the sample's own step raises it again
             return None
         return out
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
-        """Yield (kind, sources in the plan, sources in the kind, rows) of each kind that occurs."""
+        """Yield (kind, indexes of its sources in the plan, in the kind, rows) for each kind that occurs."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
             all_of_them = len(kind.sources) == len(self._kind)

@@ -1,4 +1,4 @@
-"""The settings that decide a batch at a rank beside the step, and the substitutions laid in for a replay."""
+"""The settings that, with the step, decide a rank's batch, and the substitutions that a replay repeats."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class Entry(Protocol):
 
     @property
     def slot(self) -> int:
-        """Number of the slot in the global batch."""
+        """The slot's number in the global batch."""
 
     @property
     def source(self) -> str:
-        """Name of the plan's source."""
+        """Source name in the plan."""
 
     @property
     def attempt(self) -> int:
@@ -43,27 +43,27 @@ class Entry(Protocol):
 
     @property
     def address(self) -> SampleAddress:
-        """Place of the corrupt sample."""
+        """Address of the corrupt sample."""
 
 
 MOST_APART = 6
-"""Masked documents of a slot that are chosen singly; more are all or none."""
+"""Most masked documents in a slot that are chosen singly; more are all chosen or none."""
 
 
 class SlotEntries(NamedTuple):
-    """Ledger entries of a slot that a run may have had."""
+    """Ledger entries for a slot that one run may have had."""
 
     attempt: int = 0
-    """Number of the substitute; 0 for none."""
+    """Number of the substitute; 0 if there is none."""
     masked: frozenset[int] = frozenset()
     """Version ordinals of masked documents."""
 
 
 class RecordedSubstitutions:
-    """The substitutions of a plan's ledger, by step, which a replay lays into their slots.
+    """The substitutions in a plan's ledger, by step, which a replay writes into their slots.
 
-    A ledger holds entries of all runs of the plan; a step has all of its entries unless `choose` selects some. A sample
-    that was repaired after training keeps its substitute.
+    A ledger has the entries of all runs of the plan. A step uses all of its entries unless `choose` selects some. A
+    sample that was repaired after training is still substituted.
     """
 
     def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
@@ -97,7 +97,7 @@ class RecordedSubstitutions:
         return self._steps.get(step, {}) | self._chosen.get(step, {})
 
     def lay_in(self, step: int, slots: Slots, number: I64) -> None:
-        """Write a step's substitutes into its slots. number: int64, of each slot in the batch."""
+        """Write a step's substitutes into its slots. number: int64, each slot's number in the batch."""
         for slot, (attempt, _) in self._of(step).items():
             for row in np.flatnonzero(number == slot).tolist():
                 source, position = int(slots.source[row]), int(slots.position[row])
@@ -133,7 +133,7 @@ def _options(all_of_it: SlotEntries) -> list[SlotEntries]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides the content of a batch at a rank, except which samples are planned."""
+    """Everything that decides the content of a rank's batch, except which samples are planned."""
 
     plan: Plan
     """The plan."""
@@ -146,9 +146,9 @@ class Recipe:
     framework: str
     """"torch", "numpy" or "jax"."""
     position_limit: int | None
-    """Stream position from which slots are padding; None for none."""
+    """Stream position from which slots are padding; None if there is no limit."""
     substitute: bool
-    """True substitutes corrupt samples."""
+    """True if corrupt samples are substituted."""
     recorded: "RecordedSubstitutions | None" = None
     """Substitutions of a replayed run: no others are made, and unreadable samples are masked."""
 
@@ -169,7 +169,7 @@ class Recipe:
             raise InvalidRuntime(
                 f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
             )
-        if self.recorded is None:  # a replay is of single steps, which may have more slots than others
+        if self.recorded is None:  # a replay covers single steps, which may have more slots than others
             rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:
             raise InvalidRuntime(
@@ -183,7 +183,7 @@ class Recipe:
                 )
 
     def decoders(self) -> list[dict[str, Decoder]]:
-        """Return field -> decoder, of each source; sources that are decoded alike share one dict."""
+        """Return field -> decoder for each source; sources that are decoded alike share one dict."""
         fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
         differ = isinstance(self.decode, Mapping) and any(
             isinstance(one, ByBucket) for one in self.decode.values()
@@ -203,7 +203,7 @@ class Recipe:
 
 
 def stored_views(plan: Plan) -> list[View]:
-    """Return the views of versions that a plan reads, source by source; for a packed source, its documents'."""
+    """Return the version views that a plan reads, source by source; for a packed source, its documents' view."""
     views = (stored_view(source.view) for source in plan.sources.values())
     return [view for view in views if view is not None]
 
@@ -215,7 +215,7 @@ def stored_view(view: OrderView) -> View | None:
 
 
 def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
-    """Return (first step not to make, first stream position that is padding); None for no bound."""
+    """Return (first step not to make, first stream position that is padding); None where there is no bound."""
     end = None if steps is None else whole_number("steps", steps, 0)
     if epochs is None:
         return end, None
@@ -238,7 +238,7 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
 
 
 def steps_of_run(end: int | None) -> int:
-    """Return the steps of the whole run, which a framework takes for an epoch's length.
+    """Return the number of steps in the whole run, which a framework takes for an epoch's length.
 
     With a length, frameworks recognize the last batch without reading one ahead, so the position they save is right.
     Raises: TypeError if the run is endless.

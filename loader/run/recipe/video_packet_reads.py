@@ -1,6 +1,6 @@
-"""Read videos by packets: first the packet tables, then only the packets of the chosen frames.
+"""Read videos by packets: first the packet tables, then only the packets that the chosen frames need.
 
-This needs a field `<field>.packets` of the version, a table without `whole_because`, and the decoder `loader.video`.
+This requires a field `<field>.packets` in the version, a table without `whole_because`, and the decoder `loader.video`.
 Other videos are read whole. Clips and digests are the same, bit for bit.
 """
 
@@ -28,12 +28,12 @@ Group = tuple[str, ...]
 """Video fields whose frames are chosen together: the leader, then its followers."""
 
 FieldRng = Callable[[int, str], "np.random.Generator"]
-"""(number of the sample in the list, field) -> generator of the field's decoder."""
+"""(sample number in the list, field) -> generator for the field's decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BareClip:
-    """A clip whose packets have been read, still to be decoded."""
+    """A clip whose packets have been read and are still to be decoded."""
 
     table: PacketTable
     """Packet table of the field."""
@@ -46,7 +46,7 @@ class BareClip:
     bodies: Mapping[int, bytes | memoryview]
     """Packet number -> its bytes."""
     whole: Callable[[], bytes]
-    """Reads all of the field's bytes."""
+    """Function that reads all of the field's bytes."""
     is_run: bool = False
     """True for packets without a container."""
 
@@ -88,7 +88,7 @@ def times_field(field: str) -> str:
 
 
 def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
-    """Return the groups of a view's video fields. Raises: InvalidRuntime for a wrong leader or a clash of names."""
+    """Return the groups of a view's video fields. Raises: InvalidRuntime for an invalid leader or a name clash."""
     for field in view.fields:
         decoder = decoders.get(field)
         if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
@@ -123,12 +123,12 @@ def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """The functions that read a version's bytes."""
+    """Functions that read a version's bytes."""
 
     fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
-    """Reads whole fields: (samples, handler of corrupt ones) -> field -> bytes, of each sample."""
+    """Reads whole fields: (samples, handler for corrupt ones) -> field -> bytes, for each sample."""
     parts: Callable[[Sequence[PartsOfField], OnCorrupt], list[list[bytes | memoryview]]]
-    """Reads parts of fields: (items, handler of corrupt ones) -> the parts of each item."""
+    """Reads parts of fields: (items, handler for corrupt ones) -> the parts of each item."""
     run: Map = map
     """`map`, or a thread pool's."""
 
@@ -141,7 +141,7 @@ def read_samples(
     rng_of: FieldRng,
     readers: Readers,
 ) -> list[dict[str, bytes | BareClip] | Corrupt]:
-    """Return field -> bytes, or a clip to decode, of each sample; or its error if it is corrupt.
+    """Return field -> bytes, or a clip to decode, for each sample; or its error if it is corrupt.
 
     Costs two rounds of requests: tables and other fields, then packets and videos that must be read whole.
     """
@@ -196,8 +196,6 @@ def _or_bad(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Clip:
-    """The reads of one field of sample number `sample`."""
-
     sample: int
     address: SampleAddress
     field: str
@@ -228,7 +226,6 @@ def _table_places(
 def _first_round(
     address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
 ) -> SampleAddress:
-    """Return what is read first: tables, and all but the videos that have one."""
     later = [field for group in ready for field in group]
     now = {name: place for name, place in address.fields.items() if name not in later}
     return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
@@ -243,7 +240,7 @@ def _chosen(
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
 ) -> list[_Clip]:
-    """Return the frames of a group; [] if a table requires the whole video."""
+    """Return a group's clips; [] if a table requires the whole video."""
     tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []

@@ -1,4 +1,4 @@
-"""The rank and world size of this process, from arguments, the launcher's environment, or a device mesh."""
+"""This process's rank and world size, from arguments, the launcher's environment, or a device mesh."""
 
 import os
 from collections import Counter
@@ -16,7 +16,7 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-"""torchrun, Slurm, Open MPI, MPICH and Intel MPI, in this order of preference."""
+"""Variables of torchrun, Slurm, Open MPI, and MPICH and Intel MPI, in this order of preference."""
 
 
 class Mesh(Protocol):
@@ -24,13 +24,13 @@ class Mesh(Protocol):
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...] | None:
-        """A name per dimension."""
+        """One name per dimension."""
 
     def size(self, mesh_dim: int | None = None) -> int:
         """Return the number of processes along a dimension."""
 
     def get_coordinate(self) -> Sequence[int] | None:
-        """Return this process's place along each dimension; None outside of the mesh."""
+        """Return this process's coordinate along each dimension; None outside the mesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class World:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "World":
-        """Return the world in the launcher's variables (`LAUNCHERS`), else a single process. Raises: InvalidRuntime."""
+        """Return the world from the launcher's variables (`LAUNCHERS`), or a single process. Raises: InvalidRuntime."""
         environ = os.environ if environ is None else environ
         for rank, world_size in LAUNCHERS:
             if rank not in environ:
@@ -89,11 +89,11 @@ class World:
 
     @staticmethod
     def of_mesh(mesh: Mesh, *dims: str) -> "World":
-        """Return the place along data-parallel dimensions of a mesh, such as "dp", or "dp_replicate", "dp_shard".
+        """Return the rank along a mesh's data-parallel dimensions, such as "dp", or "dp_replicate", "dp_shard".
 
         Processes that differ only along other dimensions (tensor, context, pipeline parallel) are one rank: they get
-        the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension
-        that the mesh lacks, and in a process outside of it.
+        the same slots. Several dimensions are numbered row by row, in the order given. Raises: InvalidRuntime if the
+        mesh lacks a dimension, or the process is outside it.
         """
         names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
         unknown = [name for name in dims if name not in names]
@@ -111,9 +111,9 @@ class World:
 
     @staticmethod
     def of(rank: "int | World | None", world_size: int | None) -> "World":
-        """Return both as given, or a World passed as rank, or both from the environment.
+        """Return the World of these numbers, a World passed as rank, or the environment's.
 
-        Raises: InvalidRuntime if only one is given.
+        Raises: InvalidRuntime if only one of the two is given.
         """
         if isinstance(rank, World) and world_size is None:
             return rank
@@ -131,7 +131,7 @@ class World:
 
 
 def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
-    """Return the number of pieces of every rank's part, of at most micro_batch slots each: the largest part decides."""
+    """Return the number of micro batches per rank, each at most micro_batch slots. The largest part decides."""
     largest = -(-global_batch // world_size)
     return -(-largest // micro_batch)
 
@@ -139,7 +139,7 @@ def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
 def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     """Return micro_batch as an int.
 
-    Raises: InvalidRuntime for another value, or if a rank would get an empty piece (only at 1 and unequal parts).
+    Raises: InvalidRuntime for another value, or if a rank would get an empty micro batch (only at 1 and unequal parts).
     """
     number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
     if isinstance(micro_batch, bool) or number < 1:
@@ -154,7 +154,7 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
 
 
 def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
-    """Return the micro batches of a rank in all steps before `end`. Costs the plan's segments, or its buckets."""
+    """Return a rank's micro batches in all steps before `end`. Costs a pass over its segments or buckets."""
     steps: Counter[int] = Counter()
     ends = {None: end} if plan.buckets is None else dict(plan.buckets.turns.used_before(end).items())
     for label, own in ends.items():

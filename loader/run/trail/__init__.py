@@ -1,1 +1,1 @@
-"""The trail of a run, kept under the root: its code, and what every step delivered."""
+"""The run log (trail), kept under the root: a run's code, and what every step delivered."""

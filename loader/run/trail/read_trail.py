@@ -1,4 +1,4 @@
-"""Read the trail of a run: its starts, and a row for every step and recorded rank."""
+"""Read a run log: the run's starts, and a row for every step and recorded rank."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 AT_ONCE = 64
-"""Objects held in memory at once before they are parsed."""
+"""Number of objects held in memory before they are parsed."""
 _ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/[0-9]{19}-[0-9a-f]{16}\.parquet")
 _PLACE = ["step", "rank", "at_us", "world_size"]
 _START = re.compile(r"start-[0-9a-f]{16}\.json")
@@ -30,27 +30,27 @@ _START = re.compile(r"start-[0-9a-f]{16}\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunTrail:
-    """Starts and steps of a run."""
+    """A run's starts and steps."""
 
     run: str
     """Name of the run."""
     starts: tuple[Start, ...]
-    """Starts of the run, by time; equal code, plan and world size are one."""
+    """Starts of the run, by time; starts with equal code, plan and world size are merged."""
     steps: "pl.DataFrame"
-    """A row per step, rank and delivery, by step, rank and time.
+    """One row per step, rank and delivery, in this order.
 
     Columns: step, rank, world_size, at_us (UTC), digest (UInt64), substituted (slots), wait_us, and start (id of one of
     `starts`).
 
-    largest: list of {note, slot, value}, slot of the global batch. `note.<name>`: Float64, for each note.
+    largest: list of {note, slot, value}, with the slot in the global batch. `note.<name>`: Float64, for each metric.
     `crc.<field>`: UInt32, for each field with checksums; null in steps without.
     """
     objects: frozenset[str]
-    """Names of its objects in the run's folder."""
+    """Names of the log's objects in the run's folder."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Names of notes that are numbers; the column is `note.<name>`."""
+        """Names of numeric metrics; the column is `note.<name>`."""
         return tuple(name.removeprefix(NOTE) for name in self.steps.columns if name.startswith(NOTE))
 
     @property
@@ -60,7 +60,7 @@ class RunTrail:
 
     @property
     def whole(self) -> "pl.DataFrame":
-        """Steps with all ranks recorded under one plan: a row per step and world size, the latest.
+        """Steps with all ranks recorded under one plan: the latest row per step and world size.
 
         Columns: step, world_size, digest (UInt64, of the global batch: the same for every world size), substituted,
         start, at_us.
@@ -81,7 +81,7 @@ class RunTrail:
 
     @property
     def differing(self) -> tuple[int, ...]:
-        """Steps done twice with different digests, ascending.
+        """Steps made twice with different digests, ascending.
 
         Compares repeats of one rank at one world size, and global batches of all world sizes.
         """
@@ -101,12 +101,12 @@ class RunTrail:
 
 
 def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
-    """Return the trail of a run.
+    """Return the run log of a run.
 
     known: an earlier result, whose objects are not read again; returned if nothing is new.
 
-    Costs a listing and a read per object: one per recorded rank and minute. If the root has mirrors, the primary is
-    read. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency without polars.
+    Costs a listing and one read per object: one per recorded rank and minute. If the root has mirrors, the primary is
+    read. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency if polars is missing.
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     keys = [info.key.removeprefix(folder) for info in store.list(folder)]
@@ -136,9 +136,9 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
 
 
 def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:
-    """Return the starts of a run, by time; () without a trail.
+    """Return a run's starts, by time; () if it has no run log.
 
-    names: of the objects in its folder; None lists the starts.
+    names: names of the objects in its folder; None lists the starts.
     """
     folder = trail_folder(run)
     if names is None:
@@ -150,7 +150,7 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
 
 
 def trail_runs(store: Store) -> list[str]:
-    """Return the runs with a trail under a root, sorted. Costs a listing of all trails."""
+    """Return the runs with a run log under a root, sorted. Costs a listing of all run logs."""
     names = (info.key.removeprefix("trails/").partition("/") for info in store.list("trails/"))
     return sorted(
         {
@@ -187,13 +187,13 @@ def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
             where = f"{store.url}/{folder}{name}"
             table = checked_rows(parse_table(coming.get(folder + name).data, where), where)
             place = _ROWS.fullmatch(name)
-            assert place is not None  # as listed
+            assert place is not None  # only such names are listed
             tables.append(_of_rank(table, int(place[1]), int(place[2])))
     return tables
 
 
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
-    """Return the rows by step, rank and time, each once. Copies nothing if they are in order."""
+    """Return the rows by step, rank and time, each once. Copies nothing if they are already in order."""
     import polars as pl
 
     numbers = steps["step"].to_numpy()
@@ -206,7 +206,7 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in places])
     if not same.any():
         return steps
-    # A row is in two objects if it got notes later, or the response to the first write was lost.
+    # A row is in two objects if it got metrics later, or the response to the first write was lost.
     repeated = np.append(same, False) | np.insert(same, 0, False)
     known = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
     most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")

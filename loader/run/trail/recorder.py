@@ -3,7 +3,7 @@
     trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
 
 An object is written every `SECONDS`, at each `state_dict`, and at the end. Objects are at least world size / 10 seconds
-apart: at most ten a second if all ranks are recorded. Rows whose write failed, or that got notes later, are written
+apart: at most ten a second if all ranks are recorded. Rows whose write failed, or that got metrics later, are written
 with the next ones.
 """
 
@@ -28,13 +28,13 @@ from .trail import Trail
 
 SECONDS = 60.0
 GAP_S = 1.0
-"""Least seconds between two objects of a rank."""
+"""Least time between two objects of a rank, in seconds."""
 MAX_ROWS = 50_000
-"""Rows at which an object is written early."""
+"""Number of rows at which an object is written early."""
 MAX_KEPT = 4 * MAX_ROWS
-"""Rows kept while writes fail. The oldest go first."""
+"""Rows kept while writes fail. The oldest are dropped first."""
 MAX_NOTES = 200
-"""Notes of a step."""
+"""Most metrics per step."""
 TABLE = "trail"
 _log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class Recorder:
         self._world = recipe.world
         self._rows: list[StepRow] = []
         self._lock, self._wake, self._end, self._ended = Lock(), Signal(), Signal(), False
-        self._start: Start | None = None  # once it is stored
-        self._first = self._n = 0  # slots of the last delivered piece, in the rank's part
+        self._start: Start | None = None  # set once it is stored
+        self._first = self._n = 0  # slots of the last delivered micro batch, in the rank's part
         self._real: Any = None  # bool [n], False at padding
         self._thread: Thread | None = None
 
@@ -124,7 +124,7 @@ class Recorder:
             self._thread.join(timeout_s)
 
     def close(self, *, wait: bool) -> None:
-        """Write the rest, and end. wait: False waits a moment at most."""
+        """Write the remaining rows, and end. wait: False waits only a moment."""
         self.dismiss()
         self.join(None if wait else LEAVE_S)
 
@@ -158,7 +158,7 @@ class Recorder:
     def _write(self) -> None:
         with self._lock:
             rows = [row for row in self._rows if row.changed]
-            written = [*rows[:-1], *map(copied, rows[-1:])]  # the newest may get notes meanwhile
+            written = [*rows[:-1], *map(copied, rows[-1:])]  # the newest may get metrics meanwhile
             for row in rows:
                 row.changed = False
             del self._rows[:-1]

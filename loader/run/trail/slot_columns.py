@@ -1,7 +1,7 @@
-"""CRC-32C of a batch's fields; and of fields whose samples come one by one and are dropped.
+"""CRC-32C of a batch's fields; also for fields whose samples arrive one by one and are dropped.
 
 An array has the same bytes in a column and in a list. A number depends on the other slots (among floats an int becomes
-one), so numbers are kept until all are there.
+a float), so numbers are kept until all have arrived.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +19,8 @@ from ..batch.columns import EXAMPLE, PADDED
 def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
     """Return field -> CRC-32C of its values on the host.
 
-    An array counts with its dtype and shape, a list with the number and types of its elements. Fields have none if they
-    are nested too deeply, or hold anything but arrays, tensors, text, bytes and JSON.
+    An array is represented with its dtype and shape, a list with the number and types of its elements. Fields have none
+    if they are nested too deeply, or hold anything but arrays, tensors, text, bytes and JSON.
     """
     crcs = {}
     for name, value in fields.items():
@@ -86,24 +86,22 @@ _NUMBERS = (bool, int, float, type(None))
 
 
 class _Dropped(NamedTuple):
-    """Facts of a value that was dropped."""
-
     kind: type
     """bytes or str; object for all others."""
     alike: tuple[Any, ...]
-    """(is tensor, dtype, shape): values with equal ones form one column. Empty for other types."""
+    """(is tensor, dtype, shape): equal ones form one column. Empty for other types."""
     head: str
-    """Its dtype in a column."""
+    """The value's dtype in a column."""
     data: tuple[int, int]
     """CRC-32C and number of bytes of an array's values."""
     whole: tuple[int, int] | None
-    """CRC-32C and number of bytes that represent it in a list; None for types without."""
+    """CRC-32C and number of bytes that represent it in a list; None for types without bytes."""
 
 
 class SlotColumns:
-    """Takes the samples of a part's slots in any order. n_slots: of the part; slots without a sample are padding.
+    """Takes the samples of a part's slots in any order. n_slots: slots in the part; those without a sample are padding.
 
-    Memory: about 200 bytes per value beside the numbers.
+    Memory: about 200 bytes per value, plus the numbers.
     """
 
     def __init__(self, n_slots: int, framework: str) -> None:
@@ -113,7 +111,7 @@ class SlotColumns:
         self._slots: set[int] = set()
 
     def add(self, slot: int, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a sample that do not depend on other slots, as in the batch."""
+        """Return a sample's values that do not depend on other slots, as in the batch."""
         self._slots.add(slot)
         values = {}
         for name, value in sample.items():
@@ -130,12 +128,12 @@ class SlotColumns:
         return list(self._dropped)
 
     def crcs(self) -> dict[str, int]:
-        """Return field -> CRC-32C of the batch's column, as `tensor_crcs` of the batch."""
+        """Return field -> CRC-32C of the batch's column, as `tensor_crcs` does."""
         values = {name: self._crc(name) for name in self._dropped}
         return {name: crc for name, crc in values.items() if crc is not None}
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> dict[str, int]:
-        """Return `tensor_crcs` of a slot's values from `add` or `numbers`."""
+        """Return `tensor_crcs` for a slot's values from `add` or `numbers`."""
         values, others = {}, {}
         for name, value in sample.items():
             dropped = self._dropped[name].get(slot)
@@ -197,7 +195,7 @@ class SlotColumns:
 
 
 def _depends(value: Any) -> bool:
-    """Return whether other slots' values may change this one in the batch: it is small."""
+    """Return whether other slots' values may change this one in the batch. Such values are small."""
     if type(value) in _NUMBERS or isinstance(value, np.generic):
         return True
     if isinstance(value, np.ndarray):
@@ -232,7 +230,6 @@ def _crc_of(value: Any) -> tuple[int, int] | None:
 
 
 def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
-    """Return the CRC-32C of `head` and the parts after it, each given by CRC-32C and length."""
     crc: int = crc32c(head)
     for part in parts:
         if part is None:
@@ -259,7 +256,7 @@ def _times(a: int, b: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _moved_by(nbytes: int) -> int:
-    """Return x ** (8 * nbytes): the factor of a CRC followed by so many bytes."""
+    """Return x ** (8 * nbytes): the factor for a CRC followed by that many bytes."""
     factor, square = 0x80000000, 0x00800000  # 1, x ** 8
     while nbytes:
         if nbytes & 1:

@@ -40,9 +40,9 @@ class CodeFacts:
     """Identity of a decoder or transform."""
 
     name: str
-    """"module:qualified name"; of an object, its class's."""
+    """"module:qualified name"; an object's is its class's."""
     sha256: str = ""
-    """SHA-256 of its module's file, else of its source; "" without either."""
+    """SHA-256 of its module's file, else of its source; "" if it has neither."""
     options: str = ""
     """`repr` of an object, such as "ImageDecoder(size=(64, 64), ...)"; "" for a plain function."""
 
@@ -84,7 +84,7 @@ def _source_sha256(code: Any) -> str:
 
 
 def transforms_of(recipe: Recipe) -> dict[str, CodeFacts]:
-    """Return bucket -> facts of its transform; "" for all buckets. Empty without one."""
+    """Return bucket -> facts of its transform; "" for all buckets. Empty if there is none."""
     if recipe.transform is None:
         return {}
     if isinstance(recipe.transform, ByBucket):
@@ -121,34 +121,34 @@ TRAIL_FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A start of a run: everything that decides its tensors."""
+    """One start of a run: everything that decides its tensors."""
 
     run: str
     """Name of the run."""
     plan: str
     """Hash of the plan, saved under the same root."""
     world_size: int
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
     recipe: str
-    """Function that returns decode and transform, "module:function"; "" for none."""
+    """Function that returns decode and transform, "module:function"; "" if there is none."""
     code: str
-    """Text about the training's code."""
+    """Text about the training run's code."""
     framework: str
     """Library of the arrays: "torch", "numpy" or "jax"."""
     epochs: int | None
     """`epochs` of the Loader, after which slots are padding."""
     transforms: Mapping[str, CodeFacts]
-    """Bucket -> its transform; "" for all buckets. Empty without one."""
+    """Bucket -> its transform; "" for all buckets. Empty if there is none."""
     decoders: Mapping[str, Mapping[str, CodeFacts]]
     """Field -> bucket -> its decoder; "" for all buckets. Empty with `decode=False`."""
     libraries: Mapping[str, str]
-    """Library -> version, of Python and libraries that decode."""
+    """Library -> version, for Python and libraries that decode."""
     at_us: int
-    """Time of the first such start in UTC microseconds."""
+    """Time of the first start with this content, in UTC microseconds."""
 
     @property
     def id(self) -> str:
-        """16 hex digits of a SHA-256 over everything but the time; rows of steps name it."""
+        """16 hex digits of a SHA-256 over everything but the time; the rows of steps refer to it."""
         body = {**asdict(self), "at_us": 0}
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Rows of a trail: each delivered step, the notes on it, and their Parquet columns."""
+"""Rows of a run log: each delivered step, its metrics, and their Parquet columns."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from ...dataset.tables.parquet import UNREADABLE
 from ...errors import Corrupt, InvalidRuntime
 
 LARGEST = 16
-"""Slots kept of a note per sample: those with the largest values."""
+"""Slots kept per per-sample metric: those with the largest values."""
 NOTE, CRC = "note.", "crc."
-"""Prefixes of columns: `note.loss` is the note `loss`, `crc.jpg` the checksum of field `jpg`."""
+"""Prefixes of columns: `note.loss` is the metric `loss`, `crc.jpg` the checksum of field `jpg`."""
 SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PerSample:
-    """A note per sample of consecutive slots."""
+    """A per-sample metric for consecutive slots."""
 
     values: Any
-    """A number per slot: an array or tensor, or a list."""
+    """One number per slot: an array or tensor, or a list."""
     first_slot: int
     """Slot of the first value, in the global batch."""
     real: "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -46,7 +46,7 @@ class PerSample:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepRow:
-    """A step of one rank. `rows_table` turns notes into numbers."""
+    """One rank's step. `rows_table` turns metrics into numbers."""
 
     step: int
     """Global step."""
@@ -57,15 +57,15 @@ class StepRow:
     substituted: int
     """Slots whose sample was substituted or masked."""
     wait_us: int
-    """Microseconds that the training waited."""
+    """Microseconds that training waited."""
     crcs: Mapping[str, int] | None = None
-    """Field -> checksum, of the rank's whole part; None in steps without."""
+    """Field -> checksum for the rank's whole part; None in steps without checksums."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """Note -> number."""
+    """Metric -> number."""
     per_sample: dict[tuple[str, int], PerSample] = field(default_factory=dict)
-    """(note, its first slot) -> values."""
+    """(metric, its first slot) -> values."""
     changed: bool = True
-    """False once it is written."""
+    """False once the row is written."""
 
 
 def copied(row: StepRow) -> StepRow:
@@ -73,7 +73,7 @@ def copied(row: StepRow) -> StepRow:
 
 
 def held(name: str, value: Any) -> Any:
-    """Return a snapshot of a note's value, still on its device: does not wait.
+    """Return a snapshot of a metric's value, still on its device: does not wait.
 
     Raises: InvalidRuntime for anything but a number, or an array or tensor of rank 0.
     """
@@ -88,7 +88,7 @@ def held(name: str, value: Any) -> Any:
 
 
 def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
-    """Return a snapshot of a note per sample. Raises: InvalidRuntime unless it has one value per slot."""
+    """Return a snapshot of a per-sample metric. Raises: InvalidRuntime unless it has one value per slot."""
     shape = getattr(values, "shape", None)
     if shape is None and isinstance(values, Sequence) and not isinstance(values, str | bytes):
         shape = (len(values),)
@@ -102,7 +102,7 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a copy without a graph of gradients; later changes in place do not reach it."""
+    """Return a detached copy; later changes in place do not affect it."""
     if hasattr(value, "detach"):
         now = value.detach().clone()
         return _OnGpu(now) if getattr(now, "is_cuda", False) else now
@@ -112,7 +112,7 @@ def _as_now(value: Any) -> Any:
 
 
 class _OnGpu:
-    """A copy under way on its stream; the writer is another thread, whose stream waits for no other."""
+    """A copy in progress on its stream; the writer is another thread, whose stream waits for no other."""
 
     def __init__(self, now: Any) -> None:
         import torch
@@ -129,9 +129,9 @@ class _OnGpu:
 
 
 def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
-    """Return the rows as columns: `SCHEMA`, one per note, and one per field with a checksum.
+    """Return the rows as columns: `SCHEMA`, one per metric, and one per field with a checksum.
 
-    start: id of the start record. A note that is no number is logged, and left out.
+    start: id of the start record. A metric that is not a number is logged and left out.
     """
     own = {
         name: [getattr(row, name) for row in rows]
@@ -152,9 +152,9 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
 
 
 def checked_rows(table: pa.Table, name: str) -> pa.Table:
-    """Return the known columns of a trail's table, cast to the types of `rows_table`.
+    """Return the known columns of a run log's table, cast to the types of `rows_table`.
 
-    name: of the object, for messages. Raises: Corrupt for a column that is missing, of another type, or has nulls.
+    name: the object's name, for messages. Raises: Corrupt if a column is missing, has another type, or has nulls.
     """
     extra = {NOTE: pa.float64(), CRC: pa.uint32()}
     fields = [

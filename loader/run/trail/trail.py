@@ -1,4 +1,4 @@
-"""`Trail`: where and how a training keeps its trail."""
+"""`Trail`: where and how a training run keeps its run log."""
 
 import re
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ _RECIPE = re.compile(r"[\w.]+:[\w.]+")
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The trail of a run, for `Loader(plan, trail=...)`, with which its steps can be inspected later.
+    """A run log (trail) for `Loader(plan, trail=...)`, from which the run's steps can be inspected later.
 
-    It never ends a training: a failed write is logged, and tried again with the next. Raises: InvalidName;
+    It never ends a training run: a failed write is logged, and retried with the next one. Raises: InvalidName;
     InvalidRuntime.
     """
 
     root: Root
-    """Root of the trail and the plan. The job may create objects under `trails/` and `plans/`."""
+    """Root of the run log and the plan. The job may create objects under `trails/` and `plans/`."""
     run: str
-    """Name of the run: 1 to 100 characters of A-Z a-z 0-9 . _ -. A resumed training keeps it."""
+    """Name of the run: 1 to 100 characters of A-Z a-z 0-9 . _ -. A resumed run keeps it."""
     recipe: str = ""
-    """Function that returns the training's decode and transform, as "module:function"; "" for none."""
+    """Function that returns the run's decode and transform, as "module:function"; "" if there is none."""
     ranks: Literal["first", "all"] | tuple[int, ...] = "first"
-    """Data-parallel ranks that are recorded: "first", "all", or their numbers."""
+    """Data-parallel ranks to record: "first", "all", or their numbers."""
     tensors_every: int = 100
-    """Steps between two records of the tensors' checksums; 0 for none."""
+    """Steps between two records of tensor checksums; 0 records none."""
     code: str = ""
-    """Text about the training's code, such as a commit. Passwords in URLs are removed."""
+    """Text about the run's code, such as a commit. Passwords in URLs are removed."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.root, Root):

@@ -2,9 +2,9 @@
 
     [array] [array] ...  [offset and nbytes of each][pickle]
 
-Arrays from `Slot.allocate` are there already; others are copied once. Arrays below SMALL_BYTES and all else are in the
-pickle. A batch that does not fit gets a new segment in place of the old one. A segment is reused once no array refers
-to it.
+Arrays from `Slot.allocate` are already in the segment; others are copied once. The pickle holds arrays below
+SMALL_BYTES and everything else. A batch that does not fit gets a new segment in place of the old one. A segment is
+reused once no array refers to it.
 """
 
 import ctypes
@@ -60,7 +60,7 @@ def new_segment(nbytes: int) -> Segment:
 
 
 ALIGN = 64
-"""Bytes: a cache line, and JAX's condition for sharing memory."""
+"""Alignment in bytes: a cache line, and JAX's condition for sharing memory."""
 SMALL_BYTES = 16 * 2**10
 """Smaller arrays are cheaper to copy than to track."""
 
@@ -70,14 +70,14 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class OutcomePlace(NamedTuple):
-    """The place of an outcome in its segment."""
+    """Position of an outcome in its segment."""
 
     at: int
-    """Offset of the spans."""
+    """Offset of the table of arrays."""
     nbytes: int
-    """Bytes of the pickle."""
+    """Size of the pickle in bytes."""
     arrays: int
-    """Number of arrays outside of the pickle."""
+    """Number of arrays outside the pickle."""
 
     @property
     def end(self) -> int:
@@ -85,12 +85,12 @@ class OutcomePlace(NamedTuple):
 
 
 class Slot:
-    """The memory of the batch being made. Not thread-safe: a worker makes one at a time."""
+    """Memory of the batch being made. Not thread-safe: a worker makes one at a time."""
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
         self._memory = np.empty(0, np.uint8)
-        # Memory in place of a part of the segment, and the part's offset.
+        # (memory used instead of a full segment, offset in the segment)
         self._outside: list[tuple[Bytes, int]] = []
         self._top = self._most = 0
 
@@ -99,7 +99,7 @@ class Slot:
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array in the segment; if that is full, in own memory until `write`."""
+        """Return an array in the segment; if that is full, in separate memory until `write`."""
         nbytes = prod(shape) * dtype.itemsize
         at = self._reserve(nbytes)
         if self._top <= len(self._memory):
@@ -109,7 +109,7 @@ class Slot:
         return np.ndarray(shape, dtype, memory.data)
 
     def write(self, outcome: object) -> tuple[Segment, OutcomePlace]:
-        """Write an outcome; return its segment and place. A segment other than that given to `begin` replaces it."""
+        """Write an outcome; return its position and its segment, which may be new and replaces the one from `begin`."""
         stream, buffers = _dumped(outcome)
         places = [self._place(raw) for raw in buffers]
         at = self._reserve(_SPAN_BYTES * len(buffers) + len(stream))
@@ -141,7 +141,7 @@ class Slot:
 
 
 def read(memory: Bytes, written: OutcomePlace) -> Any:
-    """Return the outcome; its arrays lie in `memory` and keep it alive."""
+    """Return the outcome; its arrays use `memory` and keep it alive."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]
@@ -150,7 +150,7 @@ def read(memory: Bytes, written: OutcomePlace) -> Any:
 
 
 def bytes_of(segment: Segment) -> Bytes:
-    """Return the segment's memory; it is in use while arrays over it live."""
+    """Return the segment's memory; it is in use while arrays over it exist."""
     return np.frombuffer(segment.memory, np.uint8)
 
 
@@ -160,12 +160,12 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return _of_script, (value.__qualname__,)
-        tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
+        tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # also None while torch is being imported
         if tensor is None or type(value) is not tensor or value.requires_grad:
             return NotImplemented
         try:
             return _tensor, (value.numpy(),)
-        except (TypeError, RuntimeError):  # not on the CPU, or no dtype of numpy's: as torch pickles it
+        except (TypeError, RuntimeError):  # not on the CPU, or no numpy dtype: pickled as torch does
             return NotImplemented
 
 
@@ -217,7 +217,9 @@ def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
 
 
 MAX_SEGMENTS = 128
-"""Segments at most, or four per worker: each takes two descriptors. A user who keeps more batches gets copies."""
+"""Most segments, unless four per worker are more: each takes two descriptors. A user who keeps more batches gets
+copies.
+"""
 
 _mapped: "weakref.WeakValueDictionary[int, Segment]" = (
     weakref.WeakValueDictionary()
@@ -233,7 +235,7 @@ def segment_at(address: int) -> Segment | None:
 
 
 class Ring:
-    """The trainer's segments. Not thread-safe, except that arrays may be freed in any thread at any time."""
+    """The trainer's segments. Not thread-safe, except that any thread may free arrays at any time."""
 
     def __init__(self, bound_bytes: int, workers: int) -> None:
         self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
@@ -262,13 +264,13 @@ class Ring:
         return segment
 
     def lend(self, segment: Segment, used_bytes: int) -> Bytes:
-        """Return its memory for a batch: free again when the last array over it is gone."""
+        """Return a segment's memory for a batch; it is free again when the last array over it is gone."""
         if len(self._segments) > self._most:
             memory = np.array(bytes_of(segment)[:used_bytes])
             self._free.append(segment)
             return memory
         memory = bytes_of(segment)
-        # A finalizer may run in the middle of anything: it does no more than a deque does in one go.
+        # A finalizer may run in the middle of anything: it does only what a deque does atomically.
         weakref.finalize(memory, self._free.append, segment).atexit = False
         return memory
 

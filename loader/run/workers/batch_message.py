@@ -1,8 +1,8 @@
-"""A worker's answer to the trainer: batches of one task, packed together, or an error; counts and logs.
+"""A worker's answer to the trainer: one task's batches, packed together, or an error; metrics and logs.
 
-A batch of tokens is made in a hundred microseconds; pickling it by itself takes a third of that. So each attribute is
-sent once for all batches, and arrays cut from one go as one. Samples' bytes lie consecutively in the segment: a pickle
-would copy them three times more.
+Making a batch of tokens takes 100 us, of which pickling it by itself is a third. So each attribute is sent once for all
+batches, and arrays cut from one array are sent as one. Samples' bytes are consecutive in the segment: a pickle would
+copy them three times more.
 """
 
 import logging
@@ -25,7 +25,7 @@ from ..metrics import Totals
 from .batch_memory import dumps
 
 LEAST_BYTES = 4096
-"""Least bytes of samples that are joined; fewer stay in the pickle."""
+"""Fewest bytes of samples that are joined; fewer stay in the pickle."""
 
 _UINT8 = np.dtype(np.uint8)
 _CUT = ("ids", "sources", "ordinals", "mask", "fields", "slowest")
@@ -53,12 +53,12 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Bytes of samples, copied one after another."""
+    """Bytes of samples, copied into one array."""
 
     memory: np.ndarray
     """uint8 [bytes]."""
     ends: list[int]
-    """Offset of each, then of the end."""
+    """Offset of each item, then of the end."""
 
     def parts(self, ends: Sequence[int]) -> list[list[bytes]]:
         data = self.memory.data
@@ -68,14 +68,14 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Bytes of samples in one piece of memory, which become `bytes` on demand."""
+    """Bytes of samples in one block of memory, which become `bytes` on demand."""
 
     memory: np.ndarray
     """uint8 [bytes]."""
     begin: np.ndarray
     """int64 [slots]: first byte."""
     sizes: np.ndarray
-    """int64 [slots]: bytes."""
+    """int64 [slots]: number of bytes."""
 
     def parts(self, ends: Sequence[int]) -> list[BytesColumn]:
         whole = BytesColumn(self.memory, self.begin, self.sizes)
@@ -94,26 +94,26 @@ class _Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatches:
-    """Several batches in a few values."""
+    """Several batches, packed into few values."""
 
     ends: list[int]
     """First slot of each batch, then the number of slots."""
     attributes: dict[str, list[Any]]
     """Attribute -> its value in each batch."""
     slowest: list[tuple[Any, ...] | None]
-    """Values of each `Batch.slowest`; None for none."""
+    """Each batch's `Batch.slowest` as values, or None."""
     ids: Ids | SlotIds
     """Identities of all slots."""
     sources: np.ndarray
-    """int32 [slots], of all slots."""
+    """int32 [slots]: `Batch.sources` of all slots."""
     ordinals: np.ndarray
-    """int64 [slots], of all slots."""
+    """int64 [slots]: `Batch.ordinals` of all slots."""
     mask: np.ndarray
-    """bool [slots], of all slots."""
+    """bool [slots]: `Batch.mask` of all slots."""
     columns: dict[str, _Column]
     """Field -> values; empty if batches have different fields."""
     apart: list[dict[str, Any]]
-    """Field -> values, of each batch, if their fields differ."""
+    """Field -> values for each batch, if their fields differ."""
 
     def batches(self) -> list[Batch]:
         parts = self.apart or [{} for _ in self.slowest]
@@ -141,7 +141,7 @@ class PackedBatches:
 
 
 def packed(batches: Sequence[Batch], allocate: Allocate) -> PackedBatches | None:
-    """Return numpy batches, packed; None for none. allocate: memory of the segment."""
+    """Return numpy batches, packed; None if there are none. allocate: memory in the segment."""
     if not batches:
         return None
     first, *others = batches
@@ -188,7 +188,7 @@ def _column(values: list[Any], allocate: Allocate) -> _Column:
 
 
 def _whole(values: list[Any]) -> np.ndarray | None:
-    """Return the array that these were cut from, one after another; None for other arrays."""
+    """Return the array that these were cut from, in order; None for other arrays."""
     first = values[0]
     if type(first) is not np.ndarray or not first.nbytes:
         return None
@@ -220,7 +220,7 @@ def _joined(values: list[bytes], allocate: Allocate) -> _Joined:
 
 
 class WorkerTraceback(Exception):
-    """Traceback in the worker: the cause of the error that the trainer raises."""
+    """The worker's traceback: the cause of the error that the trainer raises."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -278,7 +278,7 @@ class Outcome:
     """A worker's answer to a task."""
 
     packed: PackedBatches | None = None
-    """Batches of the first steps; None for none."""
+    """Batches of the first steps; None if there are none."""
     error: PickledError | None = None
     """Error of the step after them; None if all were made."""
     made_s: float
@@ -286,7 +286,7 @@ class Outcome:
     took_s: float = 0.0
     """Seconds until `made_s`."""
     totals: Totals
-    """Counts since the previous outcome."""
+    """Metrics since the previous outcome."""
     logged: list[tuple[str, int, str]] = field(default_factory=list)
     """(logger, level, text) since the previous outcome."""
 

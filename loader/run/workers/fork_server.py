@@ -1,8 +1,8 @@
-"""The fork server, seen by its trainer: a single-threaded process that imports once and forks all workers.
+"""The trainer's side of the fork server: a single-threaded process that imports once and forks all workers.
 
-It is started afresh (never forked from the trainer) and kept for the next Loader. If environment, `sys.path` or limits
-have changed since, another one is started. Rejected: `multiprocessing.forkserver`, which the training or torch may use,
-once per process, and whose processes run the training's script again.
+It is a new process (never forked from the trainer), kept for the next Loader until environment, `sys.path` or limits
+change. Rejected: `multiprocessing.forkserver`, which the training script or torch may use, once per process, and whose
+processes run the training script again.
 """
 
 import multiprocessing.spawn
@@ -27,7 +27,7 @@ _SILENT_S = 60.0  # includes a start from a slow file system
 
 
 class ForkServer:
-    """A fork server's process. For any thread."""
+    """A fork server process. For any thread."""
 
     def __init__(self) -> None:
         self._control, theirs = connection()
@@ -59,7 +59,7 @@ class ForkServer:
     def fork(self, worker_socket: socket.socket, sent_fd: int, modules: Iterable[str]) -> int:
         """Request a worker process that has imported these modules. Return a number for `wait` at once.
 
-        The server sends the process number over the worker's socket; without a server the socket is closed.
+        The server sends the process number over the worker's socket. If the server is gone, the socket is closed.
         """
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -76,9 +76,9 @@ class ForkServer:
             os.close(nowhere)
 
     def wait(self, number: int, timeout_s: float) -> int | None:
-        """Return the exit code of a worker, -n for signal n; kill it after the timeout.
+        """Return a worker's exit code, -n for signal n; kill it after the timeout.
 
-        None if the server is gone; a silent server is killed.
+        None if the server is gone. A server that does not respond is killed.
         """
         with self._turn:
             exit_code = self._exit_code(number, timeout_s)
@@ -86,7 +86,7 @@ class ForkServer:
         return exit_code
 
     def wait_later(self, number: int, timeout_s: float) -> None:
-        """Wait for a worker now, or after the request that is under way.
+        """Wait for a worker now, or after the current request.
 
         For finalizers: the garbage collector may run them in the middle of `fork` or `wait`, in the same thread.
         """
@@ -127,7 +127,7 @@ _turn = Lock()
 
 
 def fork_server() -> ForkServer:
-    """Return the running fork server for this process's settings, started if needed."""
+    """Return the running fork server for this process's settings; start it if needed."""
     global _current, _setting
     with _turn:
         setting = _inherited()
@@ -153,7 +153,7 @@ os.register_at_fork(after_in_child=_forget)
 def _inherited() -> tuple[Any, ...]:
     try:
         folder = os.getcwd()
-    except OSError:  # removed
+    except OSError:  # the working directory was removed
         folder = ""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (*_interpreter(), *_paths()), dict(os.environ), folder, limit, os.sched_getaffinity(0)
@@ -180,7 +180,7 @@ def _end(control: socket.socket, process: "subprocess.Popen[bytes]", trainer: in
         control.close()
         return
     with suppress(OSError):  # the server is gone
-        control.shutdown(socket.SHUT_RDWR)  # else a forked child would hold it open
+        control.shutdown(socket.SHUT_RDWR)  # otherwise a forked child would hold it open
     control.close()
     try:
         process.wait(_END_S)

@@ -1,7 +1,7 @@
-"""A fork server's process: imports what workers need, then forks them until its trainer hangs up or dies.
+"""A fork server process: imports what workers need, and forks them until its trainer hangs up or dies.
 
 It forks with one thread, no open store and no CUDA: another thread's lock stays locked in the child. If a library has
-started a thread, workers are started afresh and import by themselves.
+started a thread, workers are started as new processes and import by themselves.
 """
 
 import gc
@@ -41,11 +41,11 @@ MODULES = (
 
 def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
-    # The trainer handles both, as for a worker.
+    # The trainer handles both signals, as for a worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # sigtimedwait takes it
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # for sigtimedwait
     for fd in (control_fd, trainer_fd):
         if fd >= 0:
             os.set_inheritable(fd, False)
@@ -100,7 +100,7 @@ class _Server:
                 os._exit(0)
             os.waitpid(pid, 0)
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # or every worker would write it again
+            stream.flush()  # otherwise every worker would write it again
         gc.freeze()  # workers' collectors then copy no pages of these objects
 
     def _start(self, request: ForkRequest) -> None:
@@ -133,7 +133,7 @@ class _Server:
 
             from .worker_main import main as work  # imported by now
 
-            seed()  # else all workers would draw the same
+            seed()  # otherwise all workers would draw the same numbers
             work(request.socket, request.sent, self._trainer_fd)
         except BaseException:  # noqa: BLE001 - this process is not the server
             sys.excepthook(*sys.exc_info())

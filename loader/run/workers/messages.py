@@ -1,6 +1,6 @@
 """Messages between trainer, fork server and workers; and the errors for too few open files.
 
-A message is a few numbers. Large data is in shared memory, whose descriptor goes with the first message about it.
+A message is a few numbers. Large data is in shared memory, whose descriptor is sent with the first message about it.
 """
 
 import array
@@ -21,18 +21,18 @@ class Kind(IntEnum):
     """Kinds of messages: the first three go to the worker, the others to the trainer."""
 
     MAKE = 1  # `steps` from `step` on, into `segment`
-    DROP = 2  # all requested steps that have not begun
-    FORGET = 3  # `segment`
+    DROP = 2  # drops all requested steps that have not started
+    FORGET = 3  # drops `segment`
     READY = 4
     REFUSED = 5  # the startup message could not be opened
-    DONE = 6  # with a task
-    DROPPED = 7  # with a task
+    DONE = 6  # names its task
+    DROPPED = 7  # names its task
     STARTED = 8  # from the fork server; the task is the process number
     NOT_STARTED = 9  # from the fork server; the task is the system's error number
 
 
 class Message(NamedTuple):
-    """A message; -1 for numbers that are not given."""
+    """A message; unused numbers are -1."""
 
     kind: int
     """Kind of the message."""
@@ -43,7 +43,7 @@ class Message(NamedTuple):
     steps: int = 0
     """Number of steps."""
     segment: int = -1
-    """Number of the segment; -1 also for a new one, whose descriptor comes along."""
+    """Number of the segment; -1 also for a new one, whose descriptor is attached."""
     nbytes: int = 0
     """Bytes of the segment."""
     at: int = 0
@@ -55,12 +55,12 @@ class Message(NamedTuple):
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
-    """Return the trainer's end and the worker's. A reader gets an end of file when the other process is gone."""
+    """Return the trainer's socket and the worker's. A reader gets an end of file when the other process is gone."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
-    """Send a message, with a descriptor. Raises: EOFError if the other side is gone; OSError."""
+    """Send a message, optionally with a descriptor. Raises: EOFError if the other side is gone; OSError."""
     rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
         sock.sendmsg([_LAYOUT.pack(*message)], rights)
@@ -69,9 +69,9 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
 
 
 def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
-    """Return a message and the descriptor with it; None if there is none yet and `wait` is False.
+    """Return a message and its descriptor; None if there is none yet and `wait` is False.
 
-    Raises: EOFError if the other side is gone; OSError (EMFILE) if this process may not have the descriptor.
+    Raises: EOFError if the other side is gone; OSError (EMFILE) if this process cannot open the descriptor.
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
@@ -96,12 +96,12 @@ _MAX_BYTES = 2**16
 
 
 class ForkRequest(NamedTuple):
-    """A worker process to fork."""
+    """Request to fork a worker process."""
 
     number: int
-    """Number for `wait`."""
+    """Number to pass to `wait`."""
     socket: int
-    """Descriptor of its socket."""
+    """Descriptor of the worker's socket."""
     sent: int
     """Descriptor of the memory with its `StartupMessage`."""
     stdout: int
@@ -113,7 +113,7 @@ class ForkRequest(NamedTuple):
 
 
 class WaitRequest(NamedTuple):
-    """A worker process to wait for; it is killed after the timeout."""
+    """Request to wait for a worker process; it is killed after the timeout."""
 
     number: int
     """Number of its ForkRequest."""
@@ -132,7 +132,7 @@ def send_wait(control: socket.socket, request: WaitRequest) -> None:
 
 
 def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
-    """Return the next request. Raises: EOFError; OSError (EMFILE) if this process may not open its files."""
+    """Return the next request. Raises: EOFError; OSError (EMFILE) if this process cannot open its files."""
     data, fds, flags, _ = socket.recv_fds(control, _MAX_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
     if not data:
         raise EOFError
@@ -150,7 +150,7 @@ def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None
 
 
 def receive_exit_code(control: socket.socket, number: int) -> int:
-    """Return a worker's exit code; drop answers that an interrupted call left behind."""
+    """Return a worker's exit code; drop answers that an interrupted call left unread."""
     while True:
         data = control.recv(_ANSWER.size)
         if not data:
@@ -180,7 +180,7 @@ def too_few_files(doing: str, workers: int) -> InvalidRuntime:
 
 
 def if_few() -> str:
-    """Return a hint for a worker that ended silently; "" if the limit is no likely reason."""
+    """Return a hint for a worker that ended silently; "" if the limit is an unlikely cause."""
     return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
 
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import NoReturn
 
 GRACE_S = 1.0
-"""Seconds that a worker may finish its batch in."""
+"""Seconds that a worker has to finish its batch."""
 
 
 class Watch:
-    """A thread that sleeps until the trainer's process ends or closes its socket, then ends the worker after GRACE_S.
+    """A thread that waits until the trainer's process ends or closes its socket, and ends the worker after GRACE_S.
 
     It watches both: a child that the trainer forked keeps the socket open.
     """

@@ -1,7 +1,7 @@
-"""Worker processes as a pool that makes batches.
+"""A pool of worker processes that makes batches.
 
-Workers go from one queued step to the next by themselves, and the thread that waits for a batch reads their messages: a
-busy trainer keeps no worker waiting.
+Workers proceed through queued steps by themselves, and the thread that waits for a batch reads their messages: a busy
+trainer keeps no worker waiting.
 """
 
 import logging
@@ -29,11 +29,11 @@ from .worker_handle import Task, WorkerProcess
 logger = logging.getLogger(__name__)
 
 DEATHS = 2
-"""Workers that may die on the same steps."""
+"""Number of workers that may die on the same steps."""
 
 
 class PendingBatches(Future[MadeBatches]):
-    """Future batches of a worker; waiting for them reads the workers' messages."""
+    """A worker's future batches; waiting for them reads the workers' messages."""
 
     def __init__(self, read: Callable[[], None]) -> None:
         super().__init__()
@@ -47,14 +47,14 @@ class PendingBatches(Future[MadeBatches]):
 
 
 class WorkerPool:
-    """`workers` processes that make the batches of a recipe. Not thread-safe, except `dismiss`."""
+    """`workers` processes that make a recipe's batches. Not thread-safe, except `dismiss`."""
 
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """Start the workers. bound_bytes: of free memory for batches.
+        """Start the workers. bound_bytes: batch memory above which free segments are dropped.
 
-        Raises: Unpicklable; InvalidRuntime with too few open files; OSError.
+        Raises: Unpicklable; InvalidRuntime if too few files may be open; OSError.
         """
         self.size = workers
         self._framework, self._metrics = recipe.framework, metrics
@@ -219,7 +219,7 @@ class WorkerPool:
             self._ring.give_back(task.segment)
 
     def _ended(self, worker: WorkerProcess) -> None:
-        """Replace a worker that is gone, unless its steps have cost DEATHS workers."""
+        """Replace a worker that is gone, unless DEATHS workers died on its steps."""
         if self._dismissed:
             self._give_up(CancelledError())
         if self._refusal is not None:
@@ -263,7 +263,7 @@ class WorkerPool:
             self._ask(task.steps, task.future)
 
     def _has_cost_enough(self, worker: WorkerProcess, steps: range) -> bool:
-        if worker.pid is None:  # its server ended before the fork: counts once for all workers
+        if worker.pid is None:  # its server ended before the fork: counted once for all workers
             self._lost_servers.add(worker.server)
             return len(self._lost_servers) >= DEATHS
         self._deaths[steps] += len(worker.tasks) > 0 or not worker.is_ready
@@ -273,10 +273,7 @@ class WorkerPool:
         return True
 
     def _without_files(self, error: OSError, *futures: Future[MadeBatches]) -> None:
-        """Give up if batches of a worker cannot be received. futures: of tasks without a worker.
-
-        Raises: OSError for any other reason than the limit of open files.
-        """
+        """Give up if open files run out; raise any other OSError. futures: futures of tasks without a worker."""
         if not is_want_of_files(error):
             raise error
         self._give_up(too_few_files("taking batches from worker processes", self._n_workers))

@@ -1,6 +1,6 @@
-"""The message that a worker process gets at its start, in memory that only workers can open.
+"""The message that a worker process gets when it starts, in memory that only workers can open.
 
-Stores travel as specs without secrets; the command line and the environment hold nothing.
+Stores are sent as specs without secrets; the command line and the environment contain nothing.
 """
 
 import io
@@ -23,7 +23,7 @@ from ..recipe.recipe import Recipe
 logger = logging.getLogger(__name__)
 
 CAPTURE_BYTES = 64 * 2**20
-"""Pickled bytes of a transform or decoder from which a warning names it."""
+"""Pickled size, in bytes, from which a warning names a transform or decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class StartupMessage:
     cache: CacheSpec
     """Settings of the cache."""
     log_level: int
-    """Level of the package's logger."""
+    """Log level of the package's logger."""
 
     @staticmethod
     def of(recipe: Recipe, cache: CacheSpec) -> "StartupMessage":
@@ -64,9 +64,9 @@ class StartupMessage:
 
 
 def check_can_be_sent(recipe: Recipe) -> int:
-    """Return the bytes that each worker gets. A warning names large parts.
+    """Return the number of bytes sent to each worker. A warning names large parts.
 
-    Raises: Unpicklable naming the part; InvalidRuntime on a system without workers.
+    Raises: Unpicklable naming the part; InvalidRuntime if the system has no workers.
     """
     if not hasattr(os, "memfd_create"):
         raise InvalidRuntime(
@@ -104,11 +104,11 @@ class Obstacle(NamedTuple):
     """An obstacle to starting worker processes automatically."""
 
     text: str | None
-    """Reason against it; None for none."""
+    """Reason against it; None if there is no obstacle."""
     is_usual: bool = False
     """True if the user cannot change it, so that a warning is useless."""
     sent_bytes: int = 0
-    """Bytes that each worker gets."""
+    """Bytes sent to each worker."""
 
 
 def why_not(recipe: Recipe) -> Obstacle:
@@ -137,7 +137,7 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles by name; refuses objects of the script, which a worker does not run."""
+    """Pickles by name; rejects objects defined in the script, which a worker does not run."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
@@ -161,7 +161,7 @@ def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             _refuse_gpu(value)
-            # cloudpickle sends a function with a cache by its name.
+            # cloudpickle sends a cached function by name.
             if isinstance(value, _lru_cache_wrapper) and value.__module__ == "__main__":
                 return _with_cache, (value.__wrapped__, value.cache_parameters())
             return super().reducer_override(value)
@@ -174,14 +174,12 @@ def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
 
 
 def _refuse_gpu(value: object) -> None:
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # also None while torch is being imported
     if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
         raise pickle.PicklingError(f"it holds a tensor on {value.device}")
 
 
 class _Size(io.RawIOBase):
-    """Counts the bytes that are written."""
-
     nbytes = 0
 
     def write(self, data: Any) -> int:

@@ -1,4 +1,4 @@
-"""One worker as its trainer sees it: a process, a socket, and its pending tasks."""
+"""The trainer's handle for one worker: a process, a socket, and its pending tasks."""
 
 import os
 import select
@@ -21,20 +21,20 @@ _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.stor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Steps given to a worker."""
+    """Steps assigned to a worker."""
 
     number: int
     """Number of the task."""
     steps: range
-    """The steps."""
+    """Steps to make."""
     future: Future[MadeBatches]
     """Future of their batches."""
     segment: Segment | None
-    """Segment for them; None if the worker makes one."""
+    """Segment for the batches; None if the worker creates one."""
 
 
 class WorkerProcess:
-    """A worker forked at once, which loads its startup message by itself. Not thread-safe."""
+    """A worker, forked immediately, which loads its startup message by itself. Not thread-safe."""
 
     def __init__(self, sent_fd: int) -> None:
         self.pid: int | None = None
@@ -74,14 +74,14 @@ class WorkerProcess:
             send(self.socket, Message(Kind.FORGET, segment=segment))
 
     def started_pid(self) -> int | None:
-        """Return the process number after waiting for it; None if the worker is gone."""
+        """Wait for the process number and return it; None if the worker is gone."""
         with suppress(EOFError):
             while self.pid is None:
                 self._receive(self._unread, wait=True)
         return self.pid
 
     def answers(self) -> list[tuple[Message, int | None]]:
-        """Return its answers since the last call.
+        """Return the worker's answers since the last call.
 
         Raises: EOFError after the last answer of a worker that is gone; OSError if it could not be started.
         """
@@ -108,7 +108,7 @@ class WorkerProcess:
         return True
 
     def answered(self, number: int) -> tuple[Task, list[Task]]:
-        """Return (the task of an answer, earlier tasks whose answers an interrupt lost)."""
+        """Return (the answered task, earlier tasks whose answers an interrupt lost)."""
         lost = []
         while self.tasks[0].number != number:
             lost.append(self.tasks.popleft())
@@ -119,14 +119,14 @@ class WorkerProcess:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def leave(self) -> None:
-        """Have the fork server wait for its end, after `hang_up`. For finalizers, which must not wait for a lock."""
+        """Let the fork server wait for the worker's end, after `hang_up`. For finalizers, which must not wait."""
         self.server.wait_later(self._number, GRACE_S + 4)
         if self.pid is not None and not self.server.is_alive():
             _wait_for(self.pid, GRACE_S + 4)
         self.socket.close()
 
     def wait(self) -> str:
-        """Return the text of its end; kill it after a timeout. Sets `lacks_files`."""
+        """Return how the worker ended, as text; kill it after a timeout. Sets `lacks_files`."""
         code = self.server.wait(self._number, GRACE_S + 4)
         self.socket.close()
         if code is None and self.pid is not None:

@@ -28,7 +28,7 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
     sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
-    # The trainer handles both: it may save a checkpoint first. (Processes of a decoder would inherit SIG_IGN.)
+    # The trainer handles both signals: it may save a checkpoint first. (A decoder's processes would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=sock_fd)
@@ -45,7 +45,6 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
 
 def _work(sock: socket.socket, sent_fd: int) -> None:
-    """Send READY, then work."""
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()
@@ -68,7 +67,7 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
 
 
 class Worker:
-    """Makes the steps of its tasks in turn; a batch under way is finished, dropped tasks are not begun."""
+    """Makes the steps of its tasks in turn. It finishes a batch in progress and does not start dropped tasks."""
 
     def __init__(
         self, sock: socket.socket, slot: Slot, assembler: Assembler, metrics: Metrics, logs: LogCollector

@@ -1,8 +1,8 @@
-"""az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
+"""Open az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
 Options: see `options.py`; also obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
-sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. `endpoint` comes before the URL's
-host or account_host. `credential_provider` is a function that returns one of obstore's Azure credentials.
+sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. `endpoint` takes precedence over
+the URL's host and account_host. `credential_provider` is a function that returns one of obstore's Azure credentials.
 
 Credentials, first match: options, without the environment; AZURE_STORAGE_CONNECTION_STRING and AZURE_STORAGE_KEY;
 obstore's own AZURE_* variables; a workload or managed identity.
@@ -34,7 +34,7 @@ NAMES = {
     "endpoint_url": "endpoint",
 }
 _OURS = ("connection_string", "account_host", "credential_provider")
-_KINDS = {  # an option that is a credential -> obstore's name for the kind, which makes it look at no other
+_KINDS = {  # credential option -> obstore's name for its kind, so that obstore tries no other
     "token": "bearer_token",
     "account_key": "access_key",
     "sas_key": "sas_token",
@@ -49,7 +49,7 @@ _CONNECTION = {
     "blobendpoint": "endpoint",
 }
 _PUBLIC = ".core.windows.net"
-"""End of an account's host, as obstore takes it to be."""
+"""Suffix that obstore expects of an account's host."""
 _CONNECTION_IGNORED = {"defaultendpointsprotocol", "queueendpoint", "tableendpoint", "fileendpoint"}
 
 
@@ -70,13 +70,11 @@ def azure_config(
 ) -> tuple[dict[str, Any], Any]:
     """Return (obstore's config, credential provider or None).
 
-    host: behind '@' in an abfs URL. environ: None is this process's. Raises: InvalidStore.
+    host: the part after '@' in an abfs URL. environ: None reads this process's. Raises: InvalidStore.
     """
     config = translate_options(url, options, NAMES, _OURS)
     for name, value in _connection_string(url, options.get("connection_string")).items():
-        if (
-            name != "endpoint" and config.get(name, value) != value
-        ):  # an endpoint may be another way to the account
+        if name != "endpoint" and config.get(name, value) != value:  # an endpoint may serve the same account
             raise InvalidStore(f"{url}: {name} differs from connection_string; give one of them")
         config.setdefault(name, value)
     if account_host := str(options.get("account_host") or ""):
@@ -107,7 +105,7 @@ def azure_config(
 
 
 def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Name the options' kind of credential, or add what Azure's own tools would use."""
+    """Select the credential kind of the options, or add the credentials that Azure's own tools would use."""
     kind = next((kind for name, kind in _KINDS.items() if config.get(name)), None)
     if kind is not None:
         config.setdefault("credential_type", kind)
@@ -118,7 +116,7 @@ def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str
     if environ.get("AZURE_STORAGE_KEY"):
         outside.setdefault("account_key", environ["AZURE_STORAGE_KEY"])
     account = outside.get("account_name")
-    if account is None or config.get("account_name", account) == account:  # not of another account
+    if account is None or config.get("account_name", account) == account:  # not another account's
         config.update({**outside, **config})
 
 

@@ -1,4 +1,4 @@
-"""One remote store's client, its retries, its threads and its errors."""
+"""A remote store's client, with its retries, threads and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Connection:
     def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
         """Return `attempt(obstore, client)` under the retry budget; obstore's errors become StoreError.
 
-        Our own errors pass through: Transient is tried again, Changed is not.
+        penstock's errors pass through: Transient is retried, Changed is not.
         """
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
@@ -63,9 +63,9 @@ class Connection:
         return self._retrier.call(once)
 
     def hold(self, attempt: Callable[[Any, Client], T | None]) -> tuple[T, Callable[[bool], None]] | None:
-        """Return (result, done) of `attempt(obstore, client)`, tried once; None if it failed or made nothing.
+        """Return (result, done) of `attempt(obstore, client)`, tried once; None if it failed or returned None.
 
-        The result counts towards `max_concurrency` until `done(throttled)` is called.
+        The request counts towards `max_concurrency` until `done(throttled)` is called.
         """
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
@@ -83,7 +83,7 @@ class Connection:
         return result, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
 
     def uploader(self) -> Client:
-        """Return the client for all uploads, which repeats a failed part by itself."""
+        """Return the client for all uploads, which retries failed parts itself."""
         fork.check(self._token, self._url)
         with self._lock:
             if self._uploader is None:
@@ -100,7 +100,7 @@ class Connection:
             return self._pool
 
     def close(self) -> None:
-        """Let go of connections and threads."""
+        """Release connections and threads."""
         with self._lock:
             pool, self._pool, self._client, self._uploader = self._pool, None, None, None
         if pool is not None:
@@ -120,9 +120,9 @@ class Connection:
 def connector(
     name: str, bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime
 ) -> Callable[[int], Client]:
-    """Return the maker of a `Connection`'s clients. name: a class of `obstore.store`; config: its config.
+    """Return the function that creates a `Connection`'s clients. name: a class in `obstore.store`. config: its config.
 
-    The function raises InvalidStore if obstore refuses the configuration.
+    The function raises InvalidStore if obstore rejects the configuration.
     """
 
     def connect(max_retries: int) -> Client:
@@ -148,7 +148,7 @@ def connector(
 
 @cache
 def _native() -> Any:
-    """Return obstore, without the time of an import statement at every request."""
+    """Return obstore without running an import statement at every request."""
     import obstore
 
     return obstore
@@ -156,7 +156,7 @@ def _native() -> Any:
 
 @cache
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return obstore's exceptions: its own tree, and builtins that it uses."""
+    """Return obstore's exceptions: its own and the builtins that it raises."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError, ValueError)

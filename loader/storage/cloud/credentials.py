@@ -1,11 +1,11 @@
-"""Credentials of S3 and Google stores, found as the providers' own tools do.
+"""Find credentials for S3 and Google stores as the providers' own tools do.
 
 S3, first match: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
-identity (AWS_WEB_IDENTITY_TOKEN_FILE); credentials of ~/.aws's default profile; obstore's chain for containers and
-instances. Profiles (roles, SSO, processes) go through boto3, which renews them.
+identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile in ~/.aws; obstore's chain for containers and
+instances. Profiles (roles, SSO, processes) use boto3, which renews credentials.
 
 Google: any credential file that google-auth reads (service_account, authorized_user, impersonated_service_account,
-external_account), as a provider of tokens that are renewed before they expire.
+external_account), as a provider that renews tokens before they expire.
 """
 
 import json
@@ -24,9 +24,9 @@ _ADVICE = "give one that gcloud or the console wrote, or unset GOOGLE_APPLICATIO
 
 
 def file_provider(url: str, path: str) -> Any:
-    """Return a provider of tokens by the file at `path`; None if obstore reads it itself.
+    """Return a token provider for the file at `path`; None if obstore reads the file itself.
 
-    Raises: InvalidStore for another file; MissingDependency for a kind that needs google-auth.
+    Raises: InvalidStore if the file is no credential file; MissingDependency if it needs google-auth.
     """
     try:
         info = json.loads(Path(path).read_bytes())
@@ -46,17 +46,17 @@ def file_provider(url: str, path: str) -> Any:
     try:
         return GoogleCredentialProvider(_loaded(kind, info))
     except (GoogleAuthError, ValueError, KeyError, TypeError) as error:
-        why = type(error).__name__  # its text may hold the key
+        why = type(error).__name__  # its text may contain the key
         raise InvalidStore(
             f"{url}: {path!r} ({kind}) gives no Google credentials ({why}); {_ADVICE}"
         ) from None
 
 
 def google_token(config: Mapping[str, Any]) -> str:
-    """Return an OAuth token by google-auth, for a service account's key in `config`, or this machine.
+    """Return an OAuth token from google-auth, for the service account key in `config` or for this machine.
 
-    Raises: ImportError without google-auth; ValueError, KeyError, TypeError, OSError, GoogleAuthError without
-    credentials.
+    Raises: ImportError if google-auth is missing; ValueError, KeyError, TypeError, OSError, GoogleAuthError if there
+    are no valid credentials.
     """
     import google.auth
     from google.auth.transport.requests import Request
@@ -100,7 +100,7 @@ def _loaded(kind: str, info: Mapping[str, Any]) -> Any:
 
 _log = logging.getLogger(__name__)
 
-# boto3 renews what expires in less than 10 minutes whenever it is asked, so it is asked at least so often.
+# When asked, boto3 renews credentials that expire within 10 minutes, so it is asked at least that often.
 _ASKED_AGAIN = timedelta(minutes=10)
 _SAYS_CREDENTIALS = (
     *("aws_access_key_id", "credential_process", "credential_source", "role_arn", "web_identity_token_file"),
@@ -111,11 +111,11 @@ _SAYS_CREDENTIALS = (
 def credential_provider(
     url: str, options: Mapping[str, object], config: dict[str, Any], environ: Mapping[str, str]
 ) -> Any:
-    """Return the credential provider for obstore; None if it finds credentials or needs none.
+    """Return a credential provider for obstore; None if obstore finds credentials itself or needs none.
 
-    Takes keys out of `config`.
+    Removes keys from `config`.
 
-    Raises: InvalidStore; MissingDependency for a profile without boto3.
+    Raises: InvalidStore; MissingDependency if a profile needs boto3.
     """
     provider = options.get("credential_provider")
     if provider is not None and not callable(provider):
@@ -145,7 +145,7 @@ def credential_provider(
 
 
 def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> Mapping[str, str]:
-    """Return a profile's settings in ~/.aws; {} without any. profile: None for AWS_PROFILE, or the default."""
+    """Return a profile's settings in ~/.aws; {} if there are none. profile: None for AWS_PROFILE or the default."""
     name = profile or environ.get("AWS_PROFILE") or "default"
     settings: dict[str, str] = {}
     for variable, usual, section in (
@@ -154,7 +154,7 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
     ):
         path = os.path.expanduser(environ.get(variable, usual))
         if not os.path.exists(path):
-            continue  # most trainings have none, and do without the 5 ms of the import
+            continue  # most training runs have none, and save the import's 5 ms
         from configparser import Error, RawConfigParser
 
         parser = RawConfigParser(strict=False)

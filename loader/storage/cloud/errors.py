@@ -1,7 +1,8 @@
 """Map errors of obstore to `loader.errors`, for S3, GCS and Azure.
 
-obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only status,
-code and message are used: the text may hold signed URLs, and holds the object's key, whose words must decide nothing.
+obstore identifies a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only
+status, code and message are used: the text may contain signed URLs, and it contains the object's key, whose words must
+not affect the result.
 """
 
 import re
@@ -14,11 +15,11 @@ from ..spec import redact
 
 _STATUS = re.compile(r"status code: (\d{3})|Server returned error response: ")
 _LEADS = ("location {} not found: ", "location {} already exists: ", "for path {}: ")
-"""obstore's words around the path of an object, in front of its other words."""
+"""obstore's phrases around an object's path, which precede its message."""
 _LEAD_CHARACTERS = 100
 _ASKED = re.compile(r"Error performing [A-Z]+ (?P<address>https?://\S+)")
 _FIELD = r"<{0}>([^<]*)</{0}>"
-# (compiled when they are first used: a start meets no such error)
+# (compiled at first use: startup needs none)
 _METADATA = re.compile(
     r"https?://(169\.254\.169\.254|169\.254\.170\.2|metadata\.google|[^/]+/latest/(api/token|meta-data))"
 )
@@ -30,7 +31,7 @@ _SLOW_CODES = {
     *("SlowDown", "ServiceUnavailable", "TooManyRequests", "ServerBusy", "RequestLimitExceeded"),
     "ThrottlingException",
 }
-# NoSuchUpload: the answer to a completed multipart upload was lost, and some servers then deny having had it.
+# NoSuchUpload: the response to a completed multipart upload was lost, and the server has forgotten the upload.
 _AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"}
 _ARCHIVED_CODES = {"InvalidObjectState", "BlobArchived"}
 _MOVED_CODES = {"PermanentRedirect", "TemporaryRedirect"}
@@ -42,20 +43,20 @@ _DENIED_CODES = {"AccessDenied", "AllAccessDisabled"}
 _KEPT = re.compile(
     r"DeleteObjects request failed for key (?P<key>.*): (?P<why>.*) \(code: (?P<code>\w+)\)", re.DOTALL
 )
-"""Text about one key that S3 did not delete, in an answer with status 200."""
+"""Text for one key that S3 did not delete, in a response with status 200."""
 
 
 class _Answer(NamedTuple):
-    """The parts of an error of obstore, without the object's key in clear."""
+    """The parts of an obstore error, without the object's key in plain text."""
 
     address: str
-    """Address of the request, "" without one; may end in the key."""
+    """Address of the request, which may end in the key; "" if there is none."""
     words: str
-    """obstore's own words: all of the text, if no server answered."""
+    """obstore's own message: the whole text if no server responded."""
     status: int
-    """HTTP status; 0 without an answer, or for an error in the body only."""
+    """HTTP status; 0 if there was no response, or only its body reports an error."""
     body: str
-    """Body of the answer; XML escapes a key's tags."""
+    """Body of the response; a key inside its XML is escaped."""
 
 
 def _answer(error: Exception, path: str) -> _Answer:
@@ -83,9 +84,9 @@ def _asks_for_credentials(address: str, path: str) -> bool:
 def translate(
     error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str], path: str = ""
 ) -> StoreError:
-    """Return the leaf of `StoreError` for an error of obstore. what: verb and address.
+    """Return the leaf of `StoreError` for an obstore error. what: verb and address.
 
-    lacking: as for `advice`. path: of the object in its bucket; "" for many.
+    lacking: as for `advice`. path: the object's path in its bucket; "" for several objects.
     """
     answer, text = _answer(error, path), str(error).split("\n\nDebug source", 1)[0]
     status, words = answer.status, answer.words
@@ -94,7 +95,9 @@ def translate(
     brief = f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, answer)
     why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__
-    if code == "NoSuchKey" and isinstance(error, FileNotFoundError):  # each log is read up to this answer
+    if code == "NoSuchKey" and isinstance(
+        error, FileNotFoundError
+    ):  # reading a log always ends with this response
         return ObjectNotFound(f"{why}; there is no such object")
     if re.search(_NO_TOKEN_YET, words):
         return Transient(f"{why}; what gives out credentials did not answer")
@@ -126,25 +129,25 @@ def translate(
         return Transient(why)
     if is_unparsed(error):
         return InvalidStore(f"{why}; the bucket holds a key that is no '/'-separated path: move it elsewhere")
-    if status == 400 and not code:  # the answer to a HEAD has no body
+    if status == 400 and not code:  # the response to a HEAD has no body
         ask = "the region and the credentials" if what.partition(" s3://")[1] else "the credentials"
         return StoreError(f"{why}, and no reason: check {ask} (keys that expired or are of another kind)")
     return StoreError(why)
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether a create met another object, or (409) another request under way."""
+    """Return whether a create failed because of an existing object or (409) a concurrent request."""
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
 def is_past_end(error: Exception, path: str) -> bool:
-    """Return whether a range begins behind the last byte: HTTP 416, or noticed by obstore. path: as for `translate`."""
+    """Return whether a range begins after the last byte: HTTP 416, or detected by obstore. path: as for `translate`."""
     answer = _answer(error, path)
     return answer.status == 416 or "Wanted range starting at" in answer.words
 
 
 def is_unparsed(error: Exception) -> bool:
-    """Return whether obstore gave up a listing's page because a key is no path."""
+    """Return whether obstore rejected a listing page because a key is not a valid path."""
     return type(error).__name__ == "InvalidPathError"
 
 
@@ -164,7 +167,7 @@ def _xml(text: str, name: str) -> str:
 def other_region(text: str) -> str | None:
     """Return the region that S3 expected, or ""; None if `text` is about something else."""
     if "&" in text:
-        from html import unescape  # 2 ms, which a first answer would wait for
+        from html import unescape  # 2 ms, which would delay a first response
 
         text = unescape(text)
     match = re.search(_OTHER_REGION, text)
@@ -172,7 +175,7 @@ def other_region(text: str) -> str | None:
 
 
 def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:
-    """Return advice on a bucket of another region, "" if unknown. option, variable: names of the setting."""
+    """Return advice for a bucket in another region; "" if unknown. option, variable: names of the setting."""
     if region:
         return f"the bucket lies in {region}: give the option {option}={region} or {variable}={region}"
     return f"the bucket lies in another region: give the option {option} or {variable}"

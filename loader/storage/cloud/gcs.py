@@ -1,4 +1,4 @@
-"""gs://bucket/prefix (and gcs://) through obstore.
+"""Open gs://bucket/prefix (and gcs://) through obstore.
 
 Options: see `options.py`; also obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
 (read-only), `project` (unused) and `token`: "anon", "google_default", a credentials file's path or content.
@@ -7,7 +7,8 @@ Options: see `options.py`; also obstore's own names (with or without `google_`) 
 Credentials, first match: options; GOOGLE_APPLICATION_CREDENTIALS, or gcloud's application default file; obstore's own
 variables and the machine's metadata server.
 
-With google-auth (penstock-data[gcs]) every kind of file works, without it keys of service accounts and users.
+With google-auth (penstock-data[gcs]) every kind of credentials file works; without it, only service account keys and
+user credentials.
 """
 
 import json
@@ -44,7 +45,7 @@ _OWN_VARIABLES = (
 
 
 def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Open a bucket of Google Cloud Storage. Raises: InvalidStore; ForkedStore."""
+    """Open a Google Cloud Storage bucket. Raises: InvalidStore; ForkedStore."""
     bucket, prefix = bucket_and_prefix(url)
     shown = f"gs://{bucket}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
@@ -57,7 +58,7 @@ def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
 def gcs_config(
     url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """Return (obstore's config, credential provider or None). environ: None is this process's.
+    """Return (obstore's config, credential provider or None). environ: None reads this process's.
 
     Raises: InvalidStore; MissingDependency.
     """

@@ -1,7 +1,7 @@
-"""A connection to an HTTP/1.1 server, as far as S3's objects need: GET, PUT, bodies of known length.
+"""A minimal HTTP/1.1 connection for S3 objects: GET, PUT, bodies of known length.
 
-The body goes from the socket into the caller's memory: one copy, one system call for a range, without the interpreter's
-lock. Only a plain range answer is parsed. After any other answer the caller asks obstore.
+The body goes from the socket into the caller's memory with one copy and one system call per range, without the
+interpreter's lock. Only plain range responses are parsed. After any other response the caller uses obstore.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from io import BytesIO
 from typing import NamedTuple
 
 HEAD_BYTES = 16 * 2**10
-"""Longest parsed head; S3's have half a KiB."""
+"""Longest response head that is parsed; S3's take half a KiB."""
 SMALL_BYTES = 2**17
-"""Largest body that comes with its head and is copied out: quicker than new memory."""
+"""Largest body read together with its head and copied out, which is faster than allocating memory."""
 PLAIN = 206
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r", re.IGNORECASE)
@@ -32,16 +32,19 @@ _CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _BODILESS = {204, 304}
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux only: acknowledges at once. Otherwise a range from Ceph, which waits for it, takes 44 ms instead of 1."""
+"""Linux only: acknowledge immediately.
+
+Otherwise a range from Ceph, which waits for the ACK, takes 44 ms instead of 1.
+"""
 _BEGINNING = 1024
-"""Bytes of a large answer that are peeked at for its head."""
+"""Bytes of a large response that are peeked at to find its head."""
 
 
 class Broken(OSError):
-    """The connection ended, or was silent too long. at_once: before a byte came."""
+    """The connection ended or timed out. at_once: before any byte arrived."""
 
     def __init__(self, why: str, *, at_once: bool = False) -> None:
-        super().__init__(f"HTTP error: {why}")  # in obstore's words, as `errors.translate` expects
+        super().__init__(f"HTTP error: {why}")  # obstore's wording, which `errors.translate` expects
         self.at_once = at_once
 
 
@@ -60,10 +63,10 @@ Keep = Callable[["HttpConnection"], object]
 
 
 class HttpConnection:
-    """A connection and its current answer (`sequential_read.Answer`), for one thread at a time.
+    """A connection and its current response (`sequential_read.Answer`), for one thread at a time.
 
-    `status` is the last answer's. If it is PLAIN, `first` and `nbytes` are the body's bytes in the object, `size` and
-    `etag` the object's. Otherwise `text` is the body, as far as memory allows. An error closes the connection.
+    `status` belongs to the last response. If it is PLAIN, `first` and `nbytes` locate the body in the object, and
+    `size` and `etag` are the object's. Otherwise `text` is the body, up to a limit. An error closes the connection.
     """
 
     __slots__ = (
@@ -73,20 +76,20 @@ class HttpConnection:
     )
 
     def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
-        """timeout_s: longest silence of the server. Raises: ssl.SSLError; Broken."""
+        """timeout_s: longest wait for data from the server. Raises: ssl.SSLError; Broken."""
         self._timeout_s = timeout_s
-        self._keep: Keep | None = None  # while it is asked: what keeps it holds no cycle
+        self._keep: Keep | None = None  # set only during a request, to avoid a reference cycle
         self._memory = bytearray(SMALL_BYTES + HEAD_BYTES)
         self._view = memoryview(self._memory)
-        self._at = self._come = 0  # of the memory: what of the body came with the head, and was not taken yet
-        self._remaining = 0  # of the body: so much was not taken yet
+        self._at = self._come = 0  # range in memory of body bytes that came with the head and are unread
+        self._remaining = 0  # unread bytes of the body
         self._lasts = True
         self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def request(self, request: bytes, nbytes: int, keep: Keep) -> int:
-        """Send a GET; return the answer's status. nbytes, keep: as for `read_head`. Raises: Broken."""
+        """Send a GET; return the response status. nbytes, keep: as for `read_head`. Raises: Broken."""
         self.send(request)
         return self.read_head(nbytes, keep)
 
@@ -101,9 +104,9 @@ class HttpConnection:
             raise
 
     def read_head(self, nbytes: int, keep: Keep) -> int:
-        """Read the beginning of the answer; return its status. Raises: Broken.
+        """Read the response head; return the status. Raises: Broken.
 
-        nbytes: most that the body may have. keep: called with the connection when it is reusable.
+        nbytes: most bytes that the body may have. keep: called with the connection once it is reusable.
         """
         self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
@@ -120,7 +123,7 @@ class HttpConnection:
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
                 most = max(most, HEAD_BYTES)
-                if peek:  # read only the head: all of the body then comes into memory of its own
+                if peek:  # read only the head, so that the whole body goes into separate memory
                     come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
         except OSError as error:
             raise self._broken(error, at_once=not come) from None
@@ -148,7 +151,7 @@ class HttpConnection:
     def _large(self) -> bytes:
         nbytes, begun = self._remaining, b""
         if self._flags and self._at == self._come:  # TLS has no flags
-            # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
+            # The kernel fills new memory; zeroing it first would hold the interpreter's lock.
             with self:
                 begun = self._socket.recv(nbytes, self._flags)
                 if not begun:
@@ -157,7 +160,7 @@ class HttpConnection:
             if not self._remaining:
                 self._end()
                 return begun
-        memory = BytesIO(begun)  # which gives away its memory as bytes, without a copy
+        memory = BytesIO(begun)  # returns its memory as bytes without a copy
         memory.seek(nbytes - 1)
         memory.write(b"\0")
         with memory.getbuffer() as view:
@@ -166,7 +169,10 @@ class HttpConnection:
         return memory.getvalue()
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with the body's next bytes; yield each number that came. Either may end first. Raises: Broken."""
+        """Fill `view` with the body's next bytes; yield the size of each read. Body or view may end first.
+
+        Raises: Broken.
+        """
         view = view[: self._remaining]
         with self:
             if count := min(self._come - self._at, len(view)):
@@ -186,17 +192,17 @@ class HttpConnection:
 
     @property
     def remaining(self) -> int:
-        """Bytes of the body that were not taken yet."""
+        """Unread bytes of the body."""
         return self._remaining
 
     def is_quiet(self) -> bool:
-        """Return whether the server has sent nothing more, and not closed."""
+        """Return whether the server has sent nothing more and has not closed the connection."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return not poller.poll(0)
 
     def __enter__(self) -> None:
-        """Begin to read a body: after an error the connection is used no more."""
+        """Start reading a body. An error inside the block closes the connection."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
@@ -205,7 +211,7 @@ class HttpConnection:
             self.close()
 
     def discard(self) -> None:
-        """Give up the answer. Never raises."""
+        """Drop the response. Never raises."""
         if not self._remaining:
             self._end()
         else:
@@ -227,7 +233,7 @@ class HttpConnection:
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             return self.status
         self.status = int(head[9:12])
-        # "in" is much quicker than a pattern without regard to case, and nearly always false.
+        # "in" is much faster than a case-insensitive pattern, and nearly always false.
         lasts = head[7:8] == b"1" and not (b"lose" in head and _CLOSES.search(head))
         length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
         is_coded = b"oding:" in head and _CODED.search(head)
@@ -247,10 +253,13 @@ class HttpConnection:
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
-        """Read another answer's body; return whether it is whole. nbytes: None if an empty chunk ends it."""
+        """Read the body of a non-plain response; return whether it is complete.
+
+        nbytes: None if an empty chunk ends it.
+        """
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):
-            # From the line end on that is the head's last: the only chunk may be the last one.
+            # Start at the head's last line end: the only chunk may be the final one.
             while come < end and not (nbytes is None and self._memory.endswith(_LAST_CHUNK, begin - 2, come)):
                 count = self._socket.recv_into(self._view[come:end])
                 if not count or time.monotonic() > until:
@@ -270,7 +279,7 @@ class HttpConnection:
 
     def _end(self) -> None:
         if self._remaining or self._keep is None:
-            return  # or others have it already
+            return  # or another thread already uses it
         keep, self._keep = self._keep, None
         if self._lasts:
             keep(self)
@@ -279,14 +288,14 @@ class HttpConnection:
 
     def _broken(self, error: OSError, *, at_once: bool = False) -> Broken:
         self.close()
-        # The kernel reports its own timeout as EAGAIN.
+        # The kernel reports a socket timeout as EAGAIN.
         if isinstance(error, (BlockingIOError, TimeoutError)):
             return Broken(f"it took longer than {self._timeout_s:g} s")
         return Broken(f"the connection broke: {error.strerror or type(error).__name__}", at_once=at_once)
 
 
 def _acknowledges(sock: socket.socket) -> bool:
-    """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux can."""
+    """Return whether the socket supports immediate ACKs: not every kernel that identifies as Linux does."""
     if _QUICKACK is None:
         return False
     with suppress(OSError):
@@ -309,7 +318,7 @@ def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tupl
                 sock = place.tls.wrap_socket(sock, server_hostname=place.host)
                 sock.settimeout(timeout_s)
                 return sock, 0
-            # The kernel keeps the time: Python's own timeouts ask it twice for every piece.
+            # The kernel enforces the timeout: Python's own costs two more system calls per read.
             sock.settimeout(None)
             limit = struct.pack("@ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -325,11 +334,14 @@ def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tupl
 
 
 _answered: dict[str, int] = {}
-"""Host -> address family that answered last, tried first."""
+"""Host -> address family that last responded, which is tried first."""
 
 
 def _dialled(place: Place, timeout_s: float) -> socket.socket:
-    """Connect by one of two of the host's addresses, of two families if any, sharing the time. Raises: OSError."""
+    """Connect to one of two host addresses, of different families if possible, which share the timeout.
+
+    Raises: OSError.
+    """
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     first = _answered.get(place.host, addresses[0][0])
     addresses.sort(key=lambda info: info[0] != first)

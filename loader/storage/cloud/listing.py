@@ -1,4 +1,4 @@
-"""Listing a bucket in key order, over broken pages, without trusting a provider's offset or prefix."""
+"""List a bucket in key order, despite failing pages and without trusting a provider's offset or prefix."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def list_objects(
     refuse: Refuse,
     seek: bool = False,
 ) -> Iterator[ObjectInfo]:
-    """Yield objects below `base` whose relative key starts with `prefix`, behind `start_after`.
+    """Yield objects below `base` whose relative key starts with `prefix` and sorts after `start_after`.
 
-    obstore lists whole folders; the rest is filtered here. A failed page restarts the listing under the retry budget;
-    pages seen before count as part of that try. No object is yielded twice.
+    obstore lists whole folders; the rest is filtered here. A failed page restarts the listing within the retry budget;
+    rereading earlier pages belongs to the same try. No object is yielded twice.
 
         base: '' or ends in '/'.
-        pages_of: continues where obstore cannot parse a key.
-        refuse: receives each object whose key no store takes.
-        seek: the server may begin behind the last object, which some get wrong.
+        pages_of: direct listing, used if obstore cannot parse a key.
+        refuse: receives each object whose key is not a valid store key.
+        seek: let the server start after the last object, which some servers get wrong.
 
     Raises: StoreError if the bucket does not list in key order.
     """
@@ -58,10 +58,10 @@ def list_objects(
             if not meta["path"].startswith(full) or not key:
                 continue
             is_marker = meta["size"] == 0
-            key = key.removesuffix("/") if is_marker else key  # consoles make 'sub/' of a folder
+            key = key.removesuffix("/") if is_marker else key  # consoles create 'sub/' for a folder
             if key <= previous:
                 if is_marker:
-                    continue  # 'sub/' sorts behind 'sub.x', and 'sub' before it
+                    continue  # 'sub/' sorts after 'sub.x', and 'sub' before it
                 raise StoreError(
                     f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
                     "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket"
@@ -76,20 +76,20 @@ def list_objects(
 
 
 class _Pages:
-    """The pages of a listing; each pass restarts where the last broke."""
+    """The pages of a listing; each pass restarts where the previous one failed."""
 
     def __init__(self, connection: Connection, base: str, prefix: str, pages_of: PageOf) -> None:
         self._connection, self._prefix, self._pages_of = connection, prefix, pages_of
         self._full = base + prefix
         self._folder = self._full[: self._full.rfind("/")] if "/" in self._full else None
         self._pages: Iterator[Sequence[Any]] | None = None
-        self._seen = ""  # the last path of all pages so far, over all passes
+        self._seen = ""  # last path of all pages so far, in all passes
         self._is_parsed = True
         self.begins = True
         """True for the first page of a pass."""
 
     def each(self, behind: Callable[[], str]) -> Iterator[Sequence[Any]]:
-        """Yield the pages. behind: path behind which a pass may begin, "" for the start."""
+        """Yield the pages. behind: returns the path after which a pass may start, "" for the beginning."""
         while (page := self._call(lambda obstore, client: self._next(obstore, client, behind()))) is not None:
             yield page
             self.begins = False
@@ -107,7 +107,7 @@ class _Pages:
         return self._connection.call("list", self._prefix, attempt)
 
     def _next(self, obstore: Any, client: Client, behind: str) -> Sequence[Any] | None:
-        """Return the next page; None behind the last, or if obstore cannot parse a key."""
+        """Return the next page; None after the last, or if obstore cannot parse a key."""
         try:
             if self._pages is None:
                 self._pages = obstore.list(client, self._folder, offset=behind or None, chunk_size=PAGE_KEYS)

@@ -1,9 +1,9 @@
-"""Direct range requests to S3: signed by obstore, sent over `http_connection.py`.
+"""Send range requests directly to S3, signed by obstore, over `http_connection.py`.
 
 A range through obstore takes two to three times the processor time, for copies and thread wake-ups. Only the plain case
-is handled here; for any other answer the caller asks obstore, so no rule of S3's is written twice. A signed address is
-good for one object, for 15 minutes. Not for stores without credentials, with customer keys, of S3 Express, or behind a
-proxy.
+is handled here; after any other response the caller uses obstore, so no S3 rule is implemented twice. A signed URL is
+valid for one object and 15 minutes. Not used for stores without credentials, with customer keys, in S3 Express, or
+behind a proxy.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Method = Literal["GET", "PUT"]
 
 SIGNED_FOR = timedelta(minutes=15)
 SIGNED_AGAIN_S = 450.0
-"""Seconds until an address is signed again: half of its life, as clocks differ."""
+"""Seconds until a URL is signed again: half of its lifetime, because clocks differ."""
 SIGNED_KEYS = 4096
-"""Addresses that are kept (0.7 KiB each); then all are dropped."""
+"""Most cached signed URLs (0.7 KiB each); beyond that, all are dropped."""
 LOOKED_AT_S = 1.0
 """Idle seconds after which a connection is polled before use."""
 IDLE_S = 15.0
 """Idle seconds after which a connection is dropped; servers close after 20 s."""
 REFUSALS = 3
-"""Refused answers in a row that pause direct requests for PAUSE_S."""
+"""Consecutive rejected responses that pause direct requests for PAUSE_S."""
 PAUSE_S = 60.0
 
 _NO_KEY = b"<Code>NoSuchKey</Code>"
@@ -55,12 +55,12 @@ class Server:
     place: Place
     """Host, port and TLS settings."""
     fields: str
-    """Text of a request behind the object's path."""
+    """Request text after the object's path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The server and the beginning of a request."""
+    """A server and the first part of a request."""
 
     place: Place
     """Host, port and TLS settings."""
@@ -77,14 +77,14 @@ class Signed:
     text: bytes = field(repr=False)
     """Bytes of the request, up to the numbers of its range."""
     until: float
-    """Time of `time.monotonic` until which the signature is used, in seconds."""
+    """`time.monotonic` value, in seconds, until which the signature is used."""
 
 
 class Direct:
-    """Direct requests of one store. Thread-safe; its connections are kept for the next request."""
+    """Sends direct requests for one store. Thread-safe. Connections are reused."""
 
     def __init__(self, runtime: Runtime, *, proxies: bool) -> None:
-        """proxies: False where no proxy is configured."""
+        """proxies: False if no proxy is configured."""
         self._runtime, self._proxies = runtime, proxies
         self._lock = Lock()
         self._idle: deque[HttpConnection] = deque()
@@ -95,13 +95,13 @@ class Direct:
 
     @property
     def is_on(self) -> bool:
-        """True while requests are made here, and not in a pause."""
+        """True if direct requests are enabled and not paused."""
         return time.monotonic() >= self._resumes
 
     def request(
         self, obstore: Any, client: Client, path: str, start: int, stop: int
     ) -> HttpConnection | None:
-        """Return an answer with bytes [start, stop) of an object, or as many as exist; None: ask obstore.
+        """Return a response with bytes [start, stop) of an object, or as many as exist; None: use obstore.
 
         Raises: OSError, with obstore's text (`errors.translate`).
         """
@@ -117,23 +117,23 @@ class Direct:
         try:
             connection = self._sent(signed.place, request, stop - start)
         except ssl.SSLError:
-            self.refused()  # obstore has certificates of its own
+            self.refused()  # obstore has its own certificates
             return None
         if connection.status == PLAIN and connection.first == start and start + connection.nbytes <= stop:
             self._refusals, connection.etag = 0, quoted(connection.etag)
             return connection
         status, text = connection.status, connection.text
-        connection.discard()  # others may ask it from here on
+        connection.discard()  # other threads may use it from here on
         _raise_meant(status, text)
-        if self._signed.pop(path, None) is signed:  # else another thread got the same answer
+        if self._signed.pop(path, None) is signed:  # else another thread got the same response
             if status in _OF_CREDENTIALS:
-                self._signed.clear()  # of credentials that may have expired
+                self._signed.clear()  # signed by credentials that may have expired
             self.refused()
-        count_request()  # this one; the caller has counted the request of obstore
+        count_request()  # this request; the caller counted obstore's
         return None
 
     def close(self) -> None:
-        """Let go of idle connections, and of signatures."""
+        """Release idle connections and signatures."""
         self._signed.clear()
         with suppress(IndexError):
             while True:
@@ -149,7 +149,7 @@ class Direct:
             except Broken as error:
                 if not error.at_once:
                     raise
-                count_request(retry=True)  # closed while idle, whatever this request is
+                count_request(retry=True)  # closed while idle, independent of this request
             else:
                 return connection
         connection = self._new(place)
@@ -159,9 +159,9 @@ class Direct:
     def begin(
         self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool
     ) -> HttpConnection | None:
-        """Return a connection that waits for a put object's `nbytes`; None if obstore is to put it.
+        """Start a PUT and return the connection, ready for the object's `nbytes`; None: use obstore.
 
-        create: put only a new object. Raises: Broken.
+        create: fail if the object exists. Raises: Broken.
         """
         if not self.is_on:
             return None
@@ -180,12 +180,12 @@ class Direct:
         return connection
 
     def end(self, connection: HttpConnection) -> tuple[int, str, bytes]:
-        """Return (status, ETag or "", text) of the answer after an object's last byte.
+        """Return (status, ETag or "", text) from the response to a PUT.
 
-        Raises: Broken; the outcome is unknown then.
+        Raises: Broken, if the outcome is unknown.
         """
         status, etag, text = connection.read_head(0, self._keep), quoted(connection.etag), connection.text
-        connection.discard()  # others may ask it from here on
+        connection.discard()  # other threads may use it from here on
         if status != 200:
             self.refused()
             return status, "", text
@@ -196,7 +196,7 @@ class Direct:
         return HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
     def _idle_one(self, *, check_all: bool = False) -> HttpConnection | None:
-        """Return a reusable connection. check_all: poll each, not only long idle ones."""
+        """Return a reusable connection. check_all: poll every connection, not only long-idle ones."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -215,7 +215,7 @@ class Direct:
     def _keep(self, connection: HttpConnection) -> None:
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
-        with suppress(IndexError):  # others take them too
+        with suppress(IndexError):  # other threads take them too
             while self._idle[0].idle_since + IDLE_S < connection.idle_since:
                 self._idle.popleft().close()
 
@@ -234,7 +234,7 @@ class Direct:
         try:
             signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
-            return None  # obstore raises the reason when it reads the object
+            return None  # obstore raises the reason when it reads the object itself
         slash = signed.find("/", signed.find("://") + 3)
         server = self._servers.get(signed[:slash]) or self._find_server(signed[:slash])
         if server is None or slash < 0:
@@ -250,7 +250,7 @@ class Direct:
             return None
         try:
             place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
-        except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
+        except ValueError:  # includes ssl.SSLError: obstore may accept the certificate
             return None
         fields = f" HTTP/1.1\r\nHost: {address.netloc}\r\nUser-Agent: penstock\r\nAccept: */*\r\n"
         self._servers[origin] = server = Server(place, fields)
@@ -269,14 +269,14 @@ class Direct:
             return self._tls
 
     def refused(self) -> None:
-        """Count an answer that only obstore can handle. One is harmless."""
+        """Count a response that only obstore can handle. A single one is harmless."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
 
 
 def _is_proxied(scheme: str, netloc: str) -> bool:
-    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which most trainings have no use
+    from urllib.request import getproxies, proxy_bypass  # 20 ms that most training runs do not need
 
     proxies = getproxies()
     return bool(proxies.get(scheme) or proxies.get("all")) and not proxy_bypass(netloc)

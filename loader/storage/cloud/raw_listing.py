@@ -1,8 +1,8 @@
-"""Direct listing requests, for buckets whose keys obstore cannot parse.
+"""Send listing requests directly, for buckets whose keys obstore cannot parse.
 
-obstore gives up a page of 1,000 keys if one is no path (`a//b`, `a/../b`, a control character), and the pages behind
-it. These requests return every key, once obstore has given up. obstore signs S3's: the query is part of a client's
-address. Google's carry a token. Azure's are signed here.
+obstore fails on a page of 1,000 keys, and on all later pages, if one key is not a path (`a//b`, `a/../b`, a control
+character). These requests return every key after that. obstore signs requests to S3, requests to Google carry a token,
+and requests to Azure are signed here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 PAGE_BYTES = 64 * 2**20
-"""Most bytes of a page; Azure's 5,000 keys have 5 MB."""
+"""Most bytes of a page; Azure's 5,000 keys take 5 MB."""
 _SIGNED_FOR = timedelta(minutes=15)
 _GOOGLE = "https://storage.googleapis.com"
 _VERSION = "2021-12-02"
-"""Version of Azure's interface, the first that marks encoded names."""
+"""Version of Azure's API: the first that marks encoded names."""
 _OTHERWISE = (
     "rename these keys; or list them through fsspec, which opens the URL with the option "
     '{"fsspec": {...options of its file system...}}'
@@ -41,9 +41,9 @@ class Page(NamedTuple):
     """A page of a listing."""
 
     objects: list[dict[str, Any]]
-    """Metadata of each object as obstore names it: path, size, e_tag, last_modified."""
+    """Metadata per object under obstore's names: path, size, e_tag, last_modified."""
     token: str
-    """Token of the next page, "" behind the last one."""
+    """Token of the next page; "" after the last page."""
 
 
 PageOf = Callable[[str, str, str], Page]
@@ -54,7 +54,7 @@ Raises: OSError, with obstore's text (`errors.translate`); InvalidStore.
 
 
 def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
-    """Return the pages of a bucket of S3. config, provider: as for `connector`."""
+    """Return the page function for an S3 bucket. config, provider: as for `connector`."""
     anonymous = bool(config.get("skip_signature"))
     keys = {"access_key_id": "none", "secret_access_key": "none"} if anonymous else {}
     plain = {name: value for name, value in config.items() if name != "skip_signature"} | keys
@@ -81,7 +81,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
             query["x-amz-request-payer"] = "requester"
         address = f"{origin()}?{urlencode(query, quote_via=quote)}"
         if not anonymous:
-            # obstore puts "/x" behind the address: S3 passes over parameters whose names begin with "x-"
+            # obstore appends "/x" to the URL: S3 ignores parameters whose names begin with "x-"
             address = signed({**plain, "endpoint": f"{address}&x-id=", "virtual_hosted_style_request": True})
         return _s3_page(_fetched(address, {}, runtime))
 
@@ -89,7 +89,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
 
 
 def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
-    """Return the pages of a Google bucket. config, provider: as for `connector`."""
+    """Return the page function for a Google bucket. config, provider: as for `connector`."""
 
     def page(prefix: str, start_after: str, token: str) -> Page:
         origin = str(config.get("base_url") or _GOOGLE).rstrip("/")
@@ -101,10 +101,13 @@ def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime:
 
 
 def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
-    """Return the pages of an Azure container, ignoring `start_after`. config, provider: as for `connector`."""
+    """Return the page function for an Azure container. It ignores `start_after`.
+
+    config, provider: as for `connector`.
+    """
 
     def page(prefix: str, start_after: str, token: str) -> Page:
-        from email.utils import formatdate  # 5 ms, which a start does without
+        from email.utils import formatdate  # 5 ms, saved at startup
 
         account = str(config.get("account_name") or "")
         origin = str(config.get("endpoint") or f"https://{account}.blob.core.windows.net").rstrip("/")
@@ -134,9 +137,9 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
 def azure_signature(
     account: str, key: str, address: str, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> str:
-    """Return the Authorization of a GET by an account's key (Azure's "Shared Key").
+    """Return the Authorization header of a GET for an account key (Azure's "Shared Key").
 
-    key: base64. address: without the query. headers: all that begin with "x-ms-".
+    key: base64. address: URL without the query. headers: all headers that begin with "x-ms-".
     """
     signed_headers = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     resource = f"/{account}{urlsplit(address).path}" + "".join(

@@ -1,8 +1,8 @@
-"""Reading from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
+"""Read from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
 
 Change tokens are compared here (Ceph refuses a quoted If-Match); obstore's own retries are off (`shared/requests.py`).
-S3 and Google also answer 403 for a missing object if the credentials may not list. A reader of a root's log must tell
-the two apart, so the missing right is named.
+S3 and Google also answer 403 for a missing object if the credentials may not list. A reader of a root's log must
+distinguish the two, so errors name the missing permission.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 
-_RIGHTS = {  # scheme -> to list, to read
+_RIGHTS = {  # scheme -> (permission to list, permission to read)
     "s3": ("s3:ListBucket", "s3:GetObject (and kms:Decrypt, where a key of KMS encrypts)"),
     "gs": ("storage.objects.list", "storage.objects.get"),
 }
 
 
 def explained(connection: Connection, scheme: str, path: str, refused: Forbidden) -> Forbidden:
-    """Return `refused`, of a read of `path`, with the missing right. Costs at most a page of a listing."""
+    """Return the error `refused` of a read of `path`, naming the missing permission. Costs at most one listing page."""
     if scheme not in _RIGHTS or "AccessDenied" not in str(refused):
         return refused
     to_list, to_read = _RIGHTS[scheme]
@@ -61,16 +61,16 @@ def explained(connection: Connection, scheme: str, path: str, refused: Forbidden
 
 T = TypeVar("T")
 
-BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
+BOUNDED_BYTES = 16 * 2**20  # body of one request; larger objects are read and uploaded in pieces of this size
 WHOLE_READ_TRIES = 5
-CHUNK_BYTES = 2**18  # of a body of obstore's, as it arrives: memory of this size stays with the process
+CHUNK_BYTES = 2**18  # read size for obstore bodies: the process keeps memory of this size
 
 Fill = Callable[[int, memoryview], object]
-"""(offset, view): read into the view from there on."""
+"""(offset, view): read from `offset` into `view`."""
 
 
 class ReadStore(Opened):
-    """Reads of one bucket and prefix. `connect(max_retries)` makes a client."""
+    """Reads one bucket and prefix. `connect(max_retries)` creates a client."""
 
     def __init__(
         self,
@@ -81,7 +81,10 @@ class ReadStore(Opened):
         runtime: Runtime,
         direct: Direct | None = None,
     ) -> None:
-        """direct: S3's reader of ranges. Raises: ForkedStore; InvalidStore if the client refuses its configuration."""
+        """direct: direct range requests to S3.
+
+        Raises: ForkedStore; InvalidStore if the client rejects its configuration.
+        """
         super().__init__(spec, url)
         self._direct = direct
         self._prefix = f"{prefix}/" if prefix else ""
@@ -102,7 +105,7 @@ class ReadStore(Opened):
 
                 return Blob(read_whole(first.data, nbytes, BOUNDED_BYTES, rest, pool), first.etag)
             except Changed:
-                continue  # replaced meanwhile; a `get` pins nothing
+                continue  # replaced meanwhile; `get` pins nothing
         raise Transient(f"cannot read {self.url}/{key}: it is replaced faster than it can be read; try later")
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
@@ -138,7 +141,7 @@ class ReadStore(Opened):
             blobs = [self.get_range(key, *(reads[0] if reads else Span(0, 0)), etag)]
         current = blobs[0].etag
         for blob in blobs:
-            self._pinned(key, blob.etag, current)  # without a pin too, no answer mixes two objects
+            self._pinned(key, blob.etag, current)  # even without a pin, no result mixes two objects
         pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
         return [Blob(piece, current) for piece in pieces]
 
@@ -155,11 +158,11 @@ class ReadStore(Opened):
         etag: str | None = None,
         series: RangeSeries | None = None,
     ) -> str:
-        """Read into `view`, and return the etag. A broken answer is continued where it broke.
+        """Read into `view`, and return the etag. A broken response is resumed where it ended.
 
-        series: the reads of this object, with one etag, that this read belongs to.
+        series: the sequence of reads of this object, with one etag, that includes this read.
 
-        Raises: as `get_range`; also Changed if the object is replaced between answers.
+        Raises: as `get_range`; also Changed if the object is replaced between responses.
         """
         check_span(key, offset, len(view))
         if not view:
@@ -169,7 +172,7 @@ class ReadStore(Opened):
         stop = end if series is None else max(end, series.stop)
         if series is not None and series.etag:
             current = self._pinned(key, series.etag, etag)
-            with suppress(Broken):  # no request of its own: the budget is for the next one
+            with suppress(Broken):  # not a new request: the budget is for the next one
                 for count in series.into(offset, view):
                     done += count
             if done == len(view):
@@ -203,9 +206,9 @@ class ReadStore(Opened):
                 answer = self._answer(obstore, client, path, 0, BOUNDED_BYTES)
             except client_errors() as error:
                 if is_past_end(error, path):
-                    return None  # there is no byte to ask for
+                    return None  # there are no bytes to request
                 raise
-            etag, nbytes = answer.etag, answer.size  # what is read to its end may be asked by others
+            etag, nbytes = answer.etag, answer.size  # once read to its end, the connection may be reused
             data = answer.all()
             self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
             return Blob(data, etag), nbytes
@@ -240,7 +243,7 @@ class ReadStore(Opened):
             if answer.size < offset + nbytes:
                 raise self._short(key, offset, nbytes, answer.size)
         except (Changed, Corrupt):
-            del answer  # the error holds this frame, which must not hold the connection
+            del answer  # the error keeps this frame alive, which must not keep the connection
             raise
         return answer, current
 
@@ -285,7 +288,7 @@ class ReadStore(Opened):
 
 
 class NativeAnswer:
-    """obstore's answer to a range, whose body is still to be read."""
+    """obstore's response to a range request, with an unread body."""
 
     def __init__(self, answer: Any) -> None:
         meta = answer.meta
@@ -307,9 +310,9 @@ class NativeAnswer:
 
 
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:
-    """Return all `nbytes` of an object whose `beginning` is there, by concurrent reads of at most `most` bytes.
+    """Return all `nbytes` of an object that starts with `beginning`, by concurrent reads of at most `most` bytes.
 
-    A BytesIO gives its memory away as bytes; joining the pieces would hold all of it twice.
+    A BytesIO hands over its memory as bytes; joining the pieces would use twice the memory.
     """
     buffer = BytesIO()
     buffer.seek(nbytes - 1)

@@ -1,9 +1,9 @@
-"""s3://bucket/prefix (and s3a://) through obstore.
+"""Open s3://bucket/prefix (and s3a://) through obstore.
 
 Options: see `options.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token, anon,
 profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}. `credential_provider`
-is a function that returns obstore's S3Credential; it pickles by its import path. `direct_reads` (true): ranges by
-requests of our own (`range_requests.py`).
+is a function that returns obstore's S3Credential; it pickles by its import path. `direct_reads` (true): read ranges by
+direct requests (`range_requests.py`).
 
 Credentials: `credentials.py`; explicit keys are not mixed with the environment's token. Endpoint and region: options,
 AWS_* variables, the profile, then us-east-1.
@@ -55,16 +55,16 @@ NAMES = {
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OURS = ("profile", "client_kwargs", "credential_provider", "direct_reads")
 _NOT_DIRECT = ("skip_signature", "sse_customer_key_base64", "s3_express")
-"""Settings that an address signed by obstore does not have, or does not need."""
+"""Settings that a URL signed by obstore cannot carry, or does not need."""
 _NOT_SENT = (
     *("server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "checksum_algorithm"),
     "request_payer",
 )
-"""Settings of a put that such an address does not carry."""
+"""Settings of a put that a signed URL cannot carry."""
 
 
 def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Open a bucket of S3. Raises: InvalidStore; MissingDependency for a profile without boto3; ForkedStore."""
+    """Open an S3 bucket. Raises: InvalidStore; MissingDependency if a profile needs boto3; ForkedStore."""
     bucket, prefix = bucket_and_prefix(url)
     shown = f"s3://{bucket}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
@@ -88,7 +88,7 @@ def s3_config(
 ) -> tuple[dict[str, Any], Any]:
     """Return (obstore's config, credential provider or None) for options in any spelling.
 
-    environ: None is this process's.
+    environ: None reads this process's.
 
     Raises: InvalidStore; MissingDependency.
     """
@@ -132,7 +132,7 @@ def _direct(
         return None
     if _is_set(config, _NOT_DIRECT):
         return None
-    # (other systems also have proxies in their settings)
+    # (other systems also configure proxies in their settings)
     proxies = sys.platform != "linux" or any(name.lower().endswith("_proxy") for name in os.environ)
     return Direct(runtime, proxies=proxies)
 

@@ -1,8 +1,8 @@
-"""Put another store's object into S3, where equal ETags replace a second hash.
+"""Copy another store's object to S3, where equal ETags replace a second hash.
 
-A signature covers the payload's SHA-256, which client (0.6 s of processor per GiB) and server both take. S3's ETag of
+A signature covers the payload's SHA-256, which client (0.6 s of processor per GiB) and server both compute. The ETag of
 an object put by one request is its MD5. If source and target have the same MD5, the signature need not cover the
-payload. Everything else goes through `put`.
+payload. Everything else uses `put`.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _TOO_SLOW = b"<Code>RequestTimeout</Code>"
 
 
 def is_md5(etag: str) -> bool:
-    """Return whether an ETag may be the MD5 of its object."""
+    """Return whether an ETag could be its object's MD5."""
     return bool(_MD5.fullmatch(etag))
 
 
 def differ(first: str, other: str) -> bool:
-    """Return whether two ETags prove that two objects differ: both may be MD5, and are unequal."""
+    """Return whether two ETags prove that two objects differ: both could be MD5 and are unequal."""
     return first != other and is_md5(first) and is_md5(other)
 
 
 class Sending:
-    """One object in transit, used and closed by one thread. is_refused: whether the store takes no object this way."""
+    """One object being uploaded, used and closed by one thread. is_refused: True if the store rejects such uploads."""
 
     def __init__(
         self, direct: Direct, connection: HttpConnection, nbytes: int, ended: Callable[[bool], None]
     ) -> None:
-        """nbytes: of the object; ended: called once, with whether the store throttled."""
+        """nbytes: size of the object. ended: called once, with True if the store throttled."""
         self._direct, self._wire, self._remaining = direct, connection, nbytes
         self._ended: Callable[[bool], None] | None = ended
         self.is_refused = False
 
     def send(self, piece: memoryview) -> bool:
-        """Send the next bytes, and return whether the store still takes them."""
+        """Send the next bytes, and return whether the store still accepts them."""
         try:
             self._wire.send(piece)
         except Broken:
@@ -76,7 +76,7 @@ class Sending:
         return etag
 
     def close(self) -> None:
-        """Send no more: the store drops what it has."""
+        """Stop sending: the store drops an incomplete object."""
         if self._remaining:
             self._wire.close()
         self._end(throttled=False)
@@ -88,9 +88,9 @@ class Sending:
 
 
 class S3PutStore(RemoteStore):
-    """One bucket and prefix of S3.
+    """One S3 bucket and prefix.
 
-    Unsigned payloads end for good once an ETag was no MD5 (a bucket with KMS), or one was refused.
+    Unsigned payloads are disabled for good once an ETag is not an MD5 (a bucket with KMS) or one is rejected.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class S3PutStore(RemoteStore):
         direct: Direct | None = None,
         sends: bool = True,
     ) -> None:
-        """connect, unsigned: make clients whose signature covers payloads, or does not. pages_of: as RemoteStore.
+        """connect, unsigned: create clients that sign payloads, or do not. pages_of: as for `RemoteStore`.
 
-        sends: whether a signed address may put an object.
+        sends: True if a signed URL may put an object.
         """
         super().__init__(
             connect, prefix, spec, url, runtime, pages_of=pages_of, delete_keys=delete_keys, direct=direct
@@ -119,7 +119,7 @@ class S3PutStore(RemoteStore):
         self._vouches, self._sends = True, sends
 
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
-        """Put an object that another store has under `etag`, like `put` (replace) or `put_if_absent`.
+        """Put an object that another store has with `etag`, like `put` (if `replace`) or `put_if_absent`.
 
         If the store returns another ETag, the object is read back, and put again if it differs from `data`.
         """
@@ -131,7 +131,7 @@ class S3PutStore(RemoteStore):
         path, mode = self._prefix + check_key(key), "overwrite" if replace else "create"
 
         def attempt(obstore: Any, _: Client) -> str | None:
-            client = self._twin()  # here: a forked child is refused before it makes one
+            client = self._twin()  # here, so that a forked child fails before creating one
 
             def put() -> str:
                 return etag_of(obstore.put(client, path, data, mode=mode, use_multipart=False))
@@ -143,25 +143,25 @@ class S3PutStore(RemoteStore):
         except StoreError as error:
             if type(error) not in (StoreError, Forbidden):
                 raise
-            # A server may refuse it by any status: a signed put then shows the reason.
+            # A server may reject it with any status: a signed put shows the reason.
             self._vouches = False
             return False
         if stored_etag in (None, etag):
             return True
         self._vouches = False
         try:
-            with self._reading_back:  # only one object at a time is in memory twice
+            with self._reading_back:  # at most one object at a time is in memory twice
                 is_there = self.get(key).data == data
         except ObjectNotFound:
             return False
-        except Forbidden:  # who may write there may not read
+        except Forbidden:  # write permission without read permission
             is_there = False
         if not is_there:
             self.put(key, data)
         return True
 
     def sends(self, etag: str) -> bool:
-        """Return whether `send_twin` may put an object of this ETag; "" if unknown yet."""
+        """Return whether `send_twin` may put an object with this ETag ("" if not known yet)."""
         return (
             self._sends
             and self._vouches
@@ -171,7 +171,7 @@ class S3PutStore(RemoteStore):
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
-        """Begin `put_same` of bytes to come, then call `finish_twin` and close the Sending; None: use `put_same`."""
+        """Start a streamed `put_same`; call `finish_twin` and close the `Sending` afterwards. None: use `put_same`."""
         path, direct = self._prefix + check_key(key), self._direct
         if direct is None or not etag or not self.sends(etag):
             return None

@@ -1,7 +1,7 @@
-"""S3, GCS and Azure through obstore: everything that is alike in all providers.
+"""S3, GCS and Azure through obstore: the parts common to all providers.
 
-The sync API from many threads is as fast as the async one. Obstore's own retries are off (`shared/requests.py`). Its
-listings are filtered here: offsets and prefixes differ between providers.
+The sync API from many threads is as fast as the async one. obstore's own retries are off (`shared/requests.py`). Its
+listings are filtered here, because offsets and prefixes differ between providers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SINGLE_PUT_BYTES = 64 * 2**20  # a larger file is uploaded in parts
-MAX_PARTS = 9_000  # S3 takes 10 000
+MAX_PARTS = 9_000  # S3 allows 10,000
 
 
 class RemoteStore(ReadStore):
-    """One bucket and prefix."""
+    """Reads and writes one bucket and prefix."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RemoteStore(ReadStore):
     ) -> None:
         """Connect. pages_of: as for `list_objects`. delete_keys: keys per delete request. direct: as for `ReadStore`.
 
-        Raises: ForkedStore; InvalidStore if the client refuses its configuration.
+        Raises: ForkedStore; InvalidStore if the client rejects its configuration.
         """
         super().__init__(connect, prefix, spec, url, runtime, direct)
         self._pages_of, self._delete_keys = pages_of, delete_keys
@@ -62,7 +62,7 @@ class RemoteStore(ReadStore):
         self._call("write", key, lambda obs, client: obs.put(client, path, data, use_multipart=False))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create an object. After a failed create, read the key: its content decides."""
+        """Create an object. After a failed create, the content under the key decides the outcome."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> None:
@@ -91,13 +91,13 @@ class RemoteStore(ReadStore):
         return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List as `store.list_from`."""
+        """List as `store.list_from` does."""
         return self.list_place(prefix, start_after, log_refusals(self.url), seek=True)
 
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`."""
+        """List as `store.list_place` does."""
         return list_objects(
             self._connection,
             self._prefix,
@@ -126,7 +126,7 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
-        """Return the result of a create; None if it failed and the key holds `data`.
+        """Return the result of a create; None if it failed but the key holds `data`.
 
         Raises: AlreadyExists; Transient.
         """
@@ -136,7 +136,7 @@ class RemoteStore(ReadStore):
             refused = error
         if self._holds(obstore, client, key, data):
             return None
-        if is_conflict(refused):  # 409: refused because of another request, and nothing is stored
+        if is_conflict(refused):  # 409: rejected because of a concurrent request; nothing is stored
             raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict")
         raise refused
 
@@ -151,10 +151,10 @@ class RemoteStore(ReadStore):
 
 
 def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
-    """Delete objects below the folder `base`; a missing key is no error. Raises: StoreError, with no request under way.
+    """Delete objects below the folder `base`; a missing key is no error. Raises: StoreError, after all requests ended.
 
-    obstore returns at the first failing request while others run. A late delete would remove a newer object, so each
-    call of obstore is one request.
+    obstore returns at the first failing request while others continue. A late delete could remove a newer object, so
+    each obstore call makes one request.
     """
     batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]
     refused = [batch for batch in _delete_batches(connection, base, batches) if batch]
@@ -172,7 +172,7 @@ def _delete_batches(
         pool.submit(copy_context().run, partial(_delete_batch, connection, base, batch)) for batch in batches
     ]
     for future in futures:
-        future.exception()  # wait for all of them, also when one fails
+        future.exception()  # wait for all of them, even if one fails
     return [future.result() for future in futures]
 
 

@@ -1,1 +1,1 @@
-"""A folder of this machine as a store: walks, memory maps, vector reads."""
+"""A local folder as a store: directory walks, memory maps, vector reads."""

@@ -1,4 +1,4 @@
-"""Plans of reads of one file: neighbouring spans, or buffers, share a read."""
+"""Plan reads of one file: neighbouring spans or buffers share a read."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,25 +6,25 @@ from typing import NamedTuple
 from ..store import Buffer, Piece
 
 _MAX_GAP_BYTES = 4096
-"""Closer pieces share a read: reading the gap costs less than another call."""
+"""Largest gap, in bytes, within a read: reading it costs less than another call."""
 _MAX_BUFFERS = 512
-"""Buffers of one read; the kernel takes 1,024."""
-_GAP = bytearray(_MAX_GAP_BYTES)  # the bytes between pieces: every thread writes here, none reads
+"""Most buffers of one read; the kernel allows 1,024."""
+_GAP = bytearray(_MAX_GAP_BYTES)  # receives the bytes between pieces: every thread writes here, none reads
 
 
 class Run(NamedTuple):
-    """A range of bytes of a file, and the buffers that it fills."""
+    """A byte range of a file, and the buffers that it fills."""
 
     offset: int
     """First byte."""
     nbytes: int
     """Number of bytes."""
     buffers: list[Buffer]
-    """Buffers in the order of the bytes, `nbytes` together."""
+    """Buffers in byte order, `nbytes` in total."""
 
 
 def runs_of(pieces: Sequence[Piece]) -> list[Run]:
-    """Return pieces put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
+    """Return the pieces merged into runs if each starts at most `_MAX_GAP_BYTES` after the one before."""
     runs: list[Run] = []
     start = end = 0
     buffers: list[Buffer] = []
@@ -49,7 +49,7 @@ Neighbours = tuple[int, int, list[int]]
 
 
 def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
-    """Return (offset, nbytes) spans, grouped where each begins at most `_MAX_GAP_BYTES` behind the last."""
+    """Return (offset, nbytes) spans in groups; each span starts at most `_MAX_GAP_BYTES` after the one before."""
     runs: list[Neighbours] = []
     first = end = 0
     numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""A cache of open files: a read costs no name look-up, and a replaced file stays readable for its readers."""
+"""Cache open files, so that a read costs no name lookup and a replaced file stays readable."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ from ..shared.threads import lock
 from ..store import Disk
 
 KEPT_FILES = 1024
-"""Most open files; fewer if they exceed a quarter of the descriptors."""
+"""Most open files; fewer if that exceeds a quarter of the descriptors."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 LOCAL_TYPES = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
 """Local file systems to map, as named in /proc/self/mountinfo. zfs keeps a second copy of mapped pages, so it is read.
@@ -21,11 +21,11 @@ LOCAL_TYPES = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "o
 
 
 class FileHandle:
-    """An open file. It is closed with the last reference to the handle."""
+    """An open file, closed with the last reference to the handle."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        if hasattr(os, "posix_fadvise"):  # samples are read, not what lies behind them
+        if hasattr(os, "posix_fadvise"):  # samples are read in random order: disable read-ahead
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self.map = _mapped(descriptor) if is_of_this_machine(os.fstat(descriptor).st_dev) else None
 
@@ -45,9 +45,9 @@ def _mapped(descriptor: int) -> mmap.mmap | None:
 
 @lru_cache(maxsize=256)
 def is_of_this_machine(device: int) -> bool:
-    """Return whether a device (`st_dev`) has a file system that only this machine writes; False if unknown.
+    """Return whether only this machine writes to a device's (`st_dev`) file system; False if unknown.
 
-    A page of a network file may take minutes: such files are read, not mapped.
+    A page fault on a network file may take minutes, so such files are read, not mapped.
     """
     device_name = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -65,12 +65,12 @@ class _Kept(NamedTuple):
 
 
 class FileHandles:
-    """Open files of one store, those used last; thread-safe."""
+    """Least-recently-used cache of one store's open files. Thread-safe."""
 
     def __init__(self, store: Disk) -> None:
         self._store = store
         self._lock = lock()
-        self._files: OrderedDict[str, _Kept] = OrderedDict()  # those used last in the end
+        self._files: OrderedDict[str, _Kept] = OrderedDict()  # most recently used last
         self._most = _most_files()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class FileHandles:
             self._files.clear()
 
     def get(self, key: str, etag: str | None) -> tuple[FileHandle, str] | None:
-        """Return a file as it is now, and its etag; None if a read must report the fault.
+        """Return (current file, etag); None if a read must report the error.
 
         Raises: ObjectNotFound; Changed; as reads do.
         """
@@ -93,7 +93,7 @@ class FileHandles:
                 return kept.handle, current
         try:
             descriptor = self._store.open_same(key, current)
-        except StoreError:  # perhaps the process has no descriptor left: a read needs one too
+        except StoreError:  # perhaps the process has no descriptors left: a read needs one too
             self.close()
             return None
         if descriptor is None:
@@ -109,5 +109,5 @@ class FileHandles:
 
 def _most_files() -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    each = 1 if _NO_DESCRIPTOR else 2  # before Python 3.13 a map holds a descriptor of its own
+    each = 1 if _NO_DESCRIPTOR else 2  # before Python 3.13 a map holds its own descriptor
     return KEPT_FILES if limit == resource.RLIM_INFINITY else max(1, min(KEPT_FILES, limit // (4 * each)))

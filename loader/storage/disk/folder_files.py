@@ -1,4 +1,4 @@
-"""Files below a directory: listed in key order, written beside their target, and their errors as ours."""
+"""List files below a directory in key order, write them atomically, and translate their errors."""
 
 import errno
 import fcntl
@@ -17,14 +17,14 @@ _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 
 
 def disk_error(verb: str, path: str, error: OSError) -> StoreError:
-    """Return the leaf of `StoreError` for `error`, met while `verb`ing `path`."""
+    """Return the leaf of `StoreError` for `error`, raised by operation `verb` on `path`."""
     why = f"cannot {verb} {path}: {error.strerror or error}"
     number = error.errno
     if isinstance(error, NotADirectoryError) and verb == "write":
         return InvalidStore(
             f"{why}; part of that path is a file, and a disk cannot hold 'a' and 'a/b': choose another key"
         )
-    leads_nowhere = number == errno.ELOOP and verb == "read"  # a link to itself, as one to what is not there
+    leads_nowhere = number == errno.ELOOP and verb == "read"  # a link to itself is treated as a dangling link
     if isinstance(error, FileNotFoundError | NotADirectoryError) or leads_nowhere:
         if verb == "write" and error.filename not in (None, path):
             return ObjectNotFound(f"cannot write {path}: there is no file {error.filename}")
@@ -64,7 +64,7 @@ def upload_size(path: str, target: str) -> int:
 
 
 def no_links(path: str, error: OSError) -> OSError | StoreError:
-    """Return the error of a failed link: `error`, or that this file system cannot create atomically."""
+    """Return the error for a failed link: `error`, or that the file system cannot create atomically."""
     if error.errno not in _NO_LINKS:
         return error
     return InvalidStore(
@@ -74,14 +74,14 @@ def no_links(path: str, error: OSError) -> OSError | StoreError:
 
 
 DIRECT_BYTES = 2 * 2**20
-"""Least bytes that bypass the page cache, whose copy costs as much as a fast disk."""
+"""Smallest write, in bytes, that bypasses the page cache: its copy costs as much as a fast disk."""
 DIRECT_ALIGNMENT = 4096
-"""Alignment in bytes of such writes, in memory and file."""
-_DIRECT = getattr(os, "O_DIRECT", 0)  # of Linux
+"""Alignment of direct writes, in bytes, in memory and file."""
+_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 
 
 def make_directories(path: str) -> None:
-    """Make directories as `os.makedirs`, each new entry made durable in its parent. Raises: OSError."""
+    """Make directories as `os.makedirs` does, and make each new entry durable in its parent. Raises: OSError."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -91,24 +91,24 @@ def make_directories(path: str) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path) from None
-        # Another writer made it, and may not have come to the next line.
+        # Another writer made it, and may not have reached the next line.
     fsync_directory(parent)
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of `data`, also where the system takes less at once. Raises: OSError."""
+    """Write all of `data`, even if the system accepts less at once. Raises: OSError."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def write_direct(descriptor: int, data: memoryview) -> None:
-    """Write all of `data`, past the page cache if the file system can. Raises: OSError."""
+    """Write all of `data`, bypassing the page cache if the file system can. Raises: OSError."""
     flags, begun = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT)
         write_all(descriptor, data)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # not of this file system, or not at this place of the file
+        if error.errno != errno.EINVAL:  # unsupported by the file system, or at this offset
             raise
     finally:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
@@ -116,19 +116,19 @@ def write_direct(descriptor: int, data: memoryview) -> None:
 
 
 def fsync_directory(path: str) -> None:
-    """Make the names in a directory survive a power cut. Raises: OSError."""
+    """Make a directory's names durable, so that they survive a power failure. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # some network file systems do not offer it
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # some network file systems do not support it
             raise
     finally:
         os.close(descriptor)
 
 
 class NewFile:
-    """A file written beside its target and renamed in one step; `close` deletes an unfinished one."""
+    """A file written next to its target and renamed in one step. `close` deletes an unfinished file."""
 
     def __init__(self, target: str) -> None:
         self._target, self._folder = target, os.path.dirname(target)
@@ -139,20 +139,20 @@ class NewFile:
             self._descriptor: int | None = os.open(self._temporary, flags, 0o666)
 
     def write(self, data: memoryview) -> None:
-        """Append bytes, past the page cache if many and aligned."""
+        """Append bytes, bypassing the page cache if they are many and aligned."""
         whole = len(data) - len(data) % DIRECT_ALIGNMENT if len(data) >= DIRECT_BYTES else 0
         if whole:
             self.fill(lambda out: write_direct(out, data[:whole]))
         self.fill(lambda out: write_all(out, data[whole:]))
 
     def fill(self, work: Callable[[int], None]) -> None:
-        """Have `work` write to the descriptor."""
+        """Call `work` to write to the descriptor."""
         with self._words():
             assert self._descriptor is not None
             work(self._descriptor)
 
     def finish(self, publish: Callable[[str, str], None] = os.replace) -> None:
-        """Make the file durable, and have `publish(temporary, target)` give it its name."""
+        """Make the file durable, and call `publish(temporary, target)` to name it."""
         with self._words():
             assert self._descriptor is not None
             os.fsync(self._descriptor)
@@ -162,7 +162,7 @@ class NewFile:
             fsync_directory(self._folder)
 
     def close(self) -> None:
-        """Delete what was not finished."""
+        """Delete an unfinished file."""
         with self._words():
             self._close()
             _unlink_if_there(self._temporary)
@@ -191,7 +191,7 @@ def _unlink_if_there(path: str) -> None:
 
 FILE, FOLDER = "file", "folder"
 _SNAPSHOT = re.compile(r"(.*/)snapshots/[^/]+/", re.DOTALL)
-"""A snapshot of Hugging Face's cache: links to files in "blobs" beside "snapshots"."""
+"""A snapshot in Hugging Face's cache: links to files in the folder "blobs" next to "snapshots"."""
 
 
 def walk(
@@ -208,10 +208,10 @@ def walk(
 
     Keys are ordered as whole strings: 'a.b' < 'a/b'. Subtrees that cannot match are not read.
 
-        refuse: receives each name that is no key, and each link that is not followed.
+        refuse: receives each name that is not a valid key, and each link that is not followed.
         unfinished: also yield unfinished files.
-        top: a folder, "" or ending in '/', below which links are yielded themselves.
-        inside: refuse links that lead out of `base`, or to a folder above them.
+        top: a folder ("" or ending in '/') below which links are yielded instead of followed.
+        inside: refuse links that lead out of `base` or to a parent folder.
 
     Raises: Forbidden; Transient.
     """
@@ -233,7 +233,7 @@ _OUTSIDE = (
 
 
 def _extent_of(base: str) -> tuple[str, ...]:
-    """Return the real folders, each ending in '/', that links of a place may lead to."""
+    """Return the real folders, each ending in '/', that links in a location may lead to."""
     real = os.path.join(os.path.realpath(base), "")
     if snapshot := _SNAPSHOT.fullmatch(real):
         blobs = f"{snapshot[1]}blobs"
@@ -258,7 +258,7 @@ class _Tree:
         return os.path.join(real, "").startswith(self.extent)
 
     def files(self, folder: str, chain: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the files below a folder. chain: the real paths of it and of those above it, where links are judged."""
+        """Yield the files below a folder. chain: real paths of the folder and its parents, if links are judged."""
         prefix, after = self.prefix, self.start_after
         for key, entry in self._entries(folder):
             if key.endswith("/"):
@@ -324,7 +324,7 @@ class _Tree:
             return []
         except OSError as error:
             if error.errno == errno.ELOOP:
-                return []  # forty links on the way: a link to a folder that it lies in
+                return []  # forty links on the path: a link to its own parent folder
             raise disk_error("list", self.base + folder, error) from error
         matching.sort(key=lambda item: item[0])
         return matching
@@ -346,7 +346,7 @@ def kind_of(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = Fal
 
 
 def unlisted_kind(entry: os.DirEntry[str]) -> str:
-    """Return why an entry that is neither a file nor a folder is not listed."""
+    """Return the reason why an entry that is neither a file nor a folder is not listed."""
     try:
         entry.stat()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Temporary files on a local disk, and the error if it is full.
+"""Manage temporary files on a local disk, and report a full disk.
 
-A killed process leaves its folders. Processes hold an flock on folders that they use, which the kernel releases; the
-next process of the user and machine removes unlocked ones. The machine's name is part of a folder's: some network file
-systems lock within one machine only.
+A killed process leaves its folders. Each process holds an flock on folders in use, which the kernel releases; the
+user's next process on the machine removes unlocked folders. Folder names contain the machine's name, because some
+network file systems lock within one machine only.
 """
 
 import fcntl
@@ -26,7 +26,10 @@ from ..store import Store
 def no_room(
     place: object, error: Exception, meanwhile: str, *, room_for: str, again: str, option: str = ""
 ) -> StoreError:
-    """Return the error for full or read-only temporary space. option: its name, beside TMPDIR."""
+    """Return the error for full or read-only temporary space.
+
+    option: name of the option that moves it, besides TMPDIR.
+    """
     reason = getattr(error, "strerror", None) or error
     either = f" or {option}" if option else ""
     return StoreError(
@@ -36,7 +39,7 @@ def no_room(
 
 
 def default_place() -> str:
-    """Return the default folder. Never raises: disks may be too full to have one."""
+    """Return the default folder. Never raises, even if all disks are full."""
     try:
         return tempfile.gettempdir()
     except OSError:
@@ -47,7 +50,10 @@ def default_place() -> str:
 def on_scratch(
     place: str | None, meanwhile: str, *, room_for: str, again: str, option: str = ""
 ) -> Iterator[None]:
-    """Work on temporary files. place: None for TMPDIR. Raises: `no_room`; our errors pass through."""
+    """Report disk errors of the block as `no_room`. place: folder, None for TMPDIR.
+
+    Raises: `no_room`; penstock's errors.
+    """
     try:
         yield
     except PenstockError:  # some are OSErrors too
@@ -61,8 +67,8 @@ def on_scratch(
 class HeldFolder:
     """A temporary folder of this process, and of processes that inherit `descriptor`.
 
-    A later process of the user removes it if they are killed (`remove_left_folders`). what: word of its name, such as
-    "block". place: parent folder; None for TMPDIR. Raises: OSError.
+    If these are killed, a later process of the user removes the folder (`remove_left_folders`). what: part of the
+    folder's name, such as "block". place: parent folder; None for TMPDIR. Raises: OSError.
     """
 
     def __init__(self, what: str, place: str | None = None) -> None:
@@ -77,9 +83,7 @@ class HeldFolder:
                 self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except FileNotFoundError:  # removed by another process before it was locked
                 continue
-            with suppress(
-                OSError
-            ):  # a file system without locks: no process can lock it, and none removes it
+            with suppress(OSError):  # without file locks, no process can lock the folder, and none removes it
                 fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             if os.path.exists(path):
                 break
@@ -87,19 +91,19 @@ class HeldFolder:
         self._end = weakref.finalize(self, _end, os.getpid(), path, self.descriptor)
 
     def close(self) -> None:
-        """Remove it, and all that is in it."""
+        """Remove the folder and its content."""
         self._end()
 
 
 def _end(process: int, path: str, descriptor: int) -> None:
-    if os.getpid() == process:  # a forked child's copy is not its own
+    if os.getpid() == process:  # a forked child does not own the folder
         shutil.rmtree(path, ignore_errors=True)
         os.close(descriptor)
 
 
 @contextmanager
 def held_folder(what: str, place: str | None = None) -> Iterator[Path]:
-    """Make a folder, as `HeldFolder`, and remove it at the end. Raises: OSError."""
+    """Make a `HeldFolder`, yield its path, and remove it at the end. Raises: OSError."""
     folder = HeldFolder(what, place)
     try:
         yield folder.path
@@ -109,7 +113,7 @@ def held_folder(what: str, place: str | None = None) -> Iterator[Path]:
 
 @contextmanager
 def held_file(what: str, place: str | None = None, buffering: int = -1) -> Iterator[BinaryIO]:
-    """Open a new file in a held folder, to write and read; both are removed at the end. Raises: OSError."""
+    """Open a new file in a held folder for reading and writing; both are removed at the end. Raises: OSError."""
     with held_folder(what, place) as folder, open(str(folder / "file"), "x+b", buffering) as file:
         yield file
 
@@ -118,7 +122,7 @@ _cleared: set[str] = set()
 
 
 def remove_left_folders(place: str | None = None) -> int:
-    """Remove held folders of this user and machine without a living process; return their number.
+    """Remove folders that this user's dead processes left on this machine; return their number.
 
     Never raises. place: None for TMPDIR.
     """
@@ -161,7 +165,7 @@ def _suffix() -> str:
 
 
 class OnScratch:
-    """A `store.NewObject` that lies in a temporary file, and is uploaded at its end."""
+    """A `store.NewObject` written to a temporary file and uploaded when finished."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key, self._path = store, key, default_place()

@@ -1,8 +1,8 @@
-"""A directory on a disk, through the operating system.
+"""Store objects in a directory on a disk, through the operating system.
 
-fsspec's `mode="create"` is exists-then-write and loses races. Here a create is a finished, fsynced temporary file that
-`os.link` publishes under its key, which succeeds once. Options: none. The URL is a path or file:///path
-(percent-decoded, RFC 8089). Symbolic links are followed. `.tmp-` begins the name of an unfinished file.
+fsspec's `mode="create"` checks existence, then writes, and loses races. Here a create fsyncs a temporary file and
+publishes it under its key by `os.link`, which succeeds only once. Options: none. The URL is a path or file:///path
+(percent-decoded, RFC 8089). Symbolic links are followed. Names of unfinished files begin with `.tmp-`.
 """
 
 import errno
@@ -55,7 +55,7 @@ def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
 
 
 class LocalStore(Opened):
-    """Objects are the files below one directory. An etag is modification time, inode and size."""
+    """Objects are the files below one directory. An etag combines modification time, inode and size."""
 
     def __init__(self, root: str, spec: StoreSpec) -> None:
         super().__init__(spec, root)
@@ -100,7 +100,7 @@ class LocalStore(Opened):
             with _disk(self._base + key):
                 data = [os.pread(descriptor, nbytes, offset) for offset, nbytes, _ in runs]
             for i, (offset, nbytes, _) in enumerate(runs):
-                if len(data[i]) != nbytes:  # a long one, or the end of the file
+                if len(data[i]) != nbytes:  # a long span, or the end of the file
                     data[i] = self._pread(key, descriptor, status.st_size, offset, nbytes)
         finally:
             os.close(descriptor)
@@ -120,7 +120,7 @@ class LocalStore(Opened):
                 for run in runs:
                     if os.preadv(descriptor, run.buffers, run.offset) != run.nbytes:
                         short.append(run)
-            for run in short:  # it is longer than the kernel reads at once, or than the file
+            for run in short:  # longer than the kernel reads at once, or than the file
                 offset = run.offset
                 for buffer in run.buffers:
                     view = memoryview(buffer).cast("B")
@@ -131,7 +131,7 @@ class LocalStore(Opened):
         return current
 
     def etag_of(self, key: str, etag: str | None = None) -> str:
-        """Return the etag of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
+        """Return the etag of a file. Raises: ObjectNotFound; Changed if it differs from `etag`."""
         path = self._base + check_key(key)
         try:
             status = os.stat(path)
@@ -140,7 +140,7 @@ class LocalStore(Opened):
         return self._pinned(key, status, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a new descriptor of the file; None where it was replaced."""
+        """Return a new descriptor for the file; None if it was replaced."""
         descriptor, status = self._open(key)
         if _etag(status) != etag:
             os.close(descriptor)
@@ -154,10 +154,10 @@ class LocalStore(Opened):
         try:
             self._write(key, lambda out: write_all(out, memoryview(data)), _link)
         except AlreadyExists:
-            # Perhaps our own: a network disk may lose the answer to a link that it carried out.
+            # Perhaps this process's own: a network disk may lose the response to a successful link.
             if self._held(key) != data:
                 raise
-            # The writer that linked it may have failed, or died, before its name was durable.
+            # The writer that linked it may have failed or died before the name was durable.
             target = self._base + key
             try:
                 fsync_directory(os.path.dirname(target))
@@ -169,7 +169,7 @@ class LocalStore(Opened):
         self._write(key, lambda out: _copy_all(out, path), os.replace)
 
     def open_new(self, key: str) -> NewFile:
-        """Return a file that is not there yet: see `store.new_in_place`."""
+        """Return an unfinished new file: see `store.new_in_place`."""
         return NewFile(self._base + check_key(key))
 
     def head(self, key: str) -> ObjectInfo:
@@ -184,12 +184,12 @@ class LocalStore(Opened):
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`; a walk always begins behind `start_after`."""
+        """List as `store.list_place` does; a walk always starts after `start_after`."""
         for key, status in walk(self._base, check_prefix(prefix), start_after, refuse, inside=not outside):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects of `list`, and unfinished files, whose paths are no keys."""
+        """Yield the objects of `list` and the unfinished files, whose paths are not keys."""
         log = log_refusals(self.url)
         for key, status in walk(self._base, check_prefix(prefix), None, log, unfinished=True):
             yield _info(key, status)
@@ -197,7 +197,7 @@ class LocalStore(Opened):
     def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
         """Yield the files of `list_with_unfinished`, except those behind a symbolic link below the folder `top`.
 
-        Each such link is yielded itself, with True.
+        Each such link is yielded with True.
         """
         log = log_refusals(self.url)
         for key, status in walk(
@@ -206,13 +206,13 @@ class LocalStore(Opened):
             yield _info(key, status), stat.S_ISLNK(status.st_mode)
 
     def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
-        """Delete paths from `list_in_place`, but no links; missing ones are no error.
+        """Delete paths from `list_in_place`, but no links; a missing path is no error.
 
-        Raises: InvalidStore for another path, or one that is or lies behind a link; as `delete_many`.
+        Raises: InvalidStore for other paths, for links and for paths below links; as `delete_many`.
         """
         for path in paths:
             folder, _, name = path.rpartition("/")
-            if path != name or not name.startswith(TEMPORARY):  # else it lies at the top
+            if path != name or not name.startswith(TEMPORARY):  # else it is at the top
                 check_key(folder if name.startswith(TEMPORARY) else path)
             _unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
 
@@ -232,7 +232,7 @@ class LocalStore(Opened):
         self._write(dst, lambda out: _copy_all(out, self._base + src), os.replace)
 
     def open_stream(self, key: str) -> BinaryIO:
-        descriptor, _ = self._open(key)  # the open file stays the same object, whatever replaces its name
+        descriptor, _ = self._open(key)  # an open file stays the same object even if its name is replaced
         return open(descriptor, "rb", buffering=2**20)
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ class LocalStore(Opened):
         count_request()
         try:
             data = os.pread(descriptor, nbytes, offset)
-            if len(data) < nbytes:  # the kernel stops at 2 GiB, and at the end of the file
+            if len(data) < nbytes:  # the kernel stops at 2 GiB and at the end of the file
                 data = _pread_rest(descriptor, data, offset, nbytes)
         except OSError as error:
             raise disk_error("read", self._base + key, error) from error
@@ -287,7 +287,7 @@ class LocalStore(Opened):
             return None
 
     def _write(self, key: str, fill: Callable[[int], None], publish: Callable[[str, str], None]) -> None:
-        """Fill a temporary file beside the target, make it durable, then publish it in one step."""
+        """Fill a temporary file next to the target, make it durable, then publish it in one step."""
         new = self.open_new(key)
         try:
             new.fill(fill)
@@ -336,7 +336,7 @@ def _link(temporary: str, target: str) -> None:
 
 
 def _copy_all(descriptor: int, path: str) -> None:
-    import shutil  # 3 ms, which a reader does without
+    import shutil  # 3 ms that readers save
 
     with open(path, "rb") as source, open(descriptor, "wb", closefd=False) as out:
         shutil.copyfileobj(source, out, 2**20)
@@ -346,7 +346,7 @@ def _open_file(path: str) -> int:
     """Return a file's descriptor; opening a pipe does not block."""
     try:
         return os.open(path, _OPEN_FLAGS | os.O_NONBLOCK)
-    except BlockingIOError:  # of a file that a server of other machines holds a lease on
+    except BlockingIOError:  # a file server holds a lease on the file for another machine
         return os.open(path, _OPEN_FLAGS)
 
 
@@ -361,7 +361,7 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
 def _unlink_in_place(base: str, path: str) -> None:
     """Delete a file below a folder, but nothing behind a link; a missing file is no error.
 
-    Opens each folder in the one before, so that it follows no link that appears meanwhile.
+    Opens each folder relative to its parent, so that it follows no link that appears meanwhile.
     """
     *folders, name = path.split("/")
     try:
@@ -383,7 +383,7 @@ def _unlink_in_place(base: str, path: str) -> None:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link since it was looked at
+        if error.errno == errno.ELOOP:  # became a link since it was checked
             raise _behind(base + path, base + path) from error
         raise disk_error("delete", base + path, error) from error
     finally:

@@ -1,7 +1,7 @@
-"""Files below a directory that no listing shows, for callers that must account for every file.
+"""Find files below a directory that no listing shows, for callers that must account for every file.
 
-These are unfinished writes and files that are no objects. Buckets have unfinished uploads (`penstock doctor`, `penstock
-takedown`).
+These are unfinished writes and files that are not objects. The equivalent in buckets are unfinished uploads (`penstock
+doctor`, `penstock takedown`).
 """
 
 import errno
@@ -16,26 +16,26 @@ from .store import LocalStore
 
 
 def is_unfinished(path: str) -> bool:
-    """Return whether this path is an unfinished file."""
+    """Return whether this path names an unfinished file."""
     return path.rpartition("/")[2].startswith(TEMPORARY)
 
 
 def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield a store's objects in key order, with a folder's unfinished files."""
+    """Yield a store's objects in key order, including a folder's unfinished files."""
     return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
 
 
 def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-    """Yield the files of `list_with_unfinished`, and (symbolic link below `top`, True), without files behind it."""
+    """Yield `list_with_unfinished`'s files with False, but each link below `top` (not its files) with True."""
     if isinstance(store, LocalStore):
         return store.list_in_place(prefix, top)
     return ((info, False) for info in store.list(prefix))
 
 
 def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
-    """Delete paths from `list_in_place`, but no link, and nothing behind one.
+    """Delete paths from `list_in_place`, but no links and nothing below links.
 
-    Raises: InvalidStore for these; as `Store.delete_many`.
+    Raises: InvalidStore for such paths; as `Store.delete_many`.
     """
     if isinstance(store, LocalStore):
         store.delete_in_place(paths, top)
@@ -46,7 +46,7 @@ def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
 def unlisted(folder: str) -> Iterator[tuple[str, str]]:
     r"""Yield (path below `folder`, reason) of files that a listing skips, except unfinished writes.
 
-    A directory stands for its content; bytes that are no UTF-8 are written as `\xe9`. Raises: Forbidden; Transient.
+    A directory represents its content; bytes that are not UTF-8 are written as `\xe9`. Raises: Forbidden; Transient.
     """
     yield from _below(folder, "")
 
@@ -65,14 +65,14 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
         return  # deleted meanwhile
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return  # forty links on the way, as a listing ends there
+            return  # forty links on the path, where a listing also ends
         raise disk_error("list", os.path.join(folder, inside), error) from error
     for path in folders:
         yield from _below(folder, path)
 
 
 def _why(entry: os.DirEntry[str], path: str) -> str:
-    """Return why an entry is not listed; "" if it is, or is unfinished."""
+    """Return the reason why an entry is not listed; "" if it is listed or unfinished."""
     if not is_text(entry.name):
         return NOT_UTF8
     if entry.name.startswith(TEMPORARY):

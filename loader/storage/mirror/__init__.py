@@ -1,1 +1,1 @@
-"""Several stores that hold the same objects, as one."""
+"""Combine several stores with the same objects into one."""

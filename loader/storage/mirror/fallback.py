@@ -1,7 +1,7 @@
 """Read from the nearest store that is up, then from the next.
 
-If a store lacks the object or returns wrong bytes, the next is asked. A failing store is skipped for a while and probed
-in the background, so that no read waits for it.
+If a store lacks the object or returns corrupt bytes, the next one is tried. A failing store is skipped for a while and
+probed in the background, so that no read waits for it.
 """
 
 import logging
@@ -30,24 +30,26 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NEXT_AFTER_S = 2.0
-"""Seconds to try a silent store if another is left."""
+"""Seconds to try an unresponsive store while another remains."""
 CERTAIN = "data/"
-"""Prefix of objects that the log names: an unreachable store may have them."""
+"""Prefix of objects that the log names: they must exist, perhaps in an unreachable store."""
 _DOWN = (Transient, Throttled, Forbidden, InvalidStore)
-"""Errors of a store that is down."""
+"""Errors that mean that a store is down."""
 
 
 class Fallback:
-    """Chooses among stores, read by read. Thread-safe."""
+    """Chooses a store for each read. Thread-safe."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
 
     def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
-        """Return the result of `read` on the first store with the object. by_name: of a listing, in order of names.
+        """Return the result of `read` from the first store with the object.
 
-        Raises: ObjectNotFound if no store has it; else the first error of a store that may; InvalidStore for an invalid
-        key.
+        by_name: for a listing, try stores as named.
+
+        Raises: ObjectNotFound if no store has the object; else the first error of a store that may have it;
+        InvalidStore for an invalid key.
         """
         if not by_name:
             check_key(key)
@@ -59,7 +61,7 @@ class Fallback:
         self._ask_again(order)
         tried: _Tried[T] = _Tried(key, order[0], listed=by_name)
         for place, member in enumerate(good):
-            # (if another store lacks the object, do not wait for it, unless it must be there)
+            # (once another store lacks the object, do not wait, unless the object must exist)
             more = place + 1 < len(good) or bool(tried.absent and not certain)
             if self._try(tried, member, read, more=more):
                 return tried.results[0]
@@ -78,7 +80,7 @@ class Fallback:
         raise tried.error()
 
     def _try(self, tried: "_Tried[T]", member: Member, read: Callable[[Member], T], *, more: bool) -> bool:
-        """Return whether a store served the read. more: another is left, so part of the budget is enough."""
+        """Return whether a store served the read. more: another store remains, so use part of the budget."""
         for_good = is_patient()
         try:
             with (
@@ -92,7 +94,7 @@ class Fallback:
             raise
         except _DOWN as error:
             if isinstance(error, InvalidStore) and member.identity is None:
-                raise  # it is another root, or no store at all: the caller's mistake
+                raise  # another root, or not a store: the caller's mistake
             tried.down.append((member, error))
             # (Forbidden may concern only one object, or only listing)
             self._failed(member, error, for_good=for_good and not isinstance(error, Forbidden))
@@ -105,7 +107,7 @@ class Fallback:
             tried.results.append(result)
             member.served()
             tried.tell(member)
-            if not tried.listed:  # what is listed decides nothing
+            if not tried.listed:  # listings do not affect health
                 note(member.number)
             return True
         return False
@@ -141,7 +143,7 @@ class Fallback:
 
 
 class _Tried(Generic[T]):
-    """Outcomes of asking the stores for one object."""
+    """Results of trying the stores for one object."""
 
     def __init__(self, key: str, nearest: Member, *, listed: bool) -> None:
         self.key, self.nearest, self.listed = key, nearest, listed

@@ -1,4 +1,4 @@
-"""One store of a mirrored root: its health, its next probe after a failure, and the change tokens of its objects."""
+"""One store of a mirrored root: its health, its next probe after a failure, and its objects' change tokens."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ PASSED_OVER_S = 5.0
 """Seconds that a failed store is skipped, doubled after each relapse."""
 PASSED_OVER_MAX_S = 60.0
 STRIKES = 3
-"""Failures of single tries that count as one of a retried read."""
+"""Failures of single tries that count as one failure of a retried read."""
 
 
 class Member:
@@ -21,14 +21,14 @@ class Member:
         self.store, self.number = store, number
         self.url = store.url
         self.reads = 0
-        """Reads that it served."""
+        """Number of reads served."""
         self.identity: str | None = None
-        """Identity of the root, once asked."""
+        """Identity of the store's root, once known."""
         self.warned: set[str] = set()
         """Warnings given so far."""
         self._clock, self._lock = clock, lock()
         self._strikes, self._pause_s = 0, PASSED_OVER_S
-        self._until_s: float | None = None  # the end of its being passed over; None: it is up
+        self._until_s: float | None = None  # time until which the store is skipped; None if it is up
         self._back_s = float("-inf")
         self._asking = False
 
@@ -37,14 +37,14 @@ class Member:
         return self._until_s is None
 
     def served(self) -> None:
-        """Note a read that succeeded."""
+        """Record a successful read."""
         self.reads += 1
         self._strikes = 0
 
     def failed(self, *, for_good: bool) -> float | None:
-        """Note a failed read; return the seconds to skip the store, None if already skipped.
+        """Record a failed read; return the seconds to skip the store, None if already skipped.
 
-        for_good: True after all tries of the read, False after the only one.
+        for_good: True after all retries, False after a single try.
         """
         with self._lock:
             self._strikes += STRIKES if for_good else 1
@@ -57,14 +57,14 @@ class Member:
             return self._pause_s
 
     def shall_be_asked(self) -> bool:
-        """Return whether to probe it now; the caller then reports to `asked`."""
+        """Return whether to probe the store now. If True, the caller probes it and calls `asked`."""
         with self._lock:
             due = self._until_s is not None and not self._asking and self._clock() >= self._until_s
             self._asking = self._asking or due
             return due
 
     def asked(self, *, answers: bool) -> None:
-        """Take the outcome of asking it again."""
+        """Record the result of a probe."""
         with self._lock:
             self._asking = False
             if answers:
@@ -78,18 +78,18 @@ FIRST = 1
 
 
 class Pins:
-    """Each object's first ETag in each store, under one token. Thread-safe; about 200 bytes per object read.
+    """Maps each object's first ETag in each store to one token. Thread-safe; about 200 bytes per object read.
 
-    The token is "m1", and the next number after a replacement; the same in every process.
+    The token is "m1", then "m2" and so on after replacements; the same in every process.
     """
 
     def __init__(self, n_stores: int) -> None:
         self._lock = lock()
         self._etags: list[dict[str, str]] = [{} for _ in range(n_stores)]
-        self._numbers: dict[str, int] = {}  # of the objects that were replaced
+        self._numbers: dict[str, int] = {}  # token numbers of replaced objects
 
     def etag(self, store: int, key: str, token: str | None) -> str | None:
-        """Return a store's ETag for a pinned `token`; None for any."""
+        """Return a store's ETag for a pinned `token`; None if any ETag is valid."""
         if token is None:
             return None
         with self._lock:
@@ -97,7 +97,7 @@ class Pins:
             return self._etags[store].get(key)
 
     def token(self, store: int, key: str, etag: str, pinned: str | None = None) -> str:
-        """Return the token of a store's object. Raises: Changed if it is not `pinned`."""
+        """Return the token of a store's object. Raises: Changed if it differs from `pinned`."""
         with self._lock:
             if pinned is not None:
                 self._check(key, pinned)

@@ -1,4 +1,4 @@
-"""Order mirrored stores by distance, and check that they hold the same root."""
+"""Order mirrored stores by latency, and check that they have the same root."""
 
 import logging
 import time
@@ -16,19 +16,19 @@ from .member import Member
 logger = logging.getLogger(__name__)
 
 Identity = Callable[[Store], str | None]
-"""Returns the id of a store's root by one request; None if empty. Raises: StoreError."""
+"""Returns the id of a store's root, or None if the store is empty. One request. Raises: StoreError."""
 
 PATIENCE_S = 1.0
-"""Seconds to wait for others after the first answer."""
+"""Seconds to wait for other stores after the first response."""
 MUCH_NEARER, NEAR_S = 2.0, 0.005
-"""Factor, and seconds, by which a later-named store must be faster to come first."""
+"""Factor and seconds by which a later-named store must be faster to come first."""
 
 
 class Members:
     """The stores, in reading order. Thread-safe.
 
-    A local folder is nearest. Otherwise each store is asked for its identity twice, all at once, at the first read; the
-    time of the second answer is its distance. Others keep the order in which they were named.
+    A local folder is nearest. Otherwise, at the first read, the identity of every store is requested twice,
+    concurrently; the second response time is the store's distance. Stores at similar distances keep their order.
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
@@ -56,15 +56,15 @@ class Members:
         return order
 
     def admit(self, member: Member) -> None:
-        """Check before a store's first read that it holds the same root.
+        """Check before a store's first read that it has the same root.
 
-        Raises: InvalidStore if not; ObjectNotFound if it is empty and others are not; as a read.
+        Raises: InvalidStore if it has another root; ObjectNotFound if it is empty and others are not; as a read.
         """
         if not member.identity:
             self._admit(member, self.identity_of(member.store))
 
     def admit_for_writing(self) -> None:
-        """Check before a write that the primary is not empty beside another history's mirror.
+        """Check before a write that the primary is not empty while a mirror has a history.
 
         Raises: ObjectNotFound; as `admit`.
         """
@@ -102,7 +102,7 @@ class Members:
                 identity, seconds[member] = coming.result()
                 self._admit(member, identity)
             except ObjectNotFound:
-                continue  # a read of it raises the same
+                continue  # reading from it raises the same error
             except StoreError as error:
                 if isinstance(error, InvalidStore) and (member is self.primary or member in seconds):
                     raise

@@ -1,4 +1,4 @@
-"""Several stores of the same objects as one: reads go to the nearest that is up, writes to the first."""
+"""Combine stores with the same objects: reads go to the nearest one that is up, writes to the first."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,17 +30,17 @@ from .nearest import Identity, Members
 
 
 class MirroredStore:
-    """A store over others. stores: the primary, the only one written to, and its mirrors.
+    """A store over several stores. stores: the primary, which receives all writes, and its mirrors.
 
-    Its tokens are its own (`etags.Pins`). If all stores are down, the last one tried gets its whole retry budget, then
-    each of the others. It pickles as its stores do, without secrets.
+    It has its own change tokens (`member.Pins`). If all stores are down, the last one tried gets its whole retry
+    budget, then each of the others. It pickles as its stores do, without secrets.
     """
 
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
         self._members, self._pins = Members(stores, identity), Pins(len(stores))
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
-        """The only store written to; its errors pass through."""
+        """The only store that is written to; its errors pass through."""
         self._on_disk = next(
             (member for member in self._members.all if disk_of(member.store) is not None), None
         )
@@ -53,27 +53,27 @@ class MirroredStore:
 
     @property
     def primary_is_up(self) -> bool:
-        """True while the primary is asked: it has not failed of late."""
+        """True unless the primary is skipped after a failure."""
         return self._members.primary.is_up
 
     @property
     def url(self) -> str:
-        """Place of the primary, without secrets."""
+        """URL of the primary, without secrets."""
         return self.primary.url
 
     @property
     def stores(self) -> list[Store]:
-        """The primary, and its mirrors as they were named."""
+        """The primary and its mirrors, in the order given."""
         return [member.store for member in self._members.all]
 
     @property
     def served(self) -> list[tuple[str, int]]:
-        """(URL, reads served in this process) of the primary and its mirrors, as named."""
+        """(URL, reads served in this process) for the primary and its mirrors, in the order given."""
         return [(member.url, member.reads) for member in self._members.all]
 
     @property
     def disk(self) -> "MirroredStore | None":
-        """This store itself, where the nearest store is a folder of this machine."""
+        """This store itself if the nearest store is a local folder, else None."""
         return None if self._on_disk is None else self
 
     # reading
@@ -120,7 +120,7 @@ class MirroredStore:
     def open_stream(self, key: str) -> BinaryIO:
         return open_reader(self, key)
 
-    # what a disk can do, where the nearest store is one
+    # methods of a disk store, if the nearest store is one
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
@@ -156,7 +156,7 @@ class MirroredStore:
         except InvalidStore:
             raise
         except StoreError:
-            return None  # a read raises the reason, or goes to the next store
+            return None  # a read raises the error or uses the next store
 
     def open_same(self, key: str, etag: str) -> int | None:
         member = self._on_disk
@@ -167,7 +167,7 @@ class MirroredStore:
     # writing
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Put into the primary: no longer than a read waits, as such an object decides nothing."""
+        """Put into the primary, trying no longer than a read: nothing depends on such an object."""
         member = self._members.primary
         with tried_while(lambda spent_s: member.is_up and spent_s < NEXT_AFTER_S):
             self.writable().put(key, data)
@@ -179,15 +179,15 @@ class MirroredStore:
         self.writable().put_file(key, path)
 
     def open_new(self, key: str) -> NewObject:
-        """Return an object of the primary that is not there yet."""
-        from ..disk.scratch import OnScratch  # which reading does without
+        """Return an unfinished new object in the primary."""
+        from ..disk.scratch import OnScratch  # not needed for reading
 
         primary = self.writable()
         return new_in_place(primary, key) or OnScratch(primary, key)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         if not self.primary_is_up:
-            # At once: the garbage collector gives leases back in any thread, and no context may be entered there.
+            # Tried once: the garbage collector releases leases in any thread, where no context may be entered.
             raise Transient(f"{self.url} is passed over, since it failed a moment ago: nothing was deleted")
         self.writable().delete_many(keys)
 
@@ -199,17 +199,17 @@ class MirroredStore:
             store.close()
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield the objects of the primary, or of another store while it is down."""
+        """Yield the primary's objects, or another store's while the primary is down."""
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List as `store.list_from`."""
+        """List as `store.list_from` does."""
         yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
 
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `refusals.list_place`."""
+        """List as `store.list_place` does."""
         yield from self._listed(
             prefix,
             lambda store: list_place(store, prefix, start_after, refuse=refuse, seek=seek, outside=outside),
@@ -231,7 +231,7 @@ class MirroredStore:
     def writable(self) -> Store:
         """Return the primary.
 
-        Raises: ObjectNotFound if only it is empty; InvalidStore if its root is another; as a read.
+        Raises: ObjectNotFound if only the primary is empty; InvalidStore if it has another root; as a read.
         """
         self._members.admit_for_writing()
         return self.primary
@@ -247,6 +247,6 @@ class MirroredStore:
 def primary_of(store: Store) -> Store:
     """Return the primary of several stores, or the store itself.
 
-    It serves objects that mirrors do not have, and whose listing there would say that there are none.
+    Use it for objects that mirrors do not have, whose listing in a mirror would be empty.
     """
     return store.primary if isinstance(store, MirroredStore) else store

@@ -1,7 +1,7 @@
-"""Native clients of a parent process, which a forked child must not use.
+"""Reject native clients in forked children of the process that opened them.
 
-Once a process has used obstore, a forked child hangs even with a new store: the runtime's threads are missing there. So
-it gets an error at once; use spawn, forkserver or threads.
+Once a process has used obstore, a forked child hangs even with a new store, because it lacks the runtime's threads. So
+the child raises immediately; use spawn, forkserver or threads.
 """
 
 import os
@@ -9,7 +9,7 @@ import os
 from ...errors import ForkedStore
 
 _generation = 0  # forks between the first import of this module and this process
-_native_since: int | None = None  # the generation in which a native runtime was first started
+_native_since: int | None = None  # generation in which a native runtime first started
 
 
 def _after_fork_in_child() -> None:
@@ -21,14 +21,14 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def token() -> int:
-    """Return the token that `check` compares, for a store whose client can be opened anew in a child (fsspec's)."""
+    """Return the token for `check`, for a store whose client can be reopened in a child (fsspec)."""
     return _generation
 
 
 def opened(url: str) -> int:
-    """Note that a native runtime starts in this process; return the token for `check`.
+    """Record that a native runtime starts in this process, and return the token for `check`.
 
-    Raises: ForkedStore in a child of a process that had opened one.
+    Raises: ForkedStore in a child of a process that had started one.
     """
     global _native_since
     if _native_since is None:
@@ -38,7 +38,7 @@ def opened(url: str) -> int:
 
 
 def check(born: int, url: str) -> None:
-    """Raise ForkedStore when this process was forked since `born` was given."""
+    """Raise ForkedStore if this process was forked after `born` was issued."""
     if born != _generation:
         raise ForkedStore(
             f"{url}: this process (pid {os.getpid()}) was forked from one that had opened a store, and "

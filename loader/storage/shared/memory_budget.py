@@ -1,4 +1,4 @@
-"""Limit the memory of transfers, and reuse it: new memory costs as much as hashing it."""
+"""Limit the memory of transfers, and reuse it: allocating memory costs as much as hashing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,24 +8,24 @@ from threading import Condition
 from .threads import begins_anew
 
 KEPT_BYTES = 256 * 2**10
-"""Smaller memory is left to the allocator."""
+"""Blocks below this size, in bytes, are not kept for reuse."""
 KEPT = 32
 
 
 @dataclass(slots=True, kw_only=True)
 class Lent:
-    """Memory for use within the context only."""
+    """Memory that is valid only within the context."""
 
     view: memoryview
-    """View of the bytes, with any content."""
+    """View of the bytes, uninitialized."""
     is_free: bool = False
-    """Set by a user who is done; False while a request may still write. Then the memory is not lent again."""
+    """Set to True by the user when done. While False, a request may still write, and the memory is not reused."""
 
 
 class MemoryBudget:
-    """Bytes that all threads may hold together; a larger piece takes all. Thread-safe.
+    """Limits the bytes that all threads hold together; a larger request takes the whole budget. Thread-safe.
 
-    idle: pieces kept while none is lent.
+    idle: number of blocks kept while none is lent.
     """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
@@ -34,14 +34,14 @@ class MemoryBudget:
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Forget all holders, as in a forked child, where their threads are not."""
+        """Drop all holders, as in a forked child, which lacks their threads."""
         self._free_bytes, self._lent = self._all, 0
         self._changed = Condition()
-        self._spare: list[bytearray] = []  # these count as well; the last was used last
+        self._spare: list[bytearray] = []  # counted in the budget; most recently used last
 
     @contextmanager
     def for_bytes(self, nbytes: int) -> Iterator[None]:
-        """Wait until there is room for so many bytes."""
+        """Wait until there is room for `nbytes`."""
         reserved = min(nbytes, self._all)
         with self._changed:
             while self._free_bytes < reserved:
@@ -54,14 +54,14 @@ class MemoryBudget:
 
     @contextmanager
     def memory(self, nbytes: int, extra: int = 0) -> Iterator[Lent]:
-        """Wait for `nbytes` of memory, and for `extra` bytes of budget. Reused memory is at most twice as large."""
+        """Wait for `nbytes` of memory plus `extra` bytes of budget. Reused memory is at most twice as large."""
         with self._changed:
             while True:
                 spare = self._fitting(nbytes)
                 reserved = min((nbytes if spare is None else 0) + extra, self._all)
                 if self._free_bytes >= reserved:
                     break
-                self._make_room()  # nothing is reserved meanwhile, so no two threads wait for each other
+                self._make_room()  # nothing is reserved meanwhile, so threads cannot deadlock
             self._free_bytes -= reserved
             self._lent += 1
             if spare is not None:

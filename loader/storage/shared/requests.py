@@ -1,10 +1,10 @@
-"""Requests: counted for the caller, retried while a store fails, repeated where bytes are wrong.
+"""Count requests for the caller, retry them while a store fails, and repeat reads of corrupt bytes.
 
-A store is shared, so it counts into the `Traffic` of the current context; work for a thread pool goes through
-`copy_context().run`. The retry budget and concurrency limit are ours: obstore gives up after 1.6 to 5 s of 503s, and
-s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff and full jitter, and a
-throttling store gets fewer requests at once (additive increase, multiplicative decrease). Only the caller notices a
-flipped bit, so a read's context notes the stores that served it, and the next try goes elsewhere.
+Stores are shared, so they count into the `Traffic` of the current context; thread pools need `copy_context().run`.
+Clients' own retries do not suffice: obstore gives up after 1.6 to 5 s of 503s, and s3fs tries 25 times over 40 s. Here
+an operation is retried until its deadline, with exponential backoff and full jitter. A throttling store gets fewer
+concurrent requests (additive increase, multiplicative decrease). Only the caller detects a flipped bit, so a read's
+context records which stores served it, and the next try avoids them.
 """
 
 import random
@@ -21,9 +21,9 @@ from .threads import lock
 
 
 class Traffic:
-    """Counters. Thread-safe.
+    """Counters of requests. Thread-safe.
 
-    requests: tries of a verb; retries: tries after a failure; fallbacks: reads not by the nearest store.
+    requests: tries of operations. retries: tries after a failure. fallbacks: reads not served by the nearest store.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ _current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=No
 
 @contextmanager
 def counted(into: Traffic) -> Iterator[None]:
-    """Count the requests of stores in this context into `into`."""
+    """Count the requests that stores make in this context into `into`."""
     token = _current.set(into)
     try:
         yield
@@ -72,14 +72,14 @@ def count_fallback() -> None:
 T = TypeVar("T")
 
 Worth = Callable[[float], bool]
-"""Seconds from the first try to the next -> whether to try."""
+"""Seconds between the first and the next try -> whether to retry."""
 
 _worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
 
 
 @contextmanager
 def tried_while(worth: Worth) -> Iterator[None]:
-    """Retry verbs in this context only while all `worth` around them agree, and the budget lasts."""
+    """Retry operations in this context only while all enclosing `worth` agree and the budget lasts."""
     outer = _worth.get()
     token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
     try:
@@ -90,13 +90,13 @@ def tried_while(worth: Worth) -> Iterator[None]:
 
 @contextmanager
 def tried_once() -> Iterator[None]:
-    """Try verbs in this context once: for reads that their caller repeats if needed."""
+    """Try operations in this context only once, for callers that retry reads themselves."""
     with tried_while(lambda _: False):
         yield
 
 
 def is_patient() -> bool:
-    """Return whether verbs in this context have the whole of their budget."""
+    """Return whether operations in this context have their whole budget."""
     return _worth.get() is None
 
 
@@ -117,10 +117,10 @@ def patient() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """Times within which a verb may go on failing."""
+    """Limits on retrying a failing operation."""
 
     deadline_s: float = 60.0
-    """Seconds after the first try in which another may begin."""
+    """Seconds after the first try during which a retry may start."""
     base_s: float = 0.05
     """Base of the pauses: the n-th is uniform in [0, min(cap_s, base_s * 2^(n-1))] seconds."""
     cap_s: float = 5.0
@@ -139,20 +139,20 @@ class RetryBudget:
 
 
 class Limiter:
-    """At most `limit` requests in flight; halved when the store throttles, +1 per `limit` successes, up to `most`.
+    """Limits requests in flight to `limit`: halved when the store throttles, +1 per `limit` successes, up to `most`.
 
-    Requests under way at a cut do not cut again: they belong to the same burst.
+    Requests in flight at a cut cause no second cut: they belong to the same burst.
     """
 
     def __init__(self, most: int = 64) -> None:
-        """most: requests in flight, at least 1. Raises: InvalidStore."""
+        """most: most requests in flight, at least 1. Raises: InvalidStore."""
         if most < 1:
             raise InvalidStore(f"max_concurrency={most} lets no request through; give 1 or more")
         self._most = most
         self._limit = float(most)
         self._in_flight = self._waiting = 0
         self._cuts = 0
-        self._lock = Lock()  # every request comes by here: a condition's own `with` takes 0.5 us longer
+        self._lock = Lock()  # on every request: a condition's own `with` takes 0.5 us longer
         self._free = Condition(self._lock)
 
     @property
@@ -180,12 +180,12 @@ class Limiter:
             elif token == self._cuts:
                 self._limit = max(1.0, self._limit / 2.0)
                 self._cuts += 1
-            if self._waiting:  # a wake-up without a waiter costs too
+            if self._waiting:  # notifying without a waiter also costs time
                 self._free.notify()
 
 
 class Retrier:
-    """Runs tries of one verb under a budget and a limiter. `clock`, `sleep`, `rng` are for tests."""
+    """Runs and retries one operation under a budget and a limiter. `clock`, `sleep`, `rng` are for tests."""
 
     def __init__(
         self,
@@ -203,10 +203,10 @@ class Retrier:
         self._rng = rng
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return the result of `attempt`, retried while it raises Throttled or Transient. A pause holds no slot.
+        """Return the result of `attempt`, retried while it raises Throttled or Transient. Pauses hold no slot.
 
-        Raises: Throttled, Transient after the deadline, with tries and time, or unchanged if `tried_while` ends it;
-        others at once.
+        Raises: Throttled, Transient after the deadline, with tries and time, or unchanged if `tried_while` stops it;
+        other errors immediately.
         """
         started_s = self._clock()
         tries = 0
@@ -242,7 +242,7 @@ def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> 
 
 @dataclass(slots=True)
 class _Doubt:
-    """Numbers of stores with wrong bytes, and of those serving the current try."""
+    """Numbers of stores that returned corrupt bytes, and of those serving the current try."""
 
     wrong: set[int] = field(default_factory=set)
     serving: set[int] = field(default_factory=set)
@@ -253,10 +253,10 @@ _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=N
 
 
 def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
-    """Return the result of `read`, which raises Corrupt for wrong bytes.
+    """Return the result of `read`, retried while it raises Corrupt.
 
-    It is called again for each store that has not served it, and at least `again` times: that cures a bit that flipped
-    in transit. Raises: Corrupt, as the last call did; other errors of `read`.
+    It is retried once for each store that has not served it, and at least `again` times, in case a bit flipped in
+    transit. Raises: Corrupt from the last try; other errors of `read`.
     """
     doubt = _Doubt()
     token = _doubt.set(doubt)
@@ -276,13 +276,13 @@ def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
 
 
 def doubted() -> frozenset[int]:
-    """Return the numbers of stores with wrong bytes in this context."""
+    """Return the numbers of stores that returned corrupt bytes in this context."""
     doubt = _doubt.get()
     return frozenset(doubt.wrong) if doubt else frozenset()
 
 
 def note(number: int) -> None:
-    """Note that a store serves a read."""
+    """Record that a store serves a read."""
     doubt = _doubt.get()
     if doubt is not None:
         doubt.serving.add(number)

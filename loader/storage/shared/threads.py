@@ -1,8 +1,8 @@
-"""Daemon threads that a process does not wait for at its end, beyond a moment.
+"""Daemon threads for which a process waits at most briefly at exit.
 
-The interpreter joins the pools of concurrent.futures: after Ctrl-C, a store that does not answer would keep the process
-for 90 s. `in_background` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one thread
-read what several want. A forked child has none of them: what they held is free there.
+The interpreter joins the pools of concurrent.futures, so after Ctrl-C an unresponsive store would block the exit for 90
+s. `in_background` runs one call, `Together` reads several objects at once, and `Turns` lets one thread read what
+several need. A forked child has none of these threads, and their locks are free.
 """
 
 import atexit
@@ -28,7 +28,7 @@ class Shared(Protocol):
     """State that a forked child must reset."""
 
     def begin_anew(self) -> None:
-        """Reset: called once in the child, before anything else."""
+        """Reset the state: called once in the child, before anything else."""
 
 
 _shared: WeakSet[Shared] = WeakSet()
@@ -42,13 +42,13 @@ def _after_fork_in_child() -> None:
 
 
 def lock() -> Lock:
-    """Return a lock that is free in a forked child, for views, versions and roots, which plans bring there."""
+    """Return a lock that is free in a forked child, for views, versions and roots that a plan takes there."""
     _locks.add(new := Lock())
     return new
 
 
 def begins_anew(state: Shared) -> None:
-    """Reset the state in forked children, as long as it lives."""
+    """Reset the state in forked children while it is alive."""
     _shared.add(state)
 
 
@@ -60,25 +60,25 @@ T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
 
 LEAVE_S = 1.0
-"""Seconds that the interpreter's end waits for all threads: daemons that return from native code then may abort it."""
+"""Seconds that exit waits for all threads: daemons that return from native code later may abort the process."""
 
 
 class Leaving(Protocol):
-    """An owner of daemon threads that may work when the interpreter ends."""
+    """An owner of daemon threads that may be working at interpreter exit."""
 
     def dismiss(self) -> None:
-        """Let every thread end after the call that it is in. Does not wait."""
+        """Let every thread end after its current call. Does not wait."""
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the threads' end, so long at most."""
+        """Wait at most `timeout_s` for the threads to end."""
 
 
-# Kept alive by their threads: each owner in here may still be at work.
+# Kept alive by their threads: each owner listed here may still be working.
 _leaving: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def ends_with_the_process(who: Leaving) -> None:
-    """Dismiss `who` when the interpreter ends, and give it a moment."""
+    """Dismiss `who` at interpreter exit, and wait briefly."""
     _leaving.add(who)
 
 
@@ -94,9 +94,9 @@ atexit.register(_end_all)
 
 
 class Signal:
-    """An event for one waiting thread that finalizers may set too.
+    """An event for one waiting thread that finalizers may also set.
 
-    `threading.Event` holds a lock in Python code, where the garbage collector may run a finalizer that sets the event.
+    `threading.Event` holds a lock in Python code, where garbage collection may run a finalizer that sets the event.
     """
 
     def __init__(self) -> None:
@@ -104,17 +104,17 @@ class Signal:
         self._unset.acquire()
 
     def set(self) -> None:
-        """Wake the waiting thread, or spare it its next wait."""
-        with suppress(RuntimeError):  # it is set
+        """Wake the waiting thread, or let its next wait return immediately."""
+        with suppress(RuntimeError):  # already set
             self._unset.release()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and unset it; return False after the timeout."""
+        """Wait until the event is set, and clear it; return False after the timeout."""
         return self._unset.acquire(timeout=timeout_s)
 
 
 class DaemonPool(Executor):
-    """A ThreadPoolExecutor with daemon threads, begun on demand and ended with the pool."""
+    """A ThreadPoolExecutor with daemon threads, started on demand and ended with the pool."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
@@ -132,7 +132,7 @@ class DaemonPool(Executor):
             self._queue.put((lambda: fn(*args, **kwargs), future))
             if not self._idle.acquire(blocking=False):
                 self._begin_thread()
-        # Again: a pool that was shut down meanwhile may have no thread left for the call.
+        # Checked again: a pool that was shut down meanwhile may have no thread for the call.
         if self._closed and (future.cancel() or future.cancelled()):
             raise RuntimeError(f"{self._name}: these threads were shut down")
         return future
@@ -143,7 +143,7 @@ class DaemonPool(Executor):
             if number == self._size:
                 return
             self._n_threads += 1
-        # (not a method: threads that have the pool would keep it alive)
+        # (not a method: threads that reference the pool would keep it alive)
         work = Thread(
             target=_work, args=(self._queue, self._idle), name=f"{self._name}_{number}", daemon=True
         )
@@ -151,8 +151,8 @@ class DaemonPool(Executor):
         self._threads.append(work)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads, after what was submitted or, with cancel_futures, after their present calls."""
-        # Without the lock: a finalizer may call this in the middle of `submit`, in the same thread.
+        """End the threads after all submitted calls or, with cancel_futures, after their current calls."""
+        # Without the lock: a finalizer may call this during `submit`, in the same thread.
         self._closed = True
         if cancel_futures:
             self._cancel()
@@ -161,11 +161,11 @@ class DaemonPool(Executor):
             self.join()
 
     def dismiss(self) -> None:
-        """Let every thread end after the call that it is in. Does not wait."""
+        """Let every thread end after its current call. Does not wait."""
         self.shutdown(wait=False, cancel_futures=True)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the threads' end, so long at most."""
+        """Wait at most `timeout_s` for the threads to end."""
         until = None if timeout_s is None else monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - monotonic()))
@@ -191,20 +191,20 @@ def in_background(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 class Turns:
-    """One thread at a time per key: one reads for several."""
+    """Admits one thread at a time per key, so that one reads for several."""
 
     def __init__(self) -> None:
         self.begin_anew()
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Forget all turns, as in a forked child."""
+        """Drop all turns, as in a forked child."""
         self._changed = Condition()
         self._busy: set[Hashable] = set()
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
-        """Wait for the thread that has the key's turn."""
+        """Wait for the key's turn, and hold it in the block."""
         with self._changed:
             self._changed.wait_for(lambda: key not in self._busy)
             self._busy.add(key)
@@ -228,7 +228,7 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
                 future.set_result(call())
             except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
                 future.set_exception(error)
-        del queued, call, future  # an idle thread must not keep what it read alive
+        del queued, call, future  # an idle thread must not keep its last result alive
         idle.release()
 
 
@@ -236,9 +236,9 @@ AT_ONCE = 64
 
 
 class Together:
-    """A store with some objects on their way. A context manager, which drops unused reads at its end.
+    """A store that reads some objects ahead. A context manager, which drops unused reads at exit.
 
-    The first `get` of one of `keys` returns the read ahead, or its error; every other reads.
+    The first `get` of one of `keys` returns the object read ahead, or its error; any other `get` reads.
     """
 
     def __init__(self, store: Objects, keys: Iterable[str]) -> None:
@@ -254,7 +254,7 @@ class Together:
         return self._store.get(key) if coming is None else coming.result()
 
     def peek(self, key: str) -> Blob:
-        """Return the object as `get`, and keep it for the next `get`."""
+        """Return the same as `get`, and keep it for the next `get`."""
         if key not in self._coming:
             self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
         return self._coming[key].result()

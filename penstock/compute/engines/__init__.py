@@ -1,1 +1,1 @@
-"""Engines that place the blocks of a job."""
+"""Engines that run a job's blocks."""

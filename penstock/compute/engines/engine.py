@@ -1,7 +1,7 @@
-"""The interface of engines: an engine places an attempt at a job and reports its status.
+"""The engine interface: an engine submits an attempt at a job and reports its status.
 
-An attempt's name is its handle: any process can compute it. Only the job's folder records finished blocks. An engine
-is one file here, and one line of `cluster.ENGINES`.
+Any process can compute an attempt's name, which is its handle. Only the job's folder records finished blocks. A new
+engine is one file here, and one line in `cluster.ENGINES`.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStatus:
-    """Status of an attempt, from its engine."""
+    """An attempt's status, from its engine."""
 
     state: Literal["waiting", "running", "ended", "unknown"]
-    """"ended": nothing waits or runs. "unknown": the engine's answer shows neither."""
+    """"ended": no runner waits or runs. "unknown": the engine's answer does not show it."""
     reason: str = ""
-    """Why runners wait, in the engine's words, or ""."""
+    """Engine's reason why runners wait, or ""."""
     waiting: int = 0
-    """Runners that wait."""
+    """Number of waiting runners."""
     running: int = 0
-    """Runners that run."""
+    """Number of active runners."""
     place: str = ""
-    """The attempt for people: 'Slurm job 12 in partition long', or ""."""
+    """Human-readable location, such as 'Slurm job 12 in partition long', or ""."""
 
 
 class Engine(Protocol):
-    """Attempts on one machine or cluster, by name: 'pk-<job>-<token>-<attempt>'.
+    """Runs attempts, named 'pk-<job>-<token>-<attempt>', on one machine or cluster.
 
     Every method but `close` raises EngineUnreachable if the engine does not respond.
     """
@@ -35,21 +35,20 @@ class Engine(Protocol):
     """Minimum seconds between polls of an attempt."""
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt.
+        """Submit an attempt.
 
         runner: command that receives --element and --elements.
-        final: exit codes after which a runner does not begin again.
-
-        Raises: EngineUnreachable, although the attempt may exist; InvalidCluster for a refused job.
+        final: exit codes after which a runner is not restarted.
+        Raises: EngineUnreachable, although the attempt may exist; InvalidCluster if the engine refuses the job.
         """
         ...
 
     def find(self, name: str) -> bool:
-        """Return whether the engine has an attempt of this name."""
+        """Return whether the engine has an attempt with this name."""
         ...
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of an attempt that was placed."""
+        """Return a submitted attempt's status."""
         ...
 
     def cancel(self, name: str) -> None:
@@ -57,9 +56,9 @@ class Engine(Protocol):
         ...
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that a runner wrote, or ""."""
+        """Return the last 64 KiB of a runner's output, or ""."""
         ...
 
     def close(self) -> None:
-        """End all that cannot outlive this process."""
+        """End everything that cannot outlive this process."""
         ...

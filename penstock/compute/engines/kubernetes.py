@@ -1,6 +1,6 @@
-"""Kubernetes as an engine: an attempt is one Indexed Job of the attempt's name, and each pod is a runner.
+"""Kubernetes as an engine: an attempt is one Indexed Job with the attempt's name, and each pod is a runner.
 
-Checked against the schema and an emulator, never on a real cluster. Needs release 1.29 or newer.
+Tested against the schema and an emulator, never on a real cluster. Needs Kubernetes 1.29 or newer.
 """
 
 import re
@@ -17,11 +17,11 @@ from .engine import AttemptStatus
 from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost: a runner that finishes early takes another element."""
+"""Elements per slot. Blocks differ in cost, so a runner that finishes early takes another element."""
 MAX_ELEMENTS = 100_000
-"""Most indexes of a Job."""
+"""Most indexes in a Job."""
 GRACE_S = 30
-"""Grace period of a pod in s, for its runner to store outcomes."""
+"""A pod's grace period, in s, for its runner to store outcomes."""
 KEPT_S = 86_400
 """Kubernetes deletes an ended Job and its logs after this time, in s."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -31,12 +31,12 @@ _BY_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """A taint of nodes that pods tolerate."""
+    """A node taint that pods tolerate."""
 
     key: str = ""
-    """Name of the taint; "": any, with the operator Exists."""
+    """Name of the taint; "": any, with operator Exists."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """Comparison of the taint's value with `value`."""
+    """Operator that compares the taint's value with `value`."""
     value: str = ""
     """Value of the taint."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
@@ -50,37 +50,37 @@ class Placing:
     context: str = ""
     """Context of the kubeconfig; "": the current one, or the pod's."""
     namespace: str = "default"
-    """Namespace of Job, pods and Secret."""
+    """Namespace of the Job, pods and Secret."""
     service_account: str = ""
-    """Service account of the pods; "": the namespace's default, without its token."""
+    """The pods' service account; "": the namespace's default, without its token."""
     node_selector: dict[str, str] = field(default_factory=dict)
-    """Label -> value of the nodes that pods may run on."""
+    """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints that pods tolerate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesCluster:
-    """A Kubernetes cluster, and the resources of a runner."""
+    """A Kubernetes cluster, and each runner's resources."""
 
     slots: int
-    """Runners at once, at most."""
+    """Most concurrent runners."""
     image: str
-    """Image of the runners by digest: 'registry/penstock@sha256:...'."""
+    """Runner image, by digest: 'registry/penstock@sha256:...'."""
     cpus: int = 1
-    """Processors of a runner."""
+    """Processors per runner."""
     memory_bytes: int = 0
-    """Memory of a runner; 0: the namespace's default."""
+    """Memory per runner, in bytes; 0: the namespace's default."""
     gpus: int = 0
-    """GPUs of a runner, as nvidia.com/gpu."""
+    """GPUs per runner (nvidia.com/gpu)."""
     scratch_bytes: int = 0
-    """Space on the node's own disk; 0: unchecked."""
+    """Bytes needed on the node's own disk; 0: unchecked."""
     queue: str = ""
     """Kueue's LocalQueue; "": none."""
     secret: str = ""
-    """Name of a Secret with variables of the pods; "": none."""
+    """Name of a Secret with the pods' environment variables; "": none."""
     placing: Placing = field(default_factory=Placing)
-    """Place of pods."""
+    """Placement of pods."""
 
     def __post_init__(self) -> None:
         for name, least in {"slots": 1, "cpus": 1, "memory_bytes": 0, "gpus": 0, "scratch_bytes": 0}.items():
@@ -103,7 +103,7 @@ def elements_of(n_blocks: int, slots: int) -> int:
 def job_object(
     cluster: KubernetesCluster, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the Job of an attempt. runner, final: as for `Engine.submit`."""
+    """Return an attempt's Job object. runner, final: as for `Engine.submit`."""
     elements = elements_of(n_blocks, cluster.slots)
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
     rules: list[dict[str, Any]] = [
@@ -117,7 +117,7 @@ def job_object(
         "completions": elements,
         "parallelism": min(cluster.slots, elements),
         "backoffLimitPerIndex": MAX_STARTS - 1,
-        "podReplacementPolicy": "Failed",  # no second runner of an element before the first has ended
+        "podReplacementPolicy": "Failed",  # an element's second runner starts only after the first has ended
         "podFailurePolicy": {"rules": rules},
         "ttlSecondsAfterFinished": KEPT_S,
         "template": {"metadata": {"labels": labels}, "spec": _pod(cluster, runner, elements)},
@@ -160,7 +160,7 @@ def _pod(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> di
 
 
 def _container(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> dict[str, Any]:
-    # Kubernetes puts variables in the place of $(NAME), and reads $$ as $. It adds the index to the variables.
+    # Kubernetes expands $(NAME) and reads $$ as $. It sets the index as a variable.
     command = [word.replace("$", "$$") for word in runner]
     node = {"name": "PENSTOCK_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     resources = _resources(cluster)
@@ -169,7 +169,7 @@ def _container(cluster: KubernetesCluster, runner: Sequence[str], elements: int)
         "image": cluster.image,
         "command": [*command, "--element", "$(JOB_COMPLETION_INDEX)", "--elements", str(elements)],
         "env": [node],
-        # Limits that are the requests: such pods are the last to be evicted.
+        # Limits equal the requests: such pods are the last to be evicted.
         "resources": {"requests": resources, "limits": resources},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
@@ -192,13 +192,13 @@ def _resources(cluster: KubernetesCluster) -> Mapping[str, str]:
 
 
 CANCEL_S = 120.0
-"""Pods on a lost node stay until Kubernetes declares the node down."""
+"""Longest wait for pods to end, in s: Kubernetes must first declare a lost node down."""
 ASK_S = 0.5
-"""Interval of polls for a deleted Job, in s."""
+"""Poll interval for a deleted Job, in s."""
 
 
 class KubernetesEngine:
-    """Attempts in one namespace of a cluster, by name: 'pk-<job>-<token>-<attempt>'."""
+    """Runs attempts in one namespace of a cluster."""
 
     poll_s = 5.0
 
@@ -207,9 +207,9 @@ class KubernetesEngine:
         self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. An existing attempt of this name stays and counts.
+        """See `Engine.submit`. A live attempt with this name is kept.
 
-        A Job that has ended keeps its name for a day; it belongs to a cleared folder and is replaced.
+        An ended Job keeps its name for a day; it belongs to a cleared folder and is replaced.
         """
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
@@ -280,7 +280,7 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`: of the newest pod, with its end."""
+        """See `Engine.logs`: the newest pod's output and end."""
         pods = self._api.pods(name, element=element)
         for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
             text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)
@@ -298,6 +298,6 @@ def _is_leaving(job: dict[str, Any]) -> bool:
 
 
 def _n_indexes(text: str) -> int:
-    """Return a count: 5 for '1,3-5,7'."""
+    """Count the indexes in a list: 5 for '1,3-5,7'."""
     runs = [run.partition("-") for run in text.split(",") if run]
     return sum(int(last or first) - int(first) + 1 for first, _, last in runs)

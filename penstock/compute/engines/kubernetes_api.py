@@ -1,6 +1,6 @@
 """Call Kubernetes' API server through the official client: Jobs, pods, and why they wait, as plain JSON.
 
-An unreachable or overloaded server is no evidence about a Job.
+An unreachable or overloaded server proves nothing about a Job.
 """
 
 import json
@@ -11,24 +11,24 @@ from typing import Any
 from loader.errors import EngineUnreachable, InvalidCluster, MissingDependency
 
 ANSWER_S = (10.0, 60.0)
-"""Time limits of a connection and an answer, in s."""
+"""Timeouts for connecting and for an answer, in s."""
 JOB_LABEL = "batch.kubernetes.io/job-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 TAIL_LINES = 1000
 LOG_BYTES = 64 * 2**10
 _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
-"""Statuses without an answer, besides 500 and above; 0: the client's, of TLS."""
+"""HTTP statuses that mean no answer, as do 500 and above; 0: the client's own TLS error."""
 _OF_THE_USER = frozenset({401, 403})
-"""Statuses that refuse the caller; after a first answer they pass."""
+"""HTTP statuses that refuse the caller; temporary if an earlier request succeeded."""
 
 Json = dict[str, Any]
 
 
 class KubernetesApi:
-    """The API server of a kubeconfig's context, or of the cluster of this pod, in one namespace.
+    """The API server of a kubeconfig context, or this pod's own, in one namespace.
 
-    Methods raise EngineUnreachable for a server that does not respond, InvalidCluster for a refusal.
+    Methods raise EngineUnreachable if the server does not respond, InvalidCluster if it refuses.
     """
 
     def __init__(self, context: str, namespace: str) -> None:
@@ -45,7 +45,7 @@ class KubernetesApi:
         try:
             if context or not _inside():
                 config.load_kube_config(
-                    os.environ.get("KUBECONFIG"),  # which the client reads once, when it is imported
+                    os.environ.get("KUBECONFIG"),  # the client reads it only once, at import
                     context=context or None,
                     client_configuration=configuration,
                     persist_config=False,
@@ -56,7 +56,7 @@ class KubernetesApi:
             raise InvalidCluster(
                 f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file"
             ) from error
-        configuration.retries = False  # no answer is an error at once; the waiting process tries again
+        configuration.retries = False  # the waiting process retries, not the client
         self._client = client.ApiClient(configuration=configuration)
         self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
         self._objects = client.CustomObjectsApi(self._client)
@@ -67,23 +67,23 @@ class KubernetesApi:
         return self._ask(create, body=body, field_validation="Strict", silent=(409,)) is not None
 
     def job(self, name: str) -> Json | None:
-        """Return a Job or None."""
+        """Return a Job, or None."""
         return self._json(self._batch.read_namespaced_job, name=name, silent=(404,))
 
     def delete_job(self, name: str, uid: str) -> None:
-        """Begin to delete a Job, which goes after its last pod. uid: protects a later Job of the name."""
+        """Start deleting a Job, which outlives its last pod. uid: protects a later Job with the same name."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         self._ask(self._batch.delete_namespaced_job, name=name, body=body, silent=(404, 409))
 
     def pods(self, job: str, *, element: int | None = None, phase: str = "") -> list[Json]:
-        """Return the pods of a Job. element, phase: limit them."""
+        """Return a Job's pods. element, phase: filters."""
         labels = f"{JOB_LABEL}={job}" + ("" if element is None else f",{INDEX_LABEL}={element}")
         chosen: dict[str, Any] = {"field_selector": f"status.phase={phase}"} if phase else {}
         pods = self._json(self._core.list_namespaced_pod, label_selector=labels, **chosen)
         return list(pods["items"]) if pods else []
 
     def log(self, pod: str) -> str:
-        """Return the last 64 KiB that a pod wrote, "" before its start or after its end."""
+        """Return the last 64 KiB of a pod's output; "" if it has not started or is deleted."""
         read = self._core.read_namespaced_pod_log
         text = self._ask(read, name=pod, tail_lines=TAIL_LINES, silent=(400, 404))
         return (text or b"")[-LOG_BYTES:].decode(errors="replace")
@@ -106,7 +106,7 @@ class KubernetesApi:
         return ""
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections."""
         self._client.close()
 
     def _json(
@@ -117,7 +117,7 @@ class KubernetesApi:
             return None
         try:
             return dict(json.loads(answer))
-        except ValueError as error:  # of something between here and the server
+        except ValueError as error:  # sent by something between here and the server
             raise EngineUnreachable(f"the API server's answer is no JSON: {error}") from error
 
     def _ask(
@@ -133,7 +133,7 @@ class KubernetesApi:
         except self._refusal as error:
             self._refused(error, silent)
             return None
-        except (HTTPError, OSError, self._config_error) as error:  # the last: of credentials that are renewed
+        except (HTTPError, OSError, self._config_error) as error:  # the last: while renewing credentials
             raise EngineUnreachable(
                 f"the API server of Kubernetes does not answer: {type(error).__name__}: {error}"
             ) from error
@@ -160,7 +160,7 @@ def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:
 
 
 def why_pending(pod: Mapping[str, Any]) -> str:
-    """Return why a pod does not run, in Kubernetes' words."""
+    """Return Kubernetes' reason why a pod does not run."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")
@@ -173,7 +173,7 @@ def why_pending(pod: Mapping[str, Any]) -> str:
 
 
 def how_ended(pod: Mapping[str, Any]) -> str:
-    """Return how and where a pod ended, "" before its end."""
+    """Return how and where a pod ended, or "" if it has not."""
     status = pod.get("status", {})
     node = pod.get("spec", {}).get("nodeName", "no node")
     for container in status.get("containerStatuses", []):

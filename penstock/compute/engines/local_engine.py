@@ -1,6 +1,6 @@
-"""Run a runner on this machine; it ends with the process that began it.
+"""Run a runner on this machine; it ends with the process that started it.
 
-A runner holds a lock on a file of its attempt's name, so every process of this user sees which runners live.
+A runner locks a file named after its attempt, so all processes of this user see which runners are alive.
 """
 
 import fcntl
@@ -22,10 +22,10 @@ from ..runner_process import open_runner, parser
 from .engine import AttemptStatus
 
 END_S = 10.0
-"""Seconds for a runner to store its outcomes between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL, for a runner to store its outcomes."""
 LOG_BYTES = 64 * 2**10
 KEPT_S = 86_400.0
-"""Files of a runner whose parent was killed stay this long, in s."""
+"""Files of a runner whose parent was killed are kept this long, in s."""
 
 
 class LocalEngine:
@@ -38,9 +38,9 @@ class LocalEngine:
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Begin a runner. If it fails, `status` returns "ended", and the next attempt begins another."""
+        """Start a runner. If it fails, `status` returns "ended", and the next attempt starts another runner."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        there = self._folder.lstat()  # a link may lead anywhere
+        there = self._folder.lstat()  # a link could lead anywhere
         if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
             raise EngineUnreachable(
                 f"{self._folder} is not a private folder of this user; remove it, or set TMPDIR to a folder of your own"
@@ -54,7 +54,7 @@ class LocalEngine:
                 stdout=log,
                 stderr=log,
                 env=_environment(runner),
-                pass_fds=[lock.fileno()],  # the lock is the runner's from here on
+                pass_fds=[lock.fileno()],  # from here on, the runner holds the lock
                 start_new_session=True,
             )
             lock.write(str(process.pid))
@@ -65,7 +65,7 @@ class LocalEngine:
         return self._path(name, "lock").exists()
 
     def status(self, name: str) -> AttemptStatus:
-        """See `Engine.status`. Attempts of other machines count as ended."""
+        """See `Engine.status`. Attempts on other machines appear as ended."""
         if name in self._begun:
             self._begun[name].poll()
         return (
@@ -92,7 +92,7 @@ class LocalEngine:
             return ""
 
     def close(self) -> None:
-        """End the runners that this engine began."""
+        """End the runners that this engine started."""
         for name, process in self._begun.items():
             self.cancel(name)
             if process.stdin is not None:
@@ -131,7 +131,7 @@ def _environment(runner: Sequence[str]) -> dict[str, str]:
 
 
 class InlineEngine:
-    """An engine whose `submit` runs the whole attempt; errors of the runner propagate."""
+    """An engine whose `submit` runs the whole attempt; the runner's errors propagate."""
 
     poll_s = 0.0
 

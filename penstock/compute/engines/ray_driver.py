@@ -1,6 +1,6 @@
-"""Driver of an attempt on a Ray cluster: keeps one runner per slot at work and restarts dead ones.
+"""Driver of an attempt on a Ray cluster: keeps one runner per slot running, and restarts dead ones.
 
-It is the entrypoint of the Ray job, and runs with the cluster's own Ray.
+It is the Ray job's entrypoint, and uses the cluster's own Ray.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from .ray_element import element
 
 BEGUN = 8
-"""Most starts of a runner in an attempt."""
+"""Most starts of a runner."""
 
 
 STOPPED = 143
@@ -22,17 +22,17 @@ STOPPED = 143
 
 
 def main() -> int:
-    """Run the runners of an attempt; return the exit status."""
+    """Run an attempt's runners; return the exit status."""
     import ray
 
     ends = threading.Event()
     ray.init(address="auto", log_to_driver=False)
-    signal.signal(signal.SIGTERM, lambda *_: ends.set())  # after Ray's own
+    signal.signal(signal.SIGTERM, lambda *_: ends.set())  # must follow ray.init, which sets its own handler
     return _Driver(ray, json.loads(sys.argv[1]), ends).run()
 
 
 class _Driver:
-    """The runners of an attempt."""
+    """An attempt's runners."""
 
     def __init__(self, ray: Any, settings: dict[str, Any], ends: threading.Event) -> None:
         self._ray, self._settings, self._ends = ray, settings, ends
@@ -46,7 +46,7 @@ class _Driver:
             max_retries=0, scheduling_strategy="SPREAD", name="penstock runner", **resources
         )
         self._slots = min(settings["n_blocks"], settings["slots"])
-        # A runner keeps its models through all of its blocks: with GPUs a slot has one, as an actor would.
+        # A runner keeps its models for all its blocks: with GPUs, a slot has one runner, as it would have one actor.
         self._elements = min(settings["n_blocks"], (1 if settings["gpus"] else 4) * settings["slots"])
         self._begun: Counter[int] = Counter()
         self._running: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Run a runner as a task of Ray. The nodes import this module, which needs nothing of Ray."""
+"""Run a runner as a Ray task. Nodes import this module, which does not need Ray."""
 
 import os
 import re
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 LOG_BYTES = 64 * 2**10
-"""Last bytes of a runner's output that its driver receives."""
+"""Bytes of a runner's latest output that its driver receives."""
 END_S = 10.0
-"""Seconds for a runner to store its outcomes between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL, for a runner to store its outcomes."""
 LINE = re.compile(r"element (\d+): (.*)")
-"""A line of the driver with a runner's output."""
+"""A driver's log line with a runner's output."""
 
 
 def element(runner: Sequence[str], number: int, elements: int, environment: str) -> tuple[int, str]:
-    """Run a runner to its end; return exit status and last output. It ends with this process.
+    """Run a runner to its end; return exit status and latest output. The runner ends with this process.
 
     environment: shell file of NAME=value lines with the node's secrets, or "".
     """

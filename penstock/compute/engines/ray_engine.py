@@ -1,7 +1,7 @@
-"""Ray as an engine: an attempt is a Ray job of that name, whose driver begins runners as tasks.
+"""Ray as an engine: an attempt is a Ray job with the attempt's name, whose driver starts runners as tasks.
 
-It uses the REST interface of Ray Jobs, so the waiting machine needs no Ray. A lost head forgets its jobs: the attempt
-has ended, and the next skips finished blocks.
+It uses the REST interface of Ray Jobs, so the waiting machine needs no Ray. A lost head forgets its jobs, so their
+attempts have ended; the next ones skip finished blocks.
 """
 
 import json
@@ -23,9 +23,9 @@ from .engine import AttemptStatus
 from .ray_element import LINE, LOG_BYTES
 
 ANSWER_S = 30.0
-"""Time limit of an answer, in s."""
+"""Timeout for an answer, in s."""
 CANCEL_S = 120.0
-"""Longest wait for the end of a stopped job, in s."""
+"""Longest wait for a stopped job to end, in s."""
 END_S = 20
 """Seconds that Ray gives a driver to end its runners."""
 _LOOKS = {
@@ -38,7 +38,7 @@ _LOOKS = {
 
 
 class RayEngine:
-    """Attempts on one Ray cluster, by name: 'pk-<job>-<token>-<attempt>'."""
+    """Runs attempts on one Ray cluster."""
 
     poll_s = 5.0
 
@@ -53,10 +53,10 @@ class RayEngine:
         gpu_type: str = "",
         environment: str = "",
     ) -> None:
-        """Costs nothing: each request reads the token where Ray's own tools read it.
+        """Connect to nothing yet: each request reads the token where Ray's own tools do.
 
-        address: of the head's dashboard, such as "http://head:8265". environment: file of NAME=value lines on nodes.
-        gpu_type: in Ray's words, such as "A100"; "": any.
+        address: URL of the head's dashboard, such as "http://head:8265".
+        environment: file of NAME=value lines on nodes. gpu_type: Ray's name for it, such as "A100"; "": any.
         """
         self._address = address.rstrip("/")
         self._facts = {
@@ -69,7 +69,7 @@ class RayEngine:
         }
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. The Ray job holds only names: secrets come from the nodes."""
+        """See `Engine.submit`. The Ray job contains no secrets; nodes supply them."""
         settings = json.dumps({"runner": [*runner], "n_blocks": n_blocks, "final": [*final], **self._facts})
         body = {
             "submission_id": name,
@@ -79,7 +79,7 @@ class RayEngine:
         try:
             self._asked("POST", "/api/jobs/", body)
         except (EngineUnreachable, InvalidCluster):
-            if not self.find(name):  # a second submission of a name is refused
+            if not self.find(name):  # Ray refuses a second submission of a name
                 raise
 
     def find(self, name: str) -> bool:
@@ -119,7 +119,7 @@ class RayEngine:
             time.sleep(0.5)
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`: output of failed runners, or of a driver that began none."""
+        """See `Engine.logs`: output of failed runners, or of a driver that started none."""
         text = str((self._asked("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))
         lines = [
             match[2] for line in text.splitlines() if (match := LINE.match(line)) and int(match[1]) == element
@@ -168,7 +168,7 @@ class RayEngine:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             why = error.read().decode(errors="replace").strip()[-500:]
-            if error.code == 404 and "does not exist" in why:  # a 404 of a proxy is no statement about a job
+            if error.code == 404 and "does not exist" in why:  # a proxy's 404 proves nothing about a job
                 return None
             if error.code in (400, 401, 403) or 300 <= error.code < 400:
                 raise InvalidCluster(
@@ -182,7 +182,7 @@ class RayEngine:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect, which would send the token to another server."""
+    """Follows no redirect, because it would send the token to another server."""
 
     def redirect_request(self, *_: object) -> None:
         """Return None."""

@@ -1,6 +1,6 @@
-"""Slurm as an engine: an attempt is arrays of one name, and each element runs the job's runner.
+"""Slurm as an engine: an attempt is one or more arrays with one name, and each element runs the job's runner.
 
-A failed command is no evidence about a job: only the controller's answer counts.
+A failed command proves nothing about a job: only the controller's answer counts.
 """
 
 import shlex
@@ -15,15 +15,15 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from .engine import AttemptStatus
 
 ANSWER_S = 60.0
-"""Time limit of a command, in s."""
+"""Timeout of a command, in s."""
 KILL_AFTER_S = 5.0
 """Seconds until cancelled elements receive SIGKILL; Slurm's own KillWait is 30."""
 CANCEL_S = 120.0
-"""Elements on a lost node stay in the queue until Slurm declares the node down."""
+"""Longest wait for elements to end, in s: Slurm must first declare a lost node down."""
 LOG_BYTES = 64 * 2**10
 
 HELD = "launch failed requeued held"
-"""Slurm's reason for an element whose launch failed."""
+"""Slurm's reason code for an element whose launch failed."""
 PLAIN = {
     HELD: "the launch failed, and penstock lets it begin again",
     "BadConstraints": "no node of the partition has what the slot asks for",
@@ -41,7 +41,7 @@ PLAIN = {
     "Reservation": "its reservation has not begun",
     "Resources": "all nodes that fit are busy, down or drained",
 }
-"""Slurm's reason -> plain words; see also `plain`."""
+"""Slurm reason code -> plain English; see also `plain`."""
 WAITING = frozenset(
     {
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
@@ -65,22 +65,22 @@ _REFUSED = (
     "not permitted",
 )
 _SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
-"""sbatch refused if it prints a word of the first and none of the second."""
+"""sbatch refuses a job if its message contains an entry of the first tuple and none of the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """Elements of all arrays of one name."""
+    """Elements of all arrays with one name."""
 
     states: Mapping[str, int]
-    """Slurm's state -> number of elements."""
+    """Slurm state -> number of elements."""
     reasons: Mapping[str, int]
-    """Slurm's reason for waiting -> number of elements."""
+    """Slurm reason code -> number of waiting elements."""
 
     held: Sequence[str]
     """Ids of elements that Slurm holds after a failed launch."""
     jobs: Sequence[str] = ()
-    """Jobs with their partitions: '12 in partition long'."""
+    """Slurm jobs with their partitions: '12 in partition long'."""
 
     def count(self, words: frozenset[str]) -> int:
         """Return the number of elements in these states."""
@@ -88,19 +88,19 @@ class Elements:
 
     @property
     def reason(self) -> str:
-        """Reasons for waiting, most frequent first: 'Priority (2): others are ahead in the queue'."""
+        """Reason codes, most frequent first: 'Priority (2): others are ahead in the queue'."""
         ordered = sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0]))
         return "; ".join(f"{reason} ({n}){plain(reason)}" for reason, n in ordered)
 
     @property
     def place(self) -> str:
-        """The elements for Slurm's commands: 'Slurm job 12 in partition long'."""
+        """Human-readable location: 'Slurm job 12 in partition long'."""
         more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
         return f"Slurm job {self.jobs[0]}{more}" if self.jobs else ""
 
 
 def plain(reason: str) -> str:
-    """Return ': ' and plain words for a reason of Slurm, or ""."""
+    """Return ': ' and plain English for a Slurm reason code, or ""."""
     word = reason.partition(",")[0].partition(" ")[0]
     text = PLAIN.get(reason) or PLAIN.get(word)
     if text is None and word.startswith(("Assoc", "QOS", "MaxJob")):
@@ -109,13 +109,13 @@ def plain(reason: str) -> str:
 
 
 class SlurmQueue:
-    """Slurm's commands, local or behind a prefix such as ["ssh", "login1"], which takes one line for a shell."""
+    """Slurm's commands, run locally or by a prefix such as ["ssh", "login1"], which receives one shell line."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = tuple(prefix)
 
     def submit(self, script: str, options: Sequence[str]) -> None:
-        """Pass a script to sbatch. Raises: EngineUnreachable; InvalidCluster for a refusal."""
+        """Pass a script to sbatch. Raises: EngineUnreachable; InvalidCluster if sbatch refuses it."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
             message = ended.stderr.strip()
@@ -126,10 +126,9 @@ class SlurmQueue:
             raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
 
     def elements(self, name: str) -> Elements:
-        """Return the controller's elements.
+        """Return the elements that the controller lists.
 
-        The controller forgets an element MinJobAge (300 s) after its end. Elements cancelled before their start count
-        as one.
+        It forgets an element MinJobAge (300 s) after its end, and lists elements cancelled before their start as one.
         """
         lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
@@ -150,11 +149,11 @@ class SlurmQueue:
 
     def release(self, elements: Sequence[str]) -> None:
         """Release held elements. Raises: EngineUnreachable."""
-        if elements:  # fails too for one that ended meanwhile: who looks again sees what is still held
+        if elements:  # fails if an element has ended meanwhile; the next poll lists those still held
             self._run(["scontrol", "release", ",".join(elements)])
 
     def cancel(self, name: str) -> None:
-        """Cancel all elements of a name; return when the last process has ended. Raises: EngineUnreachable."""
+        """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
         self._answer(["scancel", f"--name={name}"])
         while (elements := self.elements(name)).count(WAITING | RUNNING):
@@ -197,7 +196,7 @@ class SlurmQueue:
 
 
 BEGUN = 8
-"""Most starts of the runner in an element."""
+"""Most starts of a runner."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -229,13 +228,11 @@ exit "$status"
 def element_script(
     runner: Sequence[str], *, environment: str, first: int, elements: int, final: Sequence[int] = (0,)
 ) -> str:
-    """Return the text for sbatch.
+    """Return the script for sbatch.
 
-    runner: its command, without element and elements.
-    environment: shell file of NAME=value lines on the nodes; "" for none.
-    first: number of the array's element 0.
-    elements: number of elements of all arrays of the attempt.
-    final: exit codes after which nothing would change, 0 among them.
+    runner: command, without --element and --elements. environment: shell file of NAME=value lines on the nodes, or "".
+    first: number in the attempt of the array's element 0. elements: number of elements in the attempt.
+    final: exit codes after which a restart would change nothing, including 0.
     """
     return _SCRIPT.format(
         environment=f"set -a\n. {shlex.quote(environment)}\nset +a\n" if environment else "",
@@ -248,29 +245,29 @@ def element_script(
 
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost: a runner that finishes early takes another element."""
+"""Elements per slot. Blocks differ in cost, so a runner that finishes early takes another element."""
 NOTICE_S = 120
-"""Slurm signals a runner this long before its time limit, in s."""
+"""Slurm signals a runner this many seconds before its time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmCluster:
-    """A Slurm cluster, and the resources of a runner."""
+    """A Slurm cluster, and each runner's resources."""
 
     slots: int
-    """Runners at once, at most."""
+    """Most concurrent runners."""
     cpus: int = 1
-    """Processors of a runner."""
+    """Processors per runner."""
     memory_bytes: int = 0
-    """Memory of a runner; 0: the queue's default."""
+    """Memory per runner, in bytes; 0: the queue's default."""
     gpus: int = 0
-    """GPUs of a runner."""
+    """GPUs per runner."""
     gpu_type: str = ""
-    """Kind of GPU in Slurm's words; "": any."""
+    """Slurm's name for the kind of GPU; "": any."""
     scratch_bytes: int = 0
-    """Space on the node's own disk; 0: unchecked."""
+    """Bytes needed on the node's own disk; 0: unchecked."""
     limit_s: int = 0
-    """Time limit of an element, in s; 0: the queue's."""
+    """Time limit per element, in s; 0: the queue's."""
     queue: str = ""
     """Partition; "": Slurm's default."""
     account: str = ""
@@ -278,11 +275,11 @@ class SlurmCluster:
     environment: str = ""
     """Shell file of NAME=value lines on the nodes, with secrets; "": none."""
     logs: str = ""
-    """Shared folder for output of elements; "": none."""
+    """Shared folder for the elements' output; "": none."""
     submit: Sequence[str] = ()
     """Prefix for Slurm's commands, such as ["ssh", "login1"]; empty: this machine's."""
     array_max: int = 1000
-    """Most elements of an array: the cluster's MaxArraySize less 1."""
+    """Most elements in an array: the cluster's MaxArraySize less 1."""
 
     def __post_init__(self) -> None:
         least = {"slots": 1, "cpus": 1, "array_max": 1}
@@ -296,18 +293,18 @@ class SlurmCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Part of an attempt that Slurm accepts at once."""
+    """Part of an attempt that Slurm accepts as one array."""
 
     first: int
-    """Number of its first element in the attempt."""
+    """Number in the attempt of the array's first element."""
     size: int
-    """Number of its elements."""
+    """Number of elements."""
     at_once: int
-    """Elements that may run in parallel."""
+    """Most concurrent elements."""
 
 
 class SlurmEngine:
-    """Attempts on one cluster, by name: 'pk-<job>-<token>-<attempt>'."""
+    """Runs attempts on one Slurm cluster."""
 
     poll_s = 5.0
 
@@ -316,7 +313,7 @@ class SlurmEngine:
         self._queue = SlurmQueue(cluster.submit)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. A submitter killed midway has placed some arrays, which `find` finds."""
+        """See `Engine.submit`. If the submitter is killed midway, `find` finds the arrays that it submitted."""
         arrays = arrays_of(n_blocks, self._cluster.slots, self._cluster.array_max)
         for array in arrays:
             script = element_script(
@@ -360,7 +357,7 @@ class SlurmEngine:
 
 
 def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
-    """Return the arrays of an attempt: four elements per slot, at most one per block."""
+    """Return an attempt's arrays: four elements per slot, at most one per block."""
     n_elements = min(n_blocks, ELEMENTS_PER_SLOT * slots)
     at_once = min(slots, n_elements)
     arrays = []
@@ -372,7 +369,7 @@ def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
 
 
 def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
-    """Return the options of sbatch, which keep the submitter's environment out of Slurm."""
+    """Return sbatch's options, which keep the submitter's environment out of Slurm."""
     options = {
         "job-name": name,
         "array": f"0-{array.size - 1}%{array.at_once}",

@@ -1,9 +1,9 @@
-"""Worker processes of one machine behind one interface, `map(function, units)`.
+"""Worker processes on one machine, behind one interface, `map(function, units)`.
 
-- The function stands at the top level of a module without dagster, and pickles with its units.
+- The function is at the top level of a module without dagster, and can be pickled with its units.
 - A unit is self-contained, idempotent (it may run twice), takes seconds to minutes, and returns a small row.
-- Answers are never unpickled, since a worker opens untrusted files: they are plain data (`worker.encoded`).
-- An engine is one file here and one line in `ENGINES`. One conformance suite covers all.
+- Answers are never unpickled, because a worker opens untrusted files: they are plain data (`worker.encoded`).
+- A new engine is one file here and one line in `ENGINES`. One conformance suite covers all engines.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +28,7 @@ ENGINES: Mapping[str, Callable[[int | None, Collection[str]], Compute]] = {
     "local": LocalCompute,
     "inline": InlineCompute,
 }
-"""Name -> factory of (number of workers, or None for one per core; further environment variables)."""
+"""Name -> factory, called with the number of workers (None: one per core) and more environment variables."""
 
 
 def open_compute(engine: str, workers: int | None = None, variables: Collection[str] = ()) -> Compute:

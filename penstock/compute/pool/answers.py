@@ -1,4 +1,4 @@
-"""Decode the answers of workers as plain data, which can name no code and no unexpected class.
+"""Decode workers' answers as plain data, which can name no code and no unexpected class.
 
 Only dataclasses in the function's return annotation are accepted.
 """
@@ -16,14 +16,14 @@ from typing import Any
 from .worker import ARRAY_KINDS
 
 Types = Mapping[str, type]
-"""'module:name' -> the dataclass."""
+"""'module:name' -> dataclass."""
 
 _LENGTH = struct.Struct(">Q")
 _HOLDERS = frozenset({list, dict})
 
 
 class NotAnAnswer(ValueError):
-    """An answer that no healthy worker gives."""
+    """An answer that no healthy worker sends."""
 
 
 def answer_types(function: Callable[..., Any]) -> Types:
@@ -34,7 +34,7 @@ def answer_types(function: Callable[..., Any]) -> Types:
         function = type(function).__call__
     try:
         returned = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):  # a name that only type checkers import
+    except (NameError, TypeError, AttributeError):  # raised for a name that only type checkers import
         return {}
     types: dict[str, type] = {}
     _collect(returned, types)
@@ -54,7 +54,7 @@ def _collect(hint: Any, types: dict[str, type]) -> None:
 
 
 def decoded(body: bytes | bytearray, types: Types) -> Any:
-    """Return the value of `worker.encoded`. types: accepted dataclasses. Raises: NotAnAnswer."""
+    """Decode the result of `worker.encoded`. types: accepted dataclasses. Raises: NotAnAnswer."""
     try:
         (length,) = _LENGTH.unpack_from(body)
         if not length:
@@ -70,7 +70,7 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
 
 
 def failure_told(body: bytes | bytearray) -> tuple[str, str]:
-    """Return the (code, reason) of a failure."""
+    """Return a failure's (code, reason)."""
     try:
         failure = decoded(body, {})
     except NotAnAnswer as error:

@@ -14,17 +14,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 Code = Literal["exception", "timeout", "crashed", "memory"]
 Progress = Callable[[int, int], None]
-"""(units done, total), in the iterating thread; ends at the total."""
+"""Receives (units done, total) in the iterating thread; at the end, both are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Reason why a unit has no value."""
+    """Why a unit has no value."""
 
     code: Code
-    """"exception": raised, or the unit or value cannot be sent; "timeout"; "crashed": the process died; "memory"."""
+    """"exception" (raised, or unit or value cannot be sent), "timeout", "crashed" (its process died) or "memory"."""
     reason: str
-    """Summary on the first line, then the end of the traceback."""
+    """Summary on the first line, followed by the end of the traceback."""
 
     @property
     def summary(self) -> str:
@@ -34,10 +34,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[R]):
-    """Result of one unit: a value or a failure."""
+    """One unit's result: a value or a failure."""
 
     value: R | None = None
-    """Return value, which may be None; None for a failure."""
+    """The function's return value; None for a failure."""
     error: Failure | None = None
     """The failure, or None."""
 
@@ -48,10 +48,10 @@ class Outcome(Generic[R]):
 
 
 class Compute(Protocol):
-    """An engine. Thread-safe: concurrent maps share its workers."""
+    """A compute engine. Thread-safe: concurrent maps share its workers."""
 
     isolates: bool
-    """True if a unit that hangs or kills its process costs only itself."""
+    """True if a unit that hangs or kills its process affects no other unit."""
 
     def map(
         self,
@@ -63,17 +63,16 @@ class Compute(Protocol):
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """Yield one outcome per unit, in order, lazily: nothing runs before the first is requested.
+        """Yield one outcome per unit, in order, lazily: nothing runs before the first outcome is requested.
 
-        Only a bounded number of units runs ahead. Closing the iterator cancels running units and leaves no process
-        behind.
+        Only a bounded number of units runs ahead. Closing the iterator cancels running units and ends their processes.
 
-        timeout_s: time limit of each unit, > 0, one for all or a list; a worker's start does not count.
-        variables: further environment variables of these workers; 'AWS_*' matches by prefix.
-        gpus: shares of GPUs (`gpus.shares`). Each running unit has one share exclusively.
+        timeout_s: time limit per unit in s, > 0: one for all or a list; excludes a worker's start.
+        variables: more environment variables of these workers; 'AWS_*' matches by prefix.
+        gpus: shares of GPUs (`environment.shares`); each running unit has one share exclusively.
 
-        Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for an invalid timeout, workers
-        that cannot start, or a closed engine; errors of `progress`.
+        Raises: Unpicklable if no worker can receive the function; InvalidRuntime if a timeout is invalid, no worker can
+        start or the engine is closed; errors of `progress`.
         """
         ...
 
@@ -83,7 +82,7 @@ class Compute(Protocol):
 
 
 def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
-    """Return the time limit of each unit, in s. Raises: InvalidRuntime."""
+    """Return each unit's time limit, in s. Raises: InvalidRuntime."""
     each = list(timeout_s) if isinstance(timeout_s, list | tuple) else None
     if each is not None and len(each) != n_units:
         raise InvalidRuntime(f"{len(each)} timeouts for {n_units} units; give one for all, or one of each")
@@ -94,7 +93,7 @@ def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence
 
 
 def checked(function: Callable[[Any], Any]) -> bytes:
-    """Return the pickled function. Raises: Unpicklable."""
+    """Pickle a function. Raises: Unpicklable."""
     try:
         return pickle.dumps(function, protocol=5)
     except Exception as error:
@@ -105,13 +104,13 @@ def checked(function: Callable[[Any], Any]) -> bytes:
 
 
 def check_workers(workers: int | None) -> int | None:
-    """Return the number of workers itself. Raises: InvalidRuntime."""
+    """Return `workers` unchanged. Raises: InvalidRuntime if it is invalid."""
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InvalidRuntime(f"workers={workers!r}; accepted: 1 or more, or None for one per core")
     return workers
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure of an exception."""
+    """Convert an exception to a failure."""
     code, reason = described(error)
     return Failure(code="memory" if code == "memory" else "exception", reason=reason)

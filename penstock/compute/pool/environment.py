@@ -1,6 +1,6 @@
 """Choose a worker's environment: a short list of variables without secrets, and its GPUs.
 
-A worker decodes untrusted files, which cannot leak secrets that it does not hold. GPUs are counted without importing
+A worker decodes untrusted files, which cannot leak secrets that it does not have. GPUs are counted without importing
 torch; a worker stays bound to its share until it ends.
 """
 
@@ -18,7 +18,7 @@ from loader.storage.spec import is_secret
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PLACE = "PENSTOCK_PLACE"
-"""Variable of a bound worker: its device."""
+"""Variable that names a bound worker's device."""
 _CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 
@@ -29,19 +29,19 @@ def visible_gpus() -> tuple[str, ...]:
         return tuple(map(str, range(n_gpus())))
     entries = []
     for entry in map(str.strip, variable.split(",")):
-        if not entry or entry.startswith("-") or entry == "NoDevFiles":  # CUDA reads no further
+        if not entry or entry.startswith("-") or entry == "NoDevFiles":  # CUDA ignores the rest
             break
         entries.append(entry)
     return tuple(entries)
 
 
 def shares(gpus: Sequence[str], each: int) -> tuple[str, ...]:
-    """Return the GPUs in groups of `each`, as values of CUDA_VISIBLE_DEVICES. A smaller rest is dropped."""
+    """Return the GPUs in groups of `each`, as values of CUDA_VISIBLE_DEVICES. An incomplete group is dropped."""
     return tuple(",".join(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each))
 
 
 def bound_to(share: str) -> Mapping[str, str]:
-    """Return the variables of a worker bound to a share."""
+    """Return the variables that bind a worker to a share."""
     return {VISIBLE: share, PLACE: "cuda:0"}
 
 
@@ -52,7 +52,7 @@ def place_here() -> str:
 
 @cache
 def n_gpus() -> int:
-    """Return the number of GPUs that a CUDA build of torch would use, from the driver."""
+    """Return the number of GPUs that a CUDA build of torch would use, according to the driver."""
     if not _built_for_cuda():
         return 0
     try:
@@ -65,7 +65,7 @@ def n_gpus() -> int:
 
 
 def _built_for_cuda() -> bool:
-    spec = find_spec("torch")  # imports nothing
+    spec = find_spec("torch")  # does not import torch
     if spec is None or spec.origin is None:
         return False
     version = Path(spec.origin).with_name("version.py")
@@ -92,14 +92,14 @@ _FAMILIES = (
     *("LC_*", "OMP_*", "OPENBLAS_*", "MKL_*", "KMP_*", "GOMP_*", "BLIS_*", "MALLOC_*", "SVT_LOG"),
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "HIP_*", "ROCR_*", "PYTORCH_*", "TORCH*", "TRITON_*"),
 )
-"""Threads, memory and accelerators; names of secrets are excluded."""
+"""Variables for threads, memory and accelerators; names of secrets are excluded."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Each core has a worker. OpenBLAS would start a busy-waiting thread per core in each."""
+"""Each core has a worker; OpenBLAS would start a busy-waiting thread per core in each of them."""
 
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment of a worker. more: further variables, or prefixes such as 'AWS_*'."""
+    """Return a worker's environment. more: additional variables, or prefixes such as 'AWS_*'."""
     return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _is_for(name, more)}}
 
 
@@ -133,9 +133,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
-    """Return variable names, or prefixes such as 'AWS_*', that these stores or URLs need.
+    """Return the variables, or prefixes such as 'AWS_*', that these stores or URLs need.
 
-    Other file systems of fsspec need `ComputeResource.variables`.
+    Other fsspec file systems need `ComputeResource.variables`.
     """
     return frozenset(name for place in places for name in _of(place))
 
@@ -143,7 +143,7 @@ def store_variables(*places: RangeReader | str) -> frozenset[str]:
 def _of(place: RangeReader | str) -> Iterator[str]:
     if not isinstance(place, str):
         yield from getattr(place, "variables", ())  # variables that a source's options name
-        for member in getattr(place, "stores", ()):  # of a root with mirrors
+        for member in getattr(place, "stores", ()):  # members of a root with mirrors
             yield from _of(member)
     url = place if isinstance(place, str) else place.url
     for scheme in _SCHEME.findall(url):

@@ -1,7 +1,7 @@
-"""Run units in processes of this machine, or in the caller's thread.
+"""Run units in processes on this machine, or in the caller's thread.
 
-A poison unit costs only itself: a thread per worker hands the next lot of units to a process and waits for a reply,
-its end or the timeout. `pool` decides about units whose process dies.
+A unit that hangs or dies affects no other unit. One thread per worker sends the next lot of units to a process and
+waits for a reply, its death or the timeout. `pool` decides about units whose process dies.
 """
 
 import pickle
@@ -53,7 +53,7 @@ class InlineCompute:
     def _outcomes(
         self, pickled: bytes, units: Sequence[T], progress: Progress | None
     ) -> Iterator[Outcome[R]]:
-        function: Callable[[T], R] = pickle.loads(pickled)  # noqa: S301 - our own
+        function: Callable[[T], R] = pickle.loads(pickled)  # noqa: S301 - pickled by this process
         types = answer_types(function)
         for position, unit in enumerate(units):
             if self._closed:
@@ -70,22 +70,22 @@ class InlineCompute:
 
 def _run_here(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
     try:
-        value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - our own
+        value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - pickled by this process
         return Outcome(value=decoded(encoded(value), types))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
         return Outcome(error=failure_of(error))
 
 
 AHEAD_BYTES = 64 * 2**20
-"""No further unit begins while values of this size wait for the consumer ..."""
+"""No more units start while values of this size wait for the consumer ..."""
 AHEAD_UNITS = 1024
-"""... or while this many units have begun and are not consumed."""
+"""... or while this many started units are not consumed."""
 LOT_S = 0.02
-"""Target duration of a lot, in s."""
+"""Target duration, in s, of a lot: the units sent to a worker together."""
 LOT_BYTES = 32 * 2**10
-"""Largest pickled size of a lot, in bytes, so that sockets hold it."""
+"""Largest pickled size of a lot, in bytes, so that it fits a socket's buffer."""
 LOT_UNITS = 64
-"""Most units of a lot."""
+"""Most units in a lot."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -93,18 +93,18 @@ class _Map(Task):
     """A running map, guarded by the engine's lock."""
 
     units: Sequence[Any]
-    limits: Sequence[float]  # s, of each unit
+    limits: Sequence[float]  # in s, per unit
     n_workers: int
-    news: threading.Condition  # for the consumer
-    room: threading.Condition  # for threads that want units
+    news: threading.Condition  # notifies the consumer
+    room: threading.Condition  # notifies threads that wait to take units
     types: Types
-    awaited: int = -1  # the unit that the consumer waits for; -1: it gets every one
-    begun: int = 0  # units begun, from the first
-    given_back: list[int] = field(default_factory=list)  # taken units that a worker did not begin, sorted
-    lot: int = 1  # units of the next lot, at most
+    awaited: int = -1  # the unit that the consumer waits for; -1: it is notified of every unit
+    begun: int = 0  # number of units started
+    given_back: list[int] = field(default_factory=list)  # taken units that a worker did not start, sorted
+    lot: int = 1  # most units in the next lot
     consumed: int = 0
     done: int = 0
-    reported: int = 0  # of `done`, to `progress`
+    reported: int = 0  # units reported to `progress` as done
     waiting: dict[int, Reply] = field(default_factory=dict)
     waiting_bytes: int = 0
     threads: list[threading.Thread] = field(default_factory=list)
@@ -148,10 +148,9 @@ class _Map(Task):
 
 
 class LocalCompute:
-    """Engine of local processes.
+    """Engine that runs units in local processes.
 
-    workers: units at once, over all maps; None: one per core. variables: further environment variables.
-
+    workers: units at once, over all maps; None: one per core. variables: additional environment variables.
     Raises: InvalidRuntime.
     """
 
@@ -221,7 +220,7 @@ class LocalCompute:
     def _cancel(self, work: _Map) -> None:
         """Stop the map; when this returns, no process works for it."""
         self._pool.stop(work)
-        if threading.current_thread() not in work.threads:  # where the garbage collector may close a map
+        if threading.current_thread() not in work.threads:  # garbage collection may close a map there
             for thread in work.threads:
                 thread.join()
         with self._lock:
@@ -251,7 +250,7 @@ class LocalCompute:
                 self._run(work, lot)
         except MapStopped:
             return
-        except BaseException as error:  # noqa: BLE001 - raised again where the outcomes are asked for
+        except BaseException as error:  # noqa: BLE001 - re-raised where the outcomes are requested
             with self._lock:
                 work.error = work.error or error
             self._pool.stop(work)
@@ -276,7 +275,7 @@ class LocalCompute:
             if bodies and nbytes > LOT_BYTES:
                 break
             bodies.append(body)
-        owed = list(lot)  # units whose outcome this thread owes
+        owed = list(lot)  # units whose outcome this thread must still report
 
         def give_back(n: int) -> None:
             with self._lock:

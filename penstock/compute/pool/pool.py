@@ -1,12 +1,12 @@
 """Worker processes, started on demand, reused, and replaced when they die.
 
-If a process dies in a unit, that unit failed, unless something else may have killed it:
+If a process dies while running a unit, the unit failed, unless something else may have killed the process:
 
 - A signal or exit in the process's first unit: the unit crashed.
-- A signal or exit after other units, which may have left damage: it runs once more, in a new process.
-- SIGKILL or SIGTERM from outside, as when memory is short: it runs once more, with nothing beside it.
+- A signal or exit in a later unit: it runs once more, in a new process, since earlier units may have left damage.
+- SIGKILL or SIGTERM, as when memory is short: it runs once more, with no other unit beside it.
 
-A second death is final, and so is a timeout.
+A second death is final, as is a timeout.
 """
 
 import threading
@@ -21,7 +21,7 @@ from .contract import Failure
 from .environment import bound_to
 from .process import Death, Reply, Worker
 
-_GRACE_S = 2.0  # for idle workers to leave by themselves
+_GRACE_S = 2.0  # for idle workers to exit by themselves
 
 
 class MapStopped(Exception):
@@ -35,27 +35,27 @@ class Task:
     function: bytes
     """The pickled function."""
     environment: Mapping[str, str]
-    """Environment of its workers."""
+    """Environment of the task's workers."""
     gpus: Sequence[str] = ()
-    """Shares of GPUs, one per running unit; empty for none."""
+    """Shares of GPUs, one per running unit; empty if units need none."""
     stopped: bool = False
     """True once the map is cancelled."""
     busy: set[Worker] = field(default_factory=set)
-    """Workers that run its units."""
+    """Workers that run the task's units."""
     waiting_for: Sequence[threading.Condition] = ()
-    """Further conditions that its threads wait for."""
+    """Other conditions that the task's threads wait for."""
 
 
 class Pool:
-    """Worker processes, thread-safe. At most n_workers units run at once. lock: guards the pool and its tasks."""
+    """Thread-safe worker processes. At most n_workers units run at once. lock: guards the pool and its tasks."""
 
     def __init__(self, n_workers: int, lock: threading.RLock) -> None:
         self._n_workers = n_workers
         self._changed = threading.Condition(lock)
         self._idle: list[Worker] = []
-        self._turns = 0  # taken; a unit takes one, a unit that must run by itself takes all
+        self._turns = 0  # turns in use: a unit takes one, a unit that must run by itself takes all
         self._want_alone = 0
-        self._gpus: set[str] = set()  # shares that units have
+        self._gpus: set[str] = set()  # shares in use
 
     def stop(self, task: Task) -> None:
         """Cancel a task: its threads leave `run` with `MapStopped`."""
@@ -79,7 +79,7 @@ class Pool:
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order; units without a reply did not begin.
+        """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply did not start.
 
         given_back: as for `Worker.run`. Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
         """
@@ -133,7 +133,7 @@ class Pool:
                     f"a worker process {how} while it imported what the function needs, and so did the one "
                     "before; its standard error may say more"
                 )
-        yield from last  # its map may end with it, and would kill a worker that is not free
+        yield from last  # yielded only now: the map may end on it, and would kill a busy worker
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
@@ -150,7 +150,7 @@ class Pool:
             self._gpus.update(gpus)
         try:
             if alone:
-                self.close()  # idle workers hold memory too
+                self.close()  # idle workers use memory too
             yield {**task.environment, **bound_to(gpus[0])} if gpus else task.environment
         finally:
             with self._changed:
@@ -174,7 +174,7 @@ class Pool:
         with self._changed:
             task.busy.add(worker)
         try:
-            if task.stopped:  # `stop` came too early to see the worker
+            if task.stopped:  # `stop` ran too early to see the worker
                 raise MapStopped
             yield worker
         except BaseException:
@@ -191,7 +191,7 @@ class Pool:
                 raise MapStopped
 
     def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
-        """Return an idle worker of this environment, or make room. Secrets of one map never reach another."""
+        """Return an idle worker with this environment, or make room. One map's secrets never reach another map."""
         with self._changed:
             fitting = [turn for turn in self._idle if turn.environment == environment]
             chosen = sorted(fitting, key=lambda turn: turn.function == function)[-1:] or self._idle[:1]

@@ -1,4 +1,4 @@
-"""The parent's side of one worker process."""
+"""The parent's side of a worker process."""
 
 import contextlib
 import math
@@ -23,20 +23,20 @@ from .contract import Failure
 START_TIMEOUT_S = 300.0
 """Seconds for a worker to start and import the function's module."""
 RECALL_S = 0.05
-"""Seconds until the parent takes back units that have not begun."""
+"""Seconds until the parent takes back units that have not started."""
 
 _MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())
 Reply = bytearray | Failure
-"""Encoded value of a unit, or the failure."""
+"""A unit's encoded value, or its failure."""
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Death(Exception):
     """A worker died.
 
-    how: 'was killed by SIGSEGV'. by_outsider: by a signal that others send, such as the kernel when memory is short.
-    n_units: units that it had taken, the last included.
+    how: such as 'was killed by SIGSEGV'. n_units: units that it had taken, including the last.
+    by_outsider: True for a signal that others send, such as the kernel if memory is short.
     """
 
     def __init__(self, status: int, n_units: int) -> None:
@@ -50,19 +50,17 @@ class Death(Exception):
 
 
 class Worker:
-    """A worker process, used by one thread at a time; only `kill` may come from any thread.
+    """A worker process, used by one thread at a time; only `kill` may be called from any thread.
 
-    It leads a process group, so processes that a unit starts die with it. It is a new program, without this one's
-    memory.
-
-    Raises: InvalidRuntime if it cannot start.
+    It leads a process group, so processes that a unit starts die with it. It is a new program, without this process's
+    memory. Raises: InvalidRuntime if it cannot start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
         self.function: bytes | None = None
         self.alive = True
-        self._n_units = 0  # that had a reply
+        self._n_units = 0  # units that had a reply
         self._lock = threading.RLock()  # between reaping the process and signalling it
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -71,15 +69,13 @@ class Worker:
                 self._sock, sock = socket.socketpair()
                 ours.enter_context(self._sock)
                 theirs.enter_context(sock)
-                self._tickets = (
-                    socket.socketpair()
-                )  # neither gets a timeout: the worker has the second one too
+                self._tickets = socket.socketpair()  # no timeout on either: the worker has the second one too
                 for end in self._tickets:
                     ours.enter_context(end)
                 life, end_of_life = os.pipe()
                 theirs.callback(os.close, life)
                 ours.callback(os.close, end_of_life)
-                # (the worker holds the folder too: it may outlive this process by a moment)
+                # the worker also holds the folder: it may outlive this process by a moment
                 descriptors = (sock.fileno(), self._tickets[1].fileno(), life, scratch.descriptor)
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", _SCRIPT, *map(str, descriptors), str(scratch.path)],
@@ -96,7 +92,7 @@ class Worker:
             ) from error
 
     def load(self, function: bytes) -> None:
-        """Send the pickled function unless the worker has it. `end` the worker after any error.
+        """Send the pickled function unless the worker has it. After any error, call `end`.
 
         Raises: Unpicklable; InvalidRuntime after a timeout; Death.
         """
@@ -121,12 +117,10 @@ class Worker:
     def run(
         self, units: Sequence[bytes], limits_s: Sequence[float], given_back: Callable[[int], None]
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order; units without a reply never begin.
+        """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply never starts.
 
-        It ends early after a timeout, which ends the worker. given_back: receives the number of last units that had
-        not begun after `RECALL_S`.
-
-        Raises: Death of the first unit without a reply.
+        A timeout ends the iterator and the worker. Raises: Death if the process dies in the first unit without a reply.
+        given_back: receives the number of last units that had not started after `RECALL_S`.
         """
         n_units, place = len(units), 0
         recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf
@@ -163,7 +157,7 @@ class Worker:
             return 0
         self._tickets[0].sendall(
             worker.SKIP * len(tickets)
-        )  # some may be of units that the parent took back before
+        )  # some may belong to units that the parent took back earlier
         return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
@@ -184,29 +178,29 @@ class Worker:
             raise Death(self.end(), self._n_units + 1) from error
 
     def kill(self) -> None:
-        """End it at once; its thread sees a Death. From any thread."""
+        """Kill the process, from any thread; its user gets a Death."""
         with self._lock:
-            # The group's number stays taken for as long as its leader is not reaped: no other process is ever hit.
+            # The group's id stays taken until its leader is reaped, so no other process is ever signalled.
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
         """Ask an idle worker to end; call `end` afterwards."""
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # it has already exited
             self._sock.shutdown(socket.SHUT_WR)
 
     def end(self, grace_s: float = 0) -> int:
-        """End it and its children, remove temporary files, and return the exit status, negative for a signal.
+        """End the process and its children, remove temporary files, and return the exit status, negative for a signal.
 
-        grace_s: seconds to end by itself after `ask_to_end`.
+        grace_s: seconds to exit by itself after `ask_to_end`.
         """
         if self.alive:
             self.alive = False
             if grace_s > 0:
                 with contextlib.suppress(OSError):
                     self._sock.settimeout(grace_s)
-                    self._sock.recv(1)  # ends with the process
+                    self._sock.recv(1)  # returns when the process ends
             with self._lock:
                 self.kill()
                 self._process.wait()

@@ -1,10 +1,10 @@
 """Worker process: runs one function on units from a socket.
 
-`python -P worker.py <socket> <tickets> <life> <scratch>` is a script of the standard library, so it starts fast and
-without the parent's main module. A message is a letter, the body's length as 8 bytes, and the body.
+`python -P worker.py <socket> <tickets> <life> <folder> <scratch>` uses only the standard library, so it starts fast
+and without the parent's main module. A message is a letter, the body's length in 8 bytes, and the body.
 
-Units may come in lots. A ticket, one byte in a socket of which the parent has both ends, lets the next one begin; the
-parent takes back tickets of units that have not begun.
+Units may come in lots. A ticket is one byte in a socket pair; it lets the next unit start. The parent has both ends, so
+it can take back the tickets of units that have not started.
 
 The parent never unpickles an answer: a hostile file may control the worker.
 """
@@ -30,31 +30,31 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 FUNCTION, UNIT = b"f", b"u"  # to the worker: (sys.path, pickled function); a pickled unit
-READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; an encoded value; encoded [code, reason]
-GO, SKIP = b"g", b"s"  # tickets: the next unit begins; the parent took it back, and gets no answer
+READY, VALUE, FAILED = b"r", b"v", b"x"  # from the worker: loaded; an encoded value; encoded [code, reason]
+GO, SKIP = b"g", b"s"  # tickets: the next unit starts; the parent took it back, and gets no answer
 
 MAX_BYTES = 2**32
 """Largest message, in bytes."""
 
 ARRAY_KINDS = "?biufcmMSU"
-"""Kinds of dtype that raw bytes describe fully."""
+"""dtype kinds that raw bytes describe fully."""
 
 _SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
 _LENGTH = struct.Struct(">Q")
 _PIECE_BYTES, _SMALL_BYTES = 2**18, 2**16
 _HEADLINE_CHARS, _TRACE_CHARS = 500, 1500
-_OOM_SCORE = "500"  # of -1000..1000: when memory runs out the kernel takes a worker, not who supervises it
+_OOM_SCORE = "500"  # in -1000..1000: if memory runs out, the kernel kills a worker, not its parent
 
 
 def message(kind: bytes, body: bytes) -> bytes:
-    """Return a message."""
+    """Encode a message."""
     return _HEADER.pack(kind, len(body)) + body
 
 
 def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
     """Send a message. Raises: OSError; TimeoutError."""
-    if len(body) > _SMALL_BYTES:  # not joined
+    if len(body) > _SMALL_BYTES:  # sent in two parts, to avoid a copy
         sock.sendall(_HEADER.pack(kind, len(body)))
         sock.sendall(body)
     else:
@@ -62,15 +62,15 @@ def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
 
 
 class Messages:
-    """Reads messages from a socket, and buffers the start of later ones."""
+    """Reads messages from a socket; buffers the start of later ones."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._held = sock, bytearray()
 
     def next(self, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
-        """Return kind and body of the next message. deadline_s: on the monotonic clock.
+        """Return the next message's kind and body. deadline_s: on the monotonic clock.
 
-        Raises: EOFError if the other side is closed; TimeoutError; ValueError for noise.
+        Raises: EOFError if the other side is closed; TimeoutError; ValueError if it is no message.
         """
         self._fill(_HEADER.size, deadline_s)
         kind, nbytes = _HEADER.unpack_from(self._held)
@@ -85,7 +85,7 @@ class Messages:
         return kind, body
 
     def _fill(self, nbytes: int, deadline_s: float | None) -> None:
-        """Buffer so many bytes. Memory grows with received bytes, not with the announced length."""
+        """Buffer `nbytes` bytes. Memory grows with received bytes, not with the announced length."""
         while (missing := nbytes - len(self._held)) > 0:
             if deadline_s is not None:
                 left_s = deadline_s - time.monotonic()
@@ -99,12 +99,11 @@ class Messages:
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON, followed by its binary pieces.
+    """Encode a value as JSON, followed by its binary pieces.
 
     Layout: the JSON's length (8 bytes); the JSON [lengths of pieces, names of dataclasses, value]; the pieces. In the
-    value a list is a list, and an object has one name: its type. Plain bytes follow a length of 0.
-
-    Raises: TypeError for a value that is not plain, or too large.
+    value, a list is a list, and an object has one key: its type. Plain bytes follow a length of 0.
+    Raises: TypeError if the value is not plain, or too large.
     """
     if type(value) is bytes and len(value) < MAX_BYTES - _LENGTH.size:
         return _LENGTH.pack(0) + value
@@ -161,7 +160,7 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
         pieces.append(value.tobytes())
         name = "array" if isinstance(value, np.ndarray) else "number"
         return {name: [value.dtype.str, list(value.shape), len(pieces) - 1]}
-    if isinstance(value, str | int | float):  # of a class of its own, such as a version that is a text
+    if isinstance(value, str | int | float):  # an instance of a subclass, such as a version that is a str
         return value
     raise TypeError(
         f"a value of {kind.__module__}.{kind.__qualname__} cannot be sent back; accepted: None, bool, int, float, str, "
@@ -171,7 +170,7 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
 
 
 def described(error: BaseException) -> tuple[str, str]:
-    """Return (code, reason) of a failure: type and message, then the end of the traceback."""
+    """Return a failure's (code, reason): type and message, followed by the end of the traceback."""
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
     if len(headline) > _HEADLINE_CHARS:
         headline = headline[: _HEADLINE_CHARS - 4] + " ..."
@@ -181,12 +180,12 @@ def described(error: BaseException) -> tuple[str, str]:
 
 
 def _die_with_parent(life: int) -> None:
-    """End this process group once the other end of the pipe `life` closes. On Linux the kernel signals it."""
+    """End this process group once the other end of the pipe `life` closes. On Linux the kernel sends the signal."""
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-        if select.select([life], [], [], 0)[0]:  # the parent was gone before the signal was asked for
+        if select.select([life], [], [], 0)[0]:  # the parent ended before the signal was set up
             os.killpg(0, signal.SIGKILL)
     else:
         threading.Thread(target=_kill_at_end_of, args=(life,), daemon=True).start()
@@ -206,7 +205,7 @@ def _load(body: bytearray) -> Callable[[Any], Any]:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # A unit may have closed or replaced it.
+        # A unit may have closed or replaced the stream.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
@@ -225,11 +224,11 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
                 function, reply = _load(body), (READY, b"")
             else:
                 reply = VALUE, encoded(function(pickle.loads(body)))  # noqa: S301 - from our parent
-        except BaseException as error:  # noqa: BLE001 - whatever it raises, SystemExit too, is this unit's outcome
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, even SystemExit, is this unit's outcome
             reply = FAILED, encoded(list(described(error)))
         _flush()
         send(sock, *reply)
-        del body, reply  # or they would stay in memory until the next message is there
+        del body, reply  # otherwise they would stay in memory until the next message
 
 
 def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socket.socket]:
@@ -237,28 +236,28 @@ def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socke
     for fd in descriptors:
         os.set_inheritable(fd, False)
     _die_with_parent(life_fd)
-    # A new program ignores what its parent ignores: Dagster takes SIGINT's handler for SIGTERM, and a job in the
-    # background of a script ignores SIGINT.
+    # A new program inherits ignored signals: Dagster uses SIGINT's handler for SIGTERM, and a script's background
+    # job ignores SIGINT.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the parent too, with which this process ends
+    )  # Ctrl-C reaches the parent too, and this process ends with it
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
         score.write(_OOM_SCORE)
-    with contextlib.suppress(ValueError, AttributeError):  # without a stderr there is nowhere to write to
+    with contextlib.suppress(ValueError, AttributeError):  # without a stderr there is nothing to write to
         faulthandler.enable()
     tempfile.tempdir = scratch
     sock = socket.socket(fileno=sock_fd)
-    os.register_at_fork(after_in_child=sock.close)  # or a unit's child would hide the end of this process
+    os.register_at_fork(after_in_child=sock.close)  # else a unit's child would hide the end of this process
     return sock, socket.socket(fileno=tickets_fd)
 
 
 if __name__ == "__main__":
-    # Names of the module: the parent takes the end of the socket for the end of the process, so it must close last.
+    # Module-level names: the parent takes the socket's end for the process's end, so it must close last.
     SOCKET, TICKETS = _prepare([*map(int, sys.argv[1:5])], sys.argv[5])
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             serve(SOCKET, TICKETS)
-    except BaseException:  # noqa: BLE001 - no memory for the next unit, or a fault of ours
+    except BaseException:  # noqa: BLE001 - no memory for the next unit, or a bug of ours
         traceback.print_exc()
         os._exit(1)

@@ -1,1 +1,1 @@
-"""WebDataset and Energon archives."""
+"""Read and write WebDataset and Energon archives."""

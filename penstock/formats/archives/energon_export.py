@@ -1,4 +1,4 @@
-"""Export Megatron-Energon: WebDataset archives per split, their offsets, and `.nv-meta`."""
+"""Export Megatron-Energon: the WebDataset archives of each split, their offsets, and `.nv-meta`."""
 
 import sqlite3
 import uuid
@@ -18,9 +18,9 @@ from .energon_index import FOLDER, INDEX, INFO, SPLIT
 from .webdataset_export import MemberPlace, end_of, metadata_loss, places, put_archive
 
 ALL = "train"
-"""Split of all samples if the version has no column `split`."""
+"""Split for all samples if the version has no column `split`."""
 DATASET = {"__class__": "CrudeWebdataset", "__module__": "megatron.energon"}
-"""Dataset class that yields mappings of fields to bytes."""
+"""Energon class that yields each sample as a mapping of field to bytes."""
 _TABLES = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
@@ -37,7 +37,7 @@ CREATE INDEX idx_sample_parts_full
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return metadata without a free name, and samples without a split."""
+    """Return the losses: metadata whose member name is already a field, and samples without a split."""
     out = metadata_loss(selection)
     if "split" in selection.columns:
         n = sum(one is None for one in selection.frame.filter(selection.members)["split"])
@@ -48,7 +48,7 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part, by split."""
+    """Return one unit per part and split."""
     out = list[WorkUnit]()
     for unit in selection.by_part():
         splits = np.array([_split(selection, ordinal) or "" for ordinal in unit.ordinals.tolist()], object)
@@ -64,7 +64,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the folder `.nv-meta`; the list of archives comes last."""
+    """Write the folder `.nv-meta`; the list of archives is written last."""
     units_written = units(selection)
     splits: dict[str, list[str]] = {}
     for unit in units_written:

@@ -1,6 +1,6 @@
 """Read the untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
-The database is opened read-only; each table is read once, without its indexes, views and triggers.
+The SQLite database is opened read-only. Each table is read once, without its indexes, views and triggers.
 """
 
 import os
@@ -27,14 +27,14 @@ from .tar_headers import BLOCK_BYTES
 
 FOLDER = ".nv-meta/"
 INFO = ".info.json", ".info.yaml"
-"""Names of the list of archives; the first that exists is read."""
+"""Names that the list of archives may have; the first that exists is read."""
 SPLIT = "split.yaml", "split.json"
 MOST_BYTES = 16 * 2**20
-"""Limit on the bytes of a metadata file."""
+"""Limit on a metadata file, in bytes."""
 MOST_YAML_BYTES = 2**20
-"""Limit on the bytes of YAML, which parses at a third of it per second."""
+"""Limit on a YAML file, in bytes; parsing this much takes 3 s."""
 MOST_NAMES = 10**6
-"""Limit on the names that patterns expand to."""
+"""Limit on the number of names that all patterns expand to."""
 _NESTED = 16
 _RANGE = re.compile(
     r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
@@ -42,11 +42,11 @@ _RANGE = re.compile(
 
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Archives are padded with zeros to a multiple of it."""
+"""Record size, in bytes; archives are padded to a multiple of it."""
 TEXT_BYTES = 2**20
-"""Limit on the bytes of a name, and of a table's definition."""
+"""Limit on a name, and on a table's definition, in bytes."""
 _LEAST_ROW = 8
-"""Least bytes of a row with five columns in a database."""
+"""Minimum size of a row with five columns in the database, in bytes."""
 _SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
 _PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -56,17 +56,17 @@ class NvMeta(NamedTuple):
     """The contents of `.nv-meta`."""
 
     counts: dict[str, int]
-    """Archive -> number of its samples, in index order."""
+    """Archive name -> number of samples, in index order."""
     splits: dict[str, str]
-    """Archive -> its split; archives without a split are absent."""
+    """Archive name -> its split; archives without a split are absent."""
     excluded: frozenset[str]
     """Excluded archives, and `<archive>/<key>` of excluded samples."""
 
 
 def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
-    """Return the contents of `.nv-meta`. objects: of the place, by key.
+    """Return the contents of `.nv-meta`. objects: the dataset's objects by key.
 
-    Raises: InvalidStore without it, or if an archive has two splits.
+    Raises: InvalidStore if there is no `.nv-meta`, or if an archive is in two splits.
     """
     info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
     if info is None:
@@ -82,7 +82,7 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
 
 def expanded(pattern: str, name: str) -> Iterator[str]:
-    """Yield the names that Bash braces expand to. Raises: Corrupt for deep nesting."""
+    """Yield the names that a pattern with Bash braces expands to. Raises: Corrupt for braces nested too deeply."""
     yield from _expanded(pattern, name, 0)
 
 
@@ -120,7 +120,7 @@ def _counts(document: Any, name: str) -> dict[str, int]:
 
 
 def _count(n: Any) -> int:
-    if not isinstance(n, str | int):  # YAML aliases make a list endless as text
+    if not isinstance(n, str | int):  # a list with YAML aliases may have an endless text form
         raise TypeError(f"a {type(n).__name__} is no number of samples")
     text = str(n)
     if not re.fullmatch(r"\d{1,15}", text):
@@ -132,7 +132,7 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
     try:
         if (
             n := sum(map(len, document["split_parts"].values()))
-        ) > MOST_NAMES:  # aliases repeat one list many times
+        ) > MOST_NAMES:  # YAML aliases can repeat one list many times
             raise Corrupt(beyond(f"{name}: its splits", n, "patterns", MOST_NAMES))
         parts = {split: list(patterns) for split, patterns in document["split_parts"].items()}
         excluded = list(document.get("exclude") or ())
@@ -188,7 +188,7 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
 
 
 def _braces(pattern: str) -> tuple[int, int, list[int]]:
-    """Return the indices of the first pair of braces and its commas; -1 for a missing brace."""
+    """Return the start and stop of the first pair of braces, and its commas; -1 for a missing brace."""
     start, open_, commas = pattern.find("{"), 0, list[int]()
     for at in range(max(0, start), len(pattern) if start >= 0 else 0):
         open_ += (pattern[at] == "{") - (pattern[at] == "}")
@@ -214,18 +214,18 @@ def _range(match: re.Match[str]) -> Iterator[str]:
 
 
 class IndexedMember(NamedTuple):
-    """A field of a sample."""
+    """One field of a sample, as an archive member."""
 
     name: str
-    """Name without the sample's key."""
+    """Field name: the member's name without the sample key."""
     offset: int
-    """First byte of its content."""
+    """Offset of the content."""
     nbytes: int
-    """Bytes of its content."""
+    """Content length in bytes."""
 
 
 class IndexedTar:
-    """The samples of one archive, from the index."""
+    """One archive's samples according to the index."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
@@ -233,18 +233,17 @@ class IndexedTar:
         self._names: dict[str, int] = {}
 
     def add_sample(self, key: str, number: int, offset: int, nbytes: int) -> None:
-        """Add a row of `samples`."""
         self._keys.append(key)
         self._samples.extend((number, offset, nbytes))
 
     def add_part(self, number: int, name: str, offset: int, nbytes: int) -> None:
-        """Add a row of `sample_parts`. number: of its sample."""
+        """Add a row of `sample_parts`. number: index of its sample in the archive."""
         self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
 
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
-        """Return key and members of each sample; None if they do not fill an archive of `nbytes`.
+        """Return each sample's key and members; None if they do not fill an archive of `nbytes` bytes.
 
-        count: samples in the dataset's list.
+        count: number of samples according to the dataset's list.
         """
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
@@ -263,9 +262,9 @@ class IndexedTar:
 
 
 def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
-    """Return number of an archive -> its samples; empty for an index without members.
+    """Return archive number -> its samples; empty if the index lists no members.
 
-    Copies the object to scratch. Memory: 64 bytes and the key per sample, 32 per member.
+    Downloads the database to scratch. Memory: 64 bytes plus the key per sample, 32 bytes per member.
     """
     name = f"{store.url}/{info.key}"
     with (
@@ -307,7 +306,7 @@ def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int)
         raise Corrupt(f"{name} has no table samples; run `energon prepare` again")
     tars: dict[int, IndexedTar] = {}
     if not _columns(database, "sample_parts", _PARTS, name):
-        return tars  # older releases kept no members
+        return tars  # older Energon releases did not store members
     for row in _rows(database, "samples", _SAMPLES, name, nbytes, n_archives):
         archive, key, *place = row
         tars.setdefault(archive, IndexedTar()).add_sample(key, *place)
@@ -351,10 +350,7 @@ def _rows(
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether samples fill the archive, and members leave room for headers.
-
-    samples: number, first byte, nbytes. parts: number of the sample, name, first byte, nbytes; by offset.
-    """
+    """Return whether samples fill the archive and leave room for headers; both arrays are sorted by offset."""
     for table in (samples[:, 1:], parts[:, 2:]):
         if not ((table >= 0) & (table <= nbytes)).all():
             return False

@@ -1,7 +1,7 @@
-"""Register Energon's archives: WebDataset, but field names keep their case.
+"""Register Energon datasets: WebDataset archives whose field names keep their case.
 
-The index is used if its samples fill the archive and the last header is in its place: it may be older than its
-archives. Otherwise the headers are walked.
+The index may be older than its archives. It is used if its samples fill the archive and the last header is where
+expected. Otherwise the archive's headers are read.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
-"""Walk the headers of a tar archive (ustar, GNU, pax) without reading payloads.
+"""Read the headers of a tar archive (ustar, GNU, pax) without reading payloads.
 
-Data that a tar reader would drop or misread is an error with the object and the byte.
+Data that a tar reader would drop or misread raises an error that names the object and the byte.
 """
 
 import re
@@ -18,29 +18,29 @@ from ..reading.window import ObjectWindow
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
-"""Limit on names and pax records."""
+"""Limit on a name or a pax record, in bytes."""
 TAIL_BYTES = 64 * 2**10
-"""Bytes checked behind the end of an archive, which writers pad with zeros."""
+"""Number of bytes checked after an archive's end, where writers pad with zeros."""
 
 Read = Callable[[int, int], bytes]
 """(offset, nbytes) -> bytes of the object; fewer only at its end."""
 
 
 class TarMembers(NamedTuple):
-    """Neighbouring regular files of an archive."""
+    """Consecutive regular files of an archive."""
 
     names: list[str]
-    """Path of each as stored; lone surrogates for bytes that are not UTF-8."""
+    """Path of each file as stored; bytes that are not UTF-8 become lone surrogates."""
     places: list[int]
-    """First byte and length of each member's content, flat."""
+    """Offset and length of each file's content, flat: [offset, nbytes, offset, ...]."""
     crcs: list[int]
-    """CRC-32C of each content; `UNKNOWN_CRC` if it was not read."""
+    """CRC-32C of each content; `UNKNOWN_CRC` if the content was not read."""
     end: int
-    """Offset of the byte behind them."""
+    """Offset of the byte after the last file's padding."""
 
 
 Many = Callable[[int], TarMembers]
-"""(offset) -> the buffered members with plain headers from there; may be empty."""
+"""(offset) -> buffered files with plain headers from there on; may be empty."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
@@ -59,39 +59,37 @@ _OTHERS = {
 
 
 class TarMember(NamedTuple):
-    """A regular file of an archive."""
+    """One regular file of an archive."""
 
     name: str
-    """Path as stored; lone surrogates for bytes that are not UTF-8."""
+    """Path as stored; bytes that are not UTF-8 become lone surrogates."""
     offset: int
-    """First byte of its content."""
+    """Offset of the content."""
     nbytes: int
-    """Bytes of its content."""
+    """Content length in bytes."""
 
     @property
     def header(self) -> int:
-        """First byte of its header."""
+        """Offset of the header."""
         return self.offset - BLOCK_BYTES
 
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMember]:
-    """Yield the regular files of an archive one by one."""
     for run in runs(read, nbytes, name, many):
         yield from each_of(run.names, run.places)
 
 
 def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
-    """Yield members one by one. places: as in `TarMembers`."""
+    """Yield files one by one. places: flat offsets and lengths, as in `TarMembers`."""
     return map(TarMember, names, places[::2], places[1::2])
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMembers]:
-    """Yield the regular files of an archive.
+    """Yield an archive's regular files in runs.
 
-    nbytes: size of the object. name: for errors. many: fast path for plain headers.
+    nbytes: size of the object. name: object's name for errors. many: fast path for plain headers.
 
-    Raises: Corrupt for an archive that is damaged or continues behind its end; InvalidSample for a member that
-    is no regular file.
+    Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample if a member is not a regular file.
     """
     at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
     while True:
@@ -156,14 +154,14 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
 
 
 def walk(window: ObjectWindow) -> Iterator[TarMembers]:
-    """Yield the regular files of a window's archive; contents that are read are summed."""
+    """Yield the regular files of a window's archive, and checksum the contents that were read."""
     for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
         window.sum(run.places, run.crcs)
         yield run
 
 
 def plain_members(window: ObjectWindow, at: int) -> TarMembers:
-    """Return the buffered members of a window's object from byte `at` on."""
+    """Return the files that the window has buffered from byte `at` on."""
     opened, start = window.at_hand()
     names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
     rows = np.frombuffer(table, np.int64).reshape(-1, 3)
@@ -175,7 +173,7 @@ def plain_members(window: ObjectWindow, at: int) -> TarMembers:
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
-    """Return whether a block is the header of a member; not compared are long paths, and sizes from 8 GiB."""
+    """Return whether a block is the header of a file. Paths over 100 bytes and sizes from 8 GiB are not compared."""
     try:
         size = _checked(block, "", 0)
     except Corrupt:
@@ -194,7 +192,7 @@ def _checked(block: bytes, name: str, at: int) -> int:
             what = "it is no tar archive" if at == 0 else "the header there is damaged"
             raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
     field = block[124:136]
-    if field[0] in (0x80, 0xFF):  # a binary number: GNU tar writes it from 8 GiB on
+    if field[0] in (0x80, 0xFF):  # a binary number, which GNU tar writes from 8 GiB on
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
     else:
         size = _octal(field)
@@ -204,19 +202,19 @@ def _checked(block: bytes, name: str, at: int) -> int:
 
 
 def _sum(data: bytes) -> int:
-    """Return the sum of at most 256 bytes by Adler-32, which is fast."""
+    """Return the sum of at most 256 bytes; Adler-32 is fast."""
     return adler32(data, 0) & 0xFFFF
 
 
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
-    """Return the header's sum for a checksum field in the common form; -1 for other forms."""
+    """Return the header's byte sum from a checksum field in the common form, otherwise -1."""
     checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
     return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
 
 
 def _octal(field: bytes) -> int:
-    """Return an octal number; 0 for an empty field, -1 for an invalid one."""
+    """Return the value of an octal field; 0 if empty, -1 if invalid."""
     if field[-1] in (0, 32) and _NUMBER.fullmatch(field[:-1]):
         return int(field[:-1], 8)
     text = field.split(b"\0", 1)[0].strip(b" ")
@@ -233,7 +231,7 @@ def _decimal(text: bytes, name: str, at: int) -> int:
 
 def _path(block: bytes) -> bytes:
     path = block[:100].split(b"\0", 1)[0]
-    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format uses these bytes differently
+    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format uses these bytes for something else
         prefix = block[345:500].split(b"\0", 1)[0]
         return prefix + b"/" + path
     return path

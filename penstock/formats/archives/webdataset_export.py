@@ -1,4 +1,4 @@
-"""Export WebDataset: a tar archive per part, with metadata as a `.json` member."""
+"""Export WebDataset: one tar archive per part, with metadata as a `.json` member."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from .webdataset_registered import named
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return fields whose names webdataset changes, and metadata without a free name."""
+    """Return the losses: field names that webdataset changes, and metadata whose member name is already a field."""
     out = [
         Loss(f"field {name!r}", f"webdataset reads extensions in lower case: it becomes {name.lower()!r}")
         for name in selection.fields
@@ -35,24 +35,24 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put nothing: archives need no index."""
+    """Write nothing: WebDataset archives need no index."""
 
 
 class MemberPlace(NamedTuple):
-    """A member's place in its archive."""
+    """One member's header, and the location of its content in the archive."""
 
     name: str
-    """Name of the field."""
+    """Field name."""
     header: bytes
-    """Bytes of its header."""
+    """The complete tar header."""
     offset: int
-    """First byte of its content."""
+    """Offset of the content."""
     nbytes: int
-    """Bytes of its content."""
+    """Content length in bytes."""
 
 
 def metadata_loss(selection: ExportSelection) -> list[Loss]:
-    """Return metadata without a free name."""
+    """Return a loss for metadata if both names of its member are already fields."""
     if not selection.columns or metadata_member(selection.fields) is not None:
         return []
     names = " and ".join(map(repr, MEMBERS))
@@ -60,7 +60,7 @@ def metadata_loss(selection: ExportSelection) -> list[Loss]:
 
 
 def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
-    """Return the members of a sample that begins at byte `at`, sorted by name. sizes: field -> nbytes."""
+    """Return the members of a sample that starts at byte `at`, by name. sizes: field -> nbytes."""
     out = []
     for name, nbytes in sorted(sizes.items()):
         header = member_header(f"{key}.{name}", nbytes)
@@ -71,12 +71,11 @@ def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
 
 
 def end_of(members: list[MemberPlace], start: int) -> int:
-    """Return the offset of the byte behind a sample."""
     return members[-1].offset + members[-1].nbytes + -members[-1].nbytes % BLOCK_BYTES if members else start
 
 
 def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
-    """Put an archive; return the first byte of each sample, and the end of the last."""
+    """Write an archive; return the offset of each sample, and the end of the last."""
     member, starts = metadata_member(selection.fields), [0]
     with outbox.file(name) as file:
         for sample in selection.samples(unit):
@@ -93,7 +92,7 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
 
 
 def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[Span]:
-    """Yield the byte ranges of an archive without the members of other samples."""
+    """Yield the byte ranges of an archive that exclude the members of samples not in `keys`."""
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
         end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES
@@ -107,7 +106,7 @@ def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[Span]:
 
 
 def _behind_globals(window: ObjectWindow, at: int, header: int) -> int:
-    """Return the offset behind the global pax headers in front of a member, which apply to all later members."""
+    """Return the offset after the global pax headers before a member; they apply to all later members."""
     while at < header and (block := window.read(at, BLOCK_BYTES))[156:157] == b"g":
         nbytes = int(block[124:135], 8)
         at += BLOCK_BYTES + nbytes + -nbytes % BLOCK_BYTES

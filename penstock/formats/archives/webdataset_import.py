@@ -1,4 +1,4 @@
-"""Import compressed WebDataset archives; members of a sample must be neighbours."""
+"""Import compressed WebDataset archives. A sample's members must be consecutive."""
 
 import re
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from .webdataset_registered import named
 
 OPTIONS = frozenset[str]()
 SAMPLE_BYTES = 2**30
-"""Limit on the bytes of a sample in memory."""
+"""Limit on a sample in memory, in bytes."""
 _ENDING = re.compile(r"\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))$")
 _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd"}
-"""Ending of a name -> Arrow's name of its compression, if different."""
+"""File name ending -> Arrow's name for the compression, if it differs."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with these endings, one run each."""
+    """Return the compressed archives, with one `ImportRun` each."""
     archives, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members)
@@ -40,7 +40,7 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 
 def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield the samples of an archive that is read forward. columns: of its JSON documents; None reads none."""
+    """Yield an archive's samples in one forward pass. columns: parses JSON members into metadata; None skips them."""
     key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
@@ -72,13 +72,13 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
         fields[field] = data = blocks.read(member.offset, member.nbytes)
         if field == FIELD and columns is not None:
             metadata = columns.row(data if len(data) <= MOST_BYTES else None, stream.name, member.offset)
-    stream.skip(stream.most)  # to the checksum of the compression
+    stream.skip(stream.most)  # reaches the checksum of the compressed stream
     if fields:
         yield ReadSample(key, fields, metadata)
 
 
 class _Blocks:
-    """Reads at growing offsets; keeps the last header, since the archive's end is read from there again."""
+    """Reads at increasing offsets; keeps the last header, because the end check reads it again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""

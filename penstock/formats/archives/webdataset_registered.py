@@ -1,7 +1,7 @@
-"""Register WebDataset: tar archives with members `<key>.<field>`, read by their headers.
+"""Register WebDataset: tar archives with members `<key>.<field>`, found by their headers.
 
-The key ends at the first dot of the file's name; fields are in lower case. TarMembers of a sample may be anywhere
-in the archive. Values of the member `json` become columns.
+The key ends at the first dot of the file name; field names become lower case. A sample's members may be anywhere in
+the archive. Values of the member `json` become metadata columns.
 """
 
 import re
@@ -23,25 +23,26 @@ from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
-"""Keys, each with a line feed behind it, that `named` returns for any field."""
+"""Keys, each followed by a line feed, that `named` returns unchanged."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
-"""Names of compressed archives and of files beside archives."""
+"""Endings of compressed archives, and of files that accompany archives."""
 _MAGIC = re.compile(
     rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|LZIP|\x1f\x9d|\x5d\0\0|\x89LZO"
 )
-"""First bytes of gzip, bzip2, xz, zstd, lz4, lzip, compress, lzma and lzop."""
+"""Magic numbers of gzip, bzip2, xz, zstd, lz4, lzip, compress, lzma and lzop."""
 _COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
 _ENDING = f".{FIELD}"
 LOOKED_AT = 8
-"""Objects per ending whose first bytes are checked."""
+"""Maximum number of objects per ending whose first bytes are checked."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives of a place.
+    """Return the dataset's archives.
 
-    Costs a request for each of the first `LOOKED_AT` files per ending that may be compressed. Raises:
-    InvalidStore for compressed archives.
+    Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
+
+    Raises: InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
@@ -82,7 +83,7 @@ def samples(
     info: ObjectInfo,
     members: JsonMembers | None = None,
 ) -> Iterator[ForeignSample | ForeignTable]:
-    """Yield the samples of an archive, by their first members; as one table if their fields are equal.
+    """Yield an archive's samples by first member, or one table if all have the same fields.
 
     Raises: InvalidSample for a duplicate member.
     """
@@ -125,17 +126,16 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 
 
 class JsonDocuments:
-    """Values of the JSON documents of an archive."""
+    """Parsed JSON members of one archive."""
 
     def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
-        """members: None reads nothing. lower: True lowers field names."""
+        """members: the import's JSON options; None skips JSON. lower: True to lower-case field names."""
         self._window, self._lower = window, lower
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
     def read(self, run: TarMembers) -> None:
-        """Read the documents among the members of one step."""
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
-            return  # all names at once: most archives have no document
+            return  # one test for all names, because most archives have no JSON
         for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:
             key_and_field = named(run.names[at])
             if (
@@ -145,17 +145,17 @@ class JsonDocuments:
                 self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
-        """Read a document."""
+        """Parse one JSON member. read: reads its bytes."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
 
     def table(self) -> pa.Table | None:
-        """Return a row per document, in order; None without columns."""
+        """Return the values, one row per JSON member in order; None if JSON is skipped."""
         return self._columns.table() if self._columns is not None else None
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Return first byte of a document -> its values."""
+        """Return offset of each JSON member -> its values."""
         table = self.table()
         return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
 
@@ -163,7 +163,7 @@ class JsonDocuments:
 def samples_in(
     window: ObjectWindow, exported: Exported | None, members: JsonMembers | None, *, lower: bool
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of an archive by its headers. lower: True lowers field names."""
+    """Yield an archive's samples from its headers. lower: True to lower-case field names."""
     documents = JsonDocuments(window, members, lower=lower)
 
     def walked() -> Iterator[TarMember]:
@@ -202,7 +202,7 @@ def _grouped(
         fields[field] = Span(member.offset, member.nbytes)
         if exported and field == member_of:
             restored[key] = metadata_at(window, exported, fields[field], key)
-    crc_at = dict(zip(starts, window.crcs(), strict=False))  # one per member, or none
+    crc_at = dict(zip(starts, window.crcs(), strict=False))  # one checksum per member, or none at all
     rows = documents.rows() if documents else {}
     for key, fields in fields_of.items():
         if exported and member_of:
@@ -215,7 +215,7 @@ def _grouped(
 
 
 def named(name: str) -> tuple[str, str] | None:
-    """Return key and field of a member; None for webdataset's own files, and without an extension."""
+    """Return a member's key and field; None for webdataset's own files and for names without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
         return None
     begin = name.rfind("/") + 1
@@ -227,7 +227,7 @@ def named(name: str) -> tuple[str, str] | None:
 
 
 def metadata_at(window: ObjectWindow, exported: Exported, at: Span, key: str) -> SampleColumns:
-    """Return metadata and provenance of a sample from their member."""
+    """Return a sample's metadata and provenance. at: its metadata member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(

@@ -1,1 +1,1 @@
-"""Importers of robot episodes: MCAP, ROS bags, RLDS, Robomimic."""
+"""Import robot episodes: MCAP, ROS bags, RLDS, Robomimic."""

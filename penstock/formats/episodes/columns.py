@@ -1,4 +1,4 @@
-"""Columns of a topic: an array if all values are numbers of one shape, else JSON."""
+"""Build a topic's columns: an array if all values are numbers of one shape, otherwise JSON."""
 
 import io
 import json
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 _EXACT = 2**53
-"""Whole numbers up to it are exact in float64."""
+"""Largest magnitude up to which every integer is exact in float64."""
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each value that is no mapping."""
+    """Yield the dotted path and the value of each leaf in nested mappings."""
     for name, value in message.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{front}{name}.")
@@ -23,16 +23,16 @@ def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, A
 
 
 class TopicColumn:
-    """Values of one path, a row per message."""
+    """Values at one path of a topic's messages, one row per message."""
 
     def __init__(self) -> None:
         self._dtype: np.dtype[Any] | None = None
         self._data = bytearray()
-        self._shapes: list[tuple[int, ...] | None] = []  # None: the message has no such value
-        self._texts: list[bytes] | None = None  # JSON of each row, once a value is no number
+        self._shapes: list[tuple[int, ...] | None] = []  # None for a message that has no such value
+        self._texts: list[bytes] | None = None  # JSON of each row, once a value is not a number
 
     def add(self, row: int, value: Any) -> int:
-        """Add the value of a row, after gaps for rows without one; return its bytes."""
+        """Add a row's value, and gaps for skipped rows; return the bytes that they take in memory."""
         before = len(self._data)
         if self._texts is None and self._takes(value):
             self._shapes += [None] * (row - len(self._shapes))
@@ -76,7 +76,6 @@ class TopicColumn:
             yield json_of(numbers)
 
     def finish(self, rows: int) -> tuple[str, bytes]:
-        """Return extension and bytes of the field."""
         if self._texts is None and len(self._shapes) == rows and len(set(self._shapes)) == 1:
             shape = self._shapes[0]
             assert shape is not None
@@ -90,14 +89,13 @@ def _exact(numbers: Any) -> bool:
 
 
 def npy_of(values: Any) -> bytes:
-    """Return an array as the bytes of an .npy file."""
     out = io.BytesIO()
     np.save(out, np.ascontiguousarray(values), allow_pickle=False)
     return out.getvalue()
 
 
 def json_of(value: Any) -> bytes:
-    """Return values as JSON; NaN and infinities become text."""
+    """Return a value as JSON; NaN and infinities become text."""
     return _JSON.encode(_plain(value)).encode()
 
 

@@ -1,4 +1,4 @@
-"""Build the sample of a log from its messages."""
+"""Build an episode from the messages of a log."""
 
 from array import array
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ _LOG_TIME = "log_time"
 
 class EpisodeBuilder:
     def __init__(self, where: str, without: frozenset[str]) -> None:
-        """where: name of the log, for errors. without: topics to leave out, by either name."""
+        """where: log name, for errors. without: topics to leave out, with slashes or dots."""
         self._where, self._without = where, without
         self._topics: dict[str, _Topic] = {}
         self._nbytes = 0
 
     def add(self, message: LogMessage) -> None:
-        """Add a message. Raises: FieldTooLarge."""
+        """Add a message. Raises: FieldTooLarge; InvalidSample; Corrupt."""
         channel = message.channel
         name = channel.topic.strip("/").replace("/", ".") or "topic"
         if {channel.topic, name} & self._without:
@@ -49,7 +49,7 @@ class EpisodeBuilder:
             )
 
     def sample(self, key: str) -> ReadSample:
-        """Return the sample."""
+        """Return the episode as one sample. Raises: InvalidSample; Corrupt."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         clocks = {name: topic.clock() for name, topic in self._topics.items()}
@@ -100,7 +100,7 @@ class _Topic:
         return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
-        """Add a message; return the bytes that it takes."""
+        """Add a message; return the bytes that it takes in memory."""
         row = len(self._log_times)
         with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
             values = dict(self._decode(message.data))
@@ -152,7 +152,7 @@ class _Topic:
         self._stamp_name = None
 
     def clock(self) -> tuple[str, Any]:
-        """Return the clock's name, and int64 [T] of Unix nanoseconds."""
+        """Return the clock's name and its times: int64 [T], Unix nanoseconds."""
         if self._stamp_name:
             stamps = np.frombuffer(self._stamps, np.int64)
             if (stamps[1:] > stamps[:-1]).all():

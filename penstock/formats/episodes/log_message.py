@@ -1,4 +1,4 @@
-"""Messages of a log, and limits on what is read from it."""
+"""Messages of a robot log, and limits on what is read from one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,44 +8,44 @@ from loader.errors import Corrupt, MissingDependency, PenstockError
 from loader.modalities.fields import is_of_the_machine
 
 MAX_FIELD_BYTES = 2**30
-"""Limit on the bytes of a field."""
+"""Limit on a field, in bytes."""
 MAX_EPISODE_BYTES = 4 * 2**30
-"""Limit on the bytes of a sample, which is in memory whole."""
+"""Limit on a sample, in bytes; all of it is in memory at once."""
 MAX_CHUNK_BYTES = 2**28
-"""Limit on a chunk: a few compressed bytes can declare any size."""
+"""Limit on a decompressed chunk, in bytes: a small chunk can declare any size."""
 MAX_LEAVES = 4096
-"""Limit on the values of a message that become fields."""
+"""Limit on the number of values in a message that become fields."""
 
 
 class LogChannel(NamedTuple):
-    """Facts shared by all messages of a topic."""
+    """Properties shared by all messages of a topic."""
 
     topic: str
-    """Name of the topic in the log."""
+    """Topic name in the log."""
     encoding: str
     """"json", "protobuf", "cdr" or "ros1"."""
     type_name: str
-    """Name of the messages' type, or ""."""
+    """Name of the message type; "" if none."""
     schema_encoding: str
     """"jsonschema", "protobuf", "ros2msg", "ros2idl", "ros1msg" or ""."""
     schema: bytes
-    """Definition of the type."""
+    """Definition of the message type."""
 
 
 class LogMessage(NamedTuple):
-    """A message."""
+    """One recorded message."""
 
     channel: LogChannel
-    """Its topic."""
+    """Channel that it was recorded on."""
     log_time: int
-    """Time of recording, in Unix nanoseconds."""
+    """Recording time, in Unix nanoseconds."""
     data: bytes
-    """Its bytes."""
+    """Encoded content."""
 
 
 @contextmanager
 def damage_named(where: str) -> Iterator[None]:
-    """Turn errors of the log libraries into Corrupt with the file's name; errors of this machine pass."""
+    """Turn log libraries' errors into `Corrupt` with the file's name; the machine's own errors pass through."""
     try:
         yield
     except PenstockError:
@@ -54,7 +54,7 @@ def damage_named(where: str) -> Iterator[None]:
         raise MissingDependency(
             f"logs of robots are read by mcap, rosbags and protobuf: pip install 'penstock-data[mcap]' ({error})"
         ) from error
-    except Exception as error:  # of three libraries, and of definitions in the file itself
+    except Exception as error:  # raised by three libraries, and by definitions in the file
         if is_of_the_machine(error):
             raise
         raise Corrupt(f"{where}: {type(error).__name__}: {error}; repair it, or move it elsewhere") from error

@@ -1,4 +1,4 @@
-"""Import MCAP files: each is a sample, its topics are fields; every checksum is verified."""
+"""Import MCAP files: each is a sample, its topics are fields. Every checksum is verified."""
 
 import io
 import struct
@@ -22,7 +22,7 @@ _ENDING = ".mcap"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the MCAP files. Raises: MissingDependency without mcap."""
+    """Return the MCAP files. Raises: MissingDependency if mcap is not installed."""
     if find_spec("mcap") is None:
         raise MissingDependency("MCAP files are read by mcap: pip install 'penstock-data[mcap]'")
     files = [info for info in infos if info.key.lower().endswith(_ENDING)]
@@ -42,7 +42,6 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a file."""
     with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema
@@ -71,7 +70,7 @@ def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
     try:
         yield
     except (EndOfFile, struct.error) as error:
-        if file.read(1):  # it continues
+        if file.read(1):  # the file continues
             raise
         raise Corrupt(
             f"{where}: it ends in the middle of a record, because its recorder was killed or the copy is incomplete. "

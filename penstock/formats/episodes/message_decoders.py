@@ -1,6 +1,6 @@
-"""Decoders of messages: JSON, protobuf by the log's descriptors, ROS by its definitions.
+"""Decode messages: JSON, protobuf by the log's descriptors, ROS by its message definitions.
 
-They return mappings with numbers as numpy scalars, arrays of numbers as numpy arrays, other arrays as lists.
+Decoders return mappings. Numbers are numpy scalars, arrays of numbers are numpy arrays, other arrays are lists.
 """
 
 import sys
@@ -43,7 +43,7 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 def decoder_of(channel: LogChannel) -> Decoder:
-    """Return the decoder of a topic's messages. Raises: InvalidSample for an unknown encoding."""
+    """Return the decoder for a topic's messages. Raises: InvalidSample if the encoding is unknown."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
         return _json_decoder(channel)
@@ -112,7 +112,7 @@ def _protobuf_decoder(channel: LogChannel) -> Decoder:
 
 class _Protobuf:
     def __init__(self, most: int) -> None:
-        """most: limit on values; two bytes can stand for thousands of defaults."""
+        """most: limit on the number of values; a two-byte message can expand to thousands of defaults."""
         self._most = self._n_left = most
 
     def read(self, message: Any, within: tuple[str, ...]) -> Mapping[str, Any]:
@@ -162,17 +162,16 @@ def _scalar(field: Any, value: Any) -> Any:
 
 class _TypeNode(NamedTuple):
     kind: str
-    """"number", "string", "struct", "array" (of a fixed length) or "sequence"."""
+    """"number", "string", "struct", "array" (fixed length) or "sequence"."""
     least: int
     dtype: Any = None
     of: Any = None
-    """Node of an array's values; for a struct, name -> node."""
+    """Node of an array's elements; for a struct, name -> node."""
     length: int = 0
-    """Number of values in an array."""
+    """Number of elements in an array."""
 
 
 def ros_decoder(channel: LogChannel) -> Callable[[bytes], Mapping[str, Any]]:
-    """Return the decoder of a topic's messages."""
     from rosbags.typesys.msg import normalize_msgtype
 
     if len(channel.schema) > _MAX_SCHEMA_BYTES:

@@ -1,4 +1,4 @@
-"""Import RLDS: TensorFlow Datasets of episodes, described by `features.json`, without TensorFlow."""
+"""Import RLDS episodes written by TensorFlow Datasets, by their `features.json`, without TensorFlow."""
 
 import math
 import re
@@ -21,38 +21,38 @@ from .columns import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
 
 STEPS = "steps"
-"""Feature with one entry per step."""
+"""Feature that has one entry per step."""
 _MOST_DEPTH = 32
 OPTIONS = frozenset[str]()
 FEATURES = "features.json"
 STEP_NS = 10**9
-"""Time between frames: steps have no clock, so frame k is shown at k seconds."""
+"""Time between frames, in nanoseconds: steps have no clock, so frame k is at k seconds."""
 _RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
 _OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
 
 class RldsFeature(NamedTuple):
-    """A leaf of the tree of features."""
+    """One leaf of the feature tree."""
 
     path: str
-    """Name in a record: the tree's names, joined by "/"."""
+    """Feature name in a record: the names on the path, joined by "/"."""
     in_steps: bool
-    """True for a value per step, False for the episode's own."""
+    """True if each step has a value, False if the episode has one."""
     kind: str
-    """"numbers", "text", "image" of 8 bits, or "depth" of steps: 16 bits, one channel."""
+    """"numbers", "text", "image" (8 bits), "depth" (16 bits, one channel, per step), or "" if unsupported."""
     dtype: np.dtype[Any]
-    """Dtype of numbers."""
+    """Dtype of the numbers."""
     shape: tuple[int, ...]
-    """Shape of one value; () for texts and images."""
+    """Shape of one value; () for text and images."""
 
     @property
     def size(self) -> int:
-        """Numbers in one value."""
+        """Count of numbers in one value."""
         return math.prod(self.shape)
 
 
 def features_in(data: bytes, name: str) -> list[RldsFeature]:
-    """Return the features of a `features.json`. name: of it, for errors."""
+    """Return the features that a `features.json` declares. name: file name for errors."""
     try:
         features = list(_leaves(parse_json_object(data), "", 0, name, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -100,7 +100,7 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the files of records. Raises: InvalidStore for files of another kind."""
+    """Return the record files. Raises: InvalidStore if the dataset is in another file format."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -127,7 +127,7 @@ def _is_left_out(feature: RldsFeature, options: Options) -> bool:
 
 
 def _name(feature: RldsFeature) -> str:
-    """Return a feature's field name: its path with dots, for steps without the list's name."""
+    """Return a feature's field name: its path with dots, without the prefix `steps`."""
     path = feature.path.partition("/")[2] if feature.in_steps else feature.path
     return (path or feature.path).replace("/", ".")
 

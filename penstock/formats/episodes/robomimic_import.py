@@ -1,4 +1,4 @@
-"""Import robomimic: HDF5 files whose demonstrations are samples.
+"""Import robomimic: HDF5 files in which each demonstration is a sample.
 
 data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy
 attributes of data/<demo> and data    the field episode.json
@@ -26,17 +26,17 @@ from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
-"""Approximate bytes of demonstrations per opening of a file."""
+"""Approximate size of the demonstrations read each time a file is opened, in bytes."""
 MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
-"""Limit on a demonstration: HDF5 can declare any shape, and a worker's answer has 4 GiB."""
+"""Limit on a demonstration, in bytes: HDF5 can declare any shape, and a worker replies with at most 4 GiB."""
 MAX_DEPTH = 8
-"""Limit on nested groups below a demonstration."""
+"""Limit on the depth of groups within a demonstration."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the HDF5 files. Raises: MissingDependency without h5py."""
+    """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
     _h5py()
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
@@ -129,7 +129,7 @@ def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
 
 
 def _member(group: Any, name: str, where: str) -> Any:
-    """Return a member that is in this file."""
+    """Return a group's member. Raises: InvalidSample if it is a link."""
     if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
         raise InvalidSample(
             f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"
@@ -176,7 +176,7 @@ def _arrays(
 
 
 def _check_inside(array: Any, where: str) -> None:
-    """Raise InvalidSample for a dataset whose bytes are in another file of this machine."""
+    """Raise InvalidSample if a dataset's bytes are in another file."""
     if array.is_virtual or array.external:
         raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
 

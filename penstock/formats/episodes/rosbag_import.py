@@ -1,4 +1,4 @@
-"""Import ROS bags: a ROS 1 file, or a ROS 2 folder with `metadata.yaml`, is a sample."""
+"""Import ROS bags: each ROS 1 file, or ROS 2 folder with a `metadata.yaml`, is a sample."""
 
 import bz2
 import io
@@ -27,22 +27,22 @@ _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
-"""Place, key and change token of metadata -> names of the bag's files."""
+"""Store URL, key and ETag of a `metadata.yaml` -> the bag's file names."""
 _BEGIN = b"#ROSBAG V2.0\n"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return ROS 1 bags, and metadata of ROS 2 bags joined with the files that it names, if they exist."""
+    """Return ROS 1 bags and ROS 2 `metadata.yaml` files, the latter joined with the bag's files if all exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the bags that lack a file."""
+    """Return what `find_objects` returns, except bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return metadata of a ROS 2 bag -> itself and its files; only itself if it is invalid."""
+    """Return key of a `metadata.yaml` -> keys of it and the bag's files; only itself if it is invalid."""
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
@@ -80,7 +80,7 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the names of a ROS 2 bag's files."""
+    """Return the file names that a ROS 2 bag's metadata lists."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -179,12 +179,11 @@ class _OpenBag:
 
 
 def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a ROS 1 bag."""
     with damage_named(where):
         from rosbags.rosbag1 import Reader
 
         buffered = io.BufferedReader(file, 2**16)
-        if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would search for the end of the line, however far
+        if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would read on to the end of the line
             raise ValueError("it is no bag of version 2.0")
         buffered.seek(0)
         path: Any = _OpenBag(buffered)
@@ -227,7 +226,6 @@ def _plain(data: bytes) -> bytes:
 
 
 def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a ROS 2 database."""
     with damage_named(where):
         from rosbags.interfaces import MessageDefinitionFormat
         from rosbags.rosbag2 import Reader
@@ -251,7 +249,7 @@ def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
 
 
 def _check_tables(path: Path) -> None:
-    """Raise ValueError for views and triggers: a view may never end."""
+    """Raise ValueError if there are views or triggers: a query on a view may never end."""
     database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
     try:
         others = database.execute(

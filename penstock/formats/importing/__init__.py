@@ -1,1 +1,1 @@
-"""Work units of imports."""
+"""Read an import's objects, and write its samples into parts."""

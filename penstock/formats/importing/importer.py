@@ -1,4 +1,4 @@
-"""The interface of an importer."""
+"""The importer interface."""
 
 import hashlib
 import json
@@ -31,46 +31,46 @@ __all__ = [
 ]
 T = TypeVar("T")
 MOST_PLACES = 64
-"""Limit on the places whose names are cached."""
+"""Maximum number of sources whose file names are cached."""
 
 
 class ImportRun(NamedTuple):
-    """Neighbouring samples of one object."""
+    """Consecutive samples of one object."""
 
     info: ObjectInfo
-    """The object."""
+    """Object that holds the samples."""
     first: int = 0
-    """Number of the first sample, as the format counts."""
+    """Format's own index of the first sample."""
     stop: int = 0
-    """Number behind the last sample."""
+    """Index after the last sample."""
     nbytes: int = 0
-    """Estimated bytes of their fields."""
+    """Estimated size of the samples' fields, in bytes."""
 
 
 class Readable(NamedTuple):
-    """The objects of a format at a place, and their reader; thread-safe."""
+    """A source's objects of one format, and functions that read them; thread-safe."""
 
     infos: list[ObjectInfo]
     """The objects, as listed."""
     runs: Callable[[ObjectInfo], Iterable[ImportRun]]
-    """Returns the runs of an object, in order. Raises: Corrupt."""
+    """Returns an object's runs in order. Raises: Corrupt."""
     samples: Callable[[ImportRun], Iterator[ReadSample]]
-    """Yields the samples of a run, in order. Raises: Corrupt; InvalidSample."""
+    """Yields a run's samples in order. Raises: Corrupt; InvalidSample."""
     labels: Sequence[str] | None = None
-    """Names of the classes that `cls` numbers; None if the format has none."""
+    """Class names that values of `cls` index; None if the format has none."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
-    """Field -> its facts, as `Root.publish` takes them."""
+    """Field name -> its facts, as `Root.publish` accepts them."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
     left_out: Sequence[str] = ()
-    """Features of the place that penstock does not read yet."""
+    """Features of the dataset that penstock does not read yet."""
     columns: ColumnAgreement | None = None
-    """Agreement of table columns among the objects read so far; None for other formats."""
+    """Checks that the table objects agree on their columns; None for other formats."""
     members: JsonMembers | None = None
-    """Reader of JSON members that become columns; None for other formats."""
+    """Reads JSON members into columns; None for other formats."""
 
     def with_partitions(self, partitions: Partitions) -> "Readable":
-        """Return tables whose samples also have the columns of their folders."""
+        """Return a copy whose samples also have the column values of their folder names."""
         read = self.samples
 
         def samples(run: ImportRun) -> Iterator[ReadSample]:
@@ -84,33 +84,35 @@ class Importer(Protocol):
     """A module that imports a format."""
 
     OPTIONS: frozenset[str]
-    """Options of the format: "key", "fields" or "episodes"."""
+    """Options that the format accepts: "key", "fields" or "episodes"."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
 class JoiningImporter(Importer, Protocol):
-    """A module that imports a format whose samples need several files."""
+    """A module that imports a format that joins several files into one sample."""
 
     def names_in(
         self, store: Store, infos: Sequence[ObjectInfo], options: Options
     ) -> Mapping[str, Sequence[str]]:
-        """Return key of an object -> keys of its files, its own first; objects of one file may be absent.
+        """Return object key -> keys of the files that it needs, its own first. Results are cached.
 
-        A file that maps to no keys is no object. Results are cached. Raises: InvalidStore.
+        Objects that need no other file may be absent. A file that maps to no keys is not an object.
+
+        Raises: InvalidStore.
         """
 
     def find_complete_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore."""
+        """Return what `find_objects` returns, except objects that lack a file. Raises: InvalidStore."""
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
-"""Error for --episodes with another format."""
+"""Error message if --episodes is given for another format."""
 
 
 def check_options(format: str, importer: Importer | None, options: Options) -> None:
-    """Raise InvalidRuntime for an option that the format does not take. importer: None for `REGISTERED`."""
+    """Raise InvalidRuntime for an option that the format does not accept. importer: None for `REGISTERED`."""
     accepted = importer.OPTIONS if importer else frozenset[str]()
     why = f"for tables, whose columns it names; {format} has its own keys and fields"
     for name, message in (
@@ -123,7 +125,7 @@ def check_options(format: str, importer: Importer | None, options: Options) -> N
 
 
 def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:
-    """Return what `read` returns for the first readable object, or None."""
+    """Return the result of `read` for the first readable object; None if none is readable."""
     for info in infos:
         try:
             return read(info)
@@ -135,9 +137,9 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
 def files_of(
     names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
 ) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
-    """Return the files of each complete object, and the first missing file of the others.
+    """Return each complete object's files by key, and each other object's first missing file by key.
 
-    names: as `JoiningImporter.names_in`. there: files of the place, by key.
+    names: result of `JoiningImporter.names_in`. there: existing files by key.
     """
     files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
     for key, keys in names.items():
@@ -149,13 +151,13 @@ def files_of(
 
 
 class KnownNames(Generic[T]):
-    """Cache of the names in a place's metadata, which each tick of a source needs."""
+    """Cache of the file names in a dataset's metadata, which each tick of a source needs."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[tuple[str, str], ...], T]] = {}
 
     def of(self, place: Hashable, metadata: Iterable[ObjectInfo], read: Callable[[], T]) -> T:
-        """Return the cached result of `read` while the metadata has the same change tokens."""
+        """Return the result of `read`, cached for a source until an ETag in `metadata` changes."""
         now = tuple((one.key, one.etag) for one in metadata)
         known = self._known.get(place)
         if known is None or known[0] != now or not all(etag for _, etag in now):
@@ -167,7 +169,7 @@ class KnownNames(Generic[T]):
 
 
 def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:
-    """Return several files as one object: the first key, and a token of all."""
+    """Return several files as one object, with the first file's key and an ETag that covers all."""
     if len(files) == 1:
         return files[0]
     files_json = json.dumps([[one.key, one.etag] for one in files])

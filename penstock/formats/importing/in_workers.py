@@ -1,4 +1,4 @@
-"""Read objects in worker processes: an object that crashes or hangs its reader fails by itself."""
+"""Read objects in worker processes: an object that crashes or hangs its reader fails on its own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,10 +15,10 @@ from ...compute.pool.environment import store_variables
 from .importer import ImportRun, Options, Readable, ReadSample
 
 LIMIT_S = 600.0
-"""Seconds for an object's runs or a run's samples, plus one second per MiB."""
+"""Time limit per call, in seconds, plus one second per MiB."""
 
 FindObjects = Callable[[Store, list[ObjectInfo], Options], Readable]
-"""Function `find_objects` of an importer."""
+"""Type of an importer's `find_objects`."""
 _ERRORS: dict[str, type[PenstockError]] = {
     name: one
     for name, one in vars(errors).items()
@@ -35,9 +35,9 @@ class _ReadRequest(NamedTuple):
 def in_workers(
     readable: Readable, find_objects: FindObjects, store: Store, options: Options, workers: int
 ) -> Iterator[Readable]:
-    """Yield a reader that reads in worker processes, which end with the block.
+    """Yield a copy of `readable` that reads in worker processes, which end with the block.
 
-    workers: limit on processes. A run's samples stay in memory, at most 4 GiB. Credentials come from the
+    workers: maximum number of processes. A run's samples are in memory, at most 4 GiB. Credentials come from the
     environment.
     """
     function = partial(_read, store, find_objects, options.to_json())

@@ -1,4 +1,4 @@
-"""Work units of decoded samples, of about a shard's bytes; or all samples, sorted on scratch.
+"""Read decoded samples in units of about a shard's size, or sort all samples on scratch.
 
 Units are written before all fields and keys are known; `settled` returns those to write again.
 """
@@ -29,28 +29,28 @@ from .importer import ImportRun, Options, Readable, ReadSample
 from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64
-"""Bytes that a sample counts beside its fields and texts."""
+"""Overhead per sample when sizes are added up, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUnit:
-    """Runs that are read in sequence."""
+    """Runs that are read one after another."""
 
     name: str
-    """Name in the import, and of its first part."""
+    """Name of the unit and of its first part."""
     runs: Sequence[ImportRun]
-    """The runs, in order."""
+    """Runs in order."""
 
     @property
     def size(self) -> int:
-        """Estimated bytes of its fields."""
+        """Estimated size of its fields, in bytes."""
         return sum(run.nbytes for run in self.runs)
 
 
 def read_units(
     readable: Readable, infos: Iterable[ObjectInfo], shard_bytes: int, failures: list[str]
 ) -> list[ReadUnit]:
-    """Return the units of objects, in order; append errors to `failures`."""
+    """Return the objects' units in order; append errors to `failures`."""
     units, pending, nbytes = list[ReadUnit](), list[ImportRun](), 0
     for info in infos:
         try:
@@ -71,26 +71,23 @@ def read_units(
 
 @dataclass(frozen=True, slots=True)
 class UnitReader:
-    """Reads the samples of units under their keys; thread-safe."""
+    """Reads units as samples with their final keys; thread-safe."""
 
     store: Store
-    """The place."""
+    """Store of the source."""
     readable: Readable
-    """The place's objects of the format."""
+    """The source's objects of the format."""
     options: Options
-    """Options of the import."""
+    """Import options."""
     in_use: Container[str]
-    """Keys of the dataset that stay."""
+    """Keys of samples that the dataset keeps."""
     failures: list[str]
-    """Gets the errors of a unit's objects, except the last, which is raised."""
+    """Output: errors of a unit's objects, except the last, which is raised."""
     twice: Container[str] = ()
-    """Keys that repeat; their samples get the object's name in front."""
+    """Repeated keys; these samples' keys get the object's name as a prefix."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit.
-
-        After an error, which is raised last, the other objects are read for errors.
-        """
+        """Yield a unit's samples; after an error, only check the remaining objects, then raise the last error."""
         errors = list[PenstockError]()
         for run in unit.runs:
             try:
@@ -141,12 +138,12 @@ class UnitReader:
 
 
 class SettledUnits(NamedTuple):
-    """Facts that follow from all samples."""
+    """Properties that depend on all samples."""
 
     group_of: Mapping[str, str]
-    """Field -> its group."""
+    """Field name -> group."""
     twice: frozenset[str]
-    """Keys that repeat."""
+    """Keys that several samples have."""
     again: list[ReadUnit]
     """Units to write again."""
 
@@ -154,7 +151,7 @@ class SettledUnits(NamedTuple):
 def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
-    """Return groups and repeated keys of written units, by reading all keys. known: groups of the dataset."""
+    """Return groups and repeated keys of the written units. Reads all keys. known: the dataset's groups."""
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
     files = [part.samples for part in parts if part.samples is not None]
@@ -179,7 +176,7 @@ def settled(
 
 
 def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
-    """Raise DuplicateKey for two samples of one object with one key. Reads all keys."""
+    """Raise DuplicateKey if one object has two samples with the same key. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
     if twice := _repeated(table["key"]):
@@ -193,7 +190,7 @@ def _repeated(keys: pa.ChunkedArray) -> list[str]:
 
 
 class Spilled:
-    """Samples on scratch, sorted by their keys' hashes. Memory: 100 bytes per sample, and 256 MiB."""
+    """Samples on scratch, sorted by key hash. Memory: 100 bytes per sample, plus 256 MiB."""
 
     def __init__(self) -> None:
         self._spill = Spill()
@@ -202,7 +199,7 @@ class Spilled:
         self.twice: dict[str, str] = {}
 
     def add(self, sample: Sample) -> None:
-        """Add a sample; if its key exists, record only the key."""
+        """Add a sample; if its key was added before, record only the key."""
         hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
         with self._lock:
             if hashed in self._seen:
@@ -214,11 +211,11 @@ class Spilled:
             self._spill.add(sample)
 
     def drain(self) -> Iterator[Sample]:
-        """Yield the samples once, in the order of their keys' hashes."""
+        """Yield the samples once, in order of key hash."""
         return self._spill.drain()
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return field -> its group. known: groups of the dataset."""
+        """Return field name -> group. known: the dataset's groups."""
         return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
 
     def close(self) -> None:
@@ -226,9 +223,9 @@ class Spilled:
 
 
 def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
-    """Return the samples of all units, read twice if keys repeat; append errors to `failures`.
+    """Return all units' samples; reads twice if keys repeat. Appends errors to `failures`.
 
-    Raises: DuplicateKey for a key that one object has twice; StoreError for full scratch.
+    Raises: DuplicateKey if one object has a key twice; StoreError if scratch is full.
     """
     twice: dict[str, str] = {}
     for _ in range(2):

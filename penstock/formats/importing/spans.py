@@ -1,6 +1,6 @@
-"""Work units of samples that are spans of objects, and blocks that copy each byte once.
+"""Copy samples that are byte ranges of objects, in blocks that copy each byte once.
 
-Neighbours in a bucket's object share a request.
+Neighbouring ranges in a bucket's object share a request.
 """
 
 import os
@@ -28,47 +28,46 @@ from ..registration.shard_rows import ForeignShard, Rows
 from .write_parts import RENAMED
 
 BLOCK_BYTES = 8 * 2**20
-"""Bytes of a block and of a request, unless one sample has more."""
+"""Maximum size of a block or request, in bytes, unless one sample is larger."""
 BLOCK_OBJECTS = 64
-"""Limit on a block's objects, which are all open at once."""
+"""Maximum number of objects per block; all of them are open at once."""
 GAP_BYTES = 64 * 2**10
-"""Largest gap between two fields of one request."""
+"""Maximum gap between two fields in one request, in bytes."""
 AT_ONCE = 16
-"""Concurrent requests of a block."""
+"""Concurrent requests per block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSamples:
-    """Samples with the same fields, as columns, and their spans."""
+    """Samples with the same fields, column by column, and where their bytes are."""
 
     keys: Sequence[str]
-    """Key of each in the version."""
+    """Sample keys in the version."""
     source_keys: Sequence[str]
-    """Key of each in its format."""
+    """Sample keys in the foreign format."""
     fields: tuple[str, ...]
     """Field names, sorted."""
     metadata: Sequence[Mapping[str, Any]]
-    """Metadata column -> value, of each sample."""
+    """One mapping per sample: metadata column -> value."""
     sources: Sequence[Mapping[str, str]]
-    """Provenance column -> value, of each sample."""
+    """One mapping per sample: provenance column -> value."""
     objects: Sequence[str]
-    """Object key of each sample."""
+    """Object key per sample."""
     infos: Mapping[str, ObjectInfo]
     """Object key -> the object."""
     places: Int64s
-    """int64 [samples, fields, 2]: offset in the object, nbytes."""
+    """int64 [samples, fields, 2]: offset in the object, length in bytes."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def sizes(self) -> Int64s:
-        """int64 [samples]: bytes of each sample's fields."""
+        """int64 [samples]: total bytes of each sample's fields."""
         sizes: Int64s = self.places[:, :, 1].sum(axis=1)
         return sizes
 
     def cut(self, start: int, stop: int) -> "SpanSamples":
-        """Return a slice of the samples."""
         return SpanSamples(
             keys=self.keys[start:stop],
             source_keys=self.source_keys[start:stop],
@@ -83,12 +82,12 @@ class SpanSamples:
 
 @dataclass(frozen=True, slots=True)
 class SpanUnit:
-    """Samples of one part."""
+    """Samples that become one part."""
 
     number: int
-    """Number in the import."""
+    """Index in the import."""
     rows: SpanSamples
-    """The samples, in order."""
+    """Samples in order."""
     size: int
     """Share of the work: bytes of the shards, or number of samples."""
     renamed: bool = False
@@ -96,14 +95,14 @@ class SpanUnit:
 
     @property
     def name(self) -> str:
-        """Name of its part."""
+        """Part name."""
         return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 
 def samples_in(
     walked: Sequence[tuple[ForeignShard, Rows]], keys: Sequence[Sequence[str]]
 ) -> list[SpanSamples]:
-    """Return the samples of each run. keys: of each run's samples."""
+    """Return the samples of each run of rows. keys: one sequence of sample keys per run."""
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
         start_of = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
@@ -125,7 +124,7 @@ def samples_in(
 
 
 def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
-    """Return units of about `shard_bytes`, in the order of their keys' hashes."""
+    """Return units of about `shard_bytes`, in order of key hash."""
     kinds: dict[tuple[str, ...], list[SpanSamples]] = {}
     for run in runs:
         kinds.setdefault(run.fields, []).append(run)
@@ -134,7 +133,7 @@ def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
 
 
 def cut(runs: Sequence[SpanSamples], shard_bytes: int) -> Iterator[SpanSamples]:
-    """Yield pieces of runs that end with the sample that fills them."""
+    """Yield slices of runs; a slice ends with the sample that reaches `shard_bytes`."""
     for run in runs:
         ends, start, done = np.cumsum(run.sizes), 0, 0
         while start < len(run):
@@ -164,7 +163,7 @@ def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
 
 
 def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
-    """Yield the samples of a unit in blocks. Their `fill` raises Changed for an object written since."""
+    """Yield a unit's samples in blocks. `fill` raises Changed if an object changed."""
     check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
     provenance = _Provenance(store)
     for block in _cut(unit.rows):
@@ -172,7 +171,6 @@ def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
 
 
 def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]]:
-    """Yield the fields of each sample."""
     for block in _cut(samples):
         requests, which = _requests(block)
         data = _fetched(store, requests)
@@ -210,8 +208,6 @@ def _block(store: Store, samples: SpanSamples, provenance: "_Provenance") -> Sam
 
 
 class _Provenance:
-    """Provenance of samples; samples of one object share a mapping."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._shared: dict[str, Mapping[str, str]] = {}
@@ -250,7 +246,7 @@ class _BlockBytes:
             flat = [np.ascontiguousarray(array).reshape(-1) for array in (which, begin, sizes)]
             crcs = crcs.reshape(-1)
             gather(files, *flat, b"", memory, at.reshape(-1), crcs, status)
-        for i in np.flatnonzero(status != RIGHT).tolist():  # the store raises the reason, or reads it
+        for i in np.flatnonzero(status != RIGHT).tolist():  # the store reads it, or raises the reason
             of, start, nbytes = (
                 self._samples.objects[i // len(columns)],
                 int(at.reshape(-1)[i]),
@@ -270,7 +266,7 @@ class _BlockBytes:
         for of in dict.fromkeys(self._samples.objects):
             file = disk.open_same(of, self._samples.infos[of].etag)
             if file is None:
-                return None  # a read raises the reason
+                return None  # a read through the store raises the reason
             stack.callback(os.close, file)
             numbers[of] = len(files)
             files.append((file, None))
@@ -317,7 +313,7 @@ def _requests(samples: SpanSamples) -> tuple[list[_Request], Int64s]:
                 break
             high, stop = highs[stop], stop + 1
         if high - low > BLOCK_BYTES + 2 * int(sizes[at:stop].sum()):
-            for places in samples.places[at:stop].tolist():  # a sample's members that lie far apart
+            for places in samples.places[at:stop].tolist():  # fields of a sample that are far apart
                 which.append([*range(len(requests), len(requests) + n_fields)])
                 requests += (_Request(info, offset, nbytes) for offset, nbytes in places)
         else:

@@ -1,4 +1,4 @@
-"""Walk the objects of a place, and cut units of spans before the walk ends."""
+"""Scan a source's objects for samples, and cut these into units before the scan ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,22 +15,22 @@ from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, 
 from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
-"""Shards that are walked at the same time."""
+"""Number of shards scanned concurrently."""
 Groups = Mapping[str, Mapping[str, Any]]
-"""Groups of the dataset's newest manifest."""
+"""Groups in the dataset's newest manifest."""
 
 
 class SampleNames(NamedTuple):
-    """Names that follow from all samples."""
+    """Keys and groups, which depend on all samples."""
 
     keys: Sequence[Sequence[str]]
-    """Keys of each run's samples in the version."""
+    """Sample keys in the version: one sequence per run."""
     group_of: Mapping[str, str]
-    """Field -> its group."""
+    """Field name -> group."""
 
 
 class Walk:
-    """Rows of shards, walked by threads; a context manager."""
+    """Threaded scan of foreign shards for their rows; a context manager."""
 
     def __init__(
         self,
@@ -41,10 +41,7 @@ class Walk:
         groups: Groups,
         columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
     ) -> None:
-        """Begin.
-
-        since: earlier samples, whose keys are in use. columns: of the newest manifest.
-        """
+        """Start the threads. since: change since the newest version; its `keys` are in use. columns: its columns."""
         self._columns = columns
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
         self._failures = list[str]()
@@ -61,12 +58,12 @@ class Walk:
         self._pool.dismiss()
 
     def in_order(self) -> Iterator[list[tuple[ForeignShard, Rows]]]:
-        """Yield the rows of each shard, in order, as soon as they are known."""
+        """Yield each shard's rows, in order, as soon as they are known."""
         for walk in self._walks:
             yield walk.result()
 
     def failed(self) -> list[str]:
-        """Return the errors of unreadable shards. Waits for all."""
+        """Return errors of unreadable shards. Waits for all shards."""
         return self._failures if self.walked is not None else []
 
     @property
@@ -76,22 +73,22 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """True if each shard was walked to its end or has failed."""
+        """True if every shard is scanned or has failed."""
         return len(self._ended) == len(self._walks)
 
     @cached_property
     def walked(self) -> list[tuple[ForeignShard, Rows]]:
-        """All rows. Waits for them."""
+        """All rows. Waits for all shards."""
         return [one for rows in self.in_order() for one in rows]
 
     @cached_property
     def layout(self) -> SampleNames:
-        """Names of all rows. Waits for them."""
+        """Names of all rows. Waits for all shards."""
         rows = [one for _, one in self.walked]
         return SampleNames(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
-        """Return units in the order of the keys' hashes."""
+        """Return units in order of key hash. Waits for all shards."""
         if self._objects.members is not None:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
@@ -108,25 +105,25 @@ class Walk:
 
 
 class UnitsAhead:
-    """Units of samples in the order of their objects, as soon as they are walked.
+    """Units in the order of their objects, available as soon as these are scanned.
 
-    Until the walk ends, names are guessed: no key repeats in another shard, and `group_guessed` gives groups.
+    Until the scan ends, names are guesses: keys do not repeat, and `group_guessed` gives groups.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
         self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
         self.group_of = group_guessed(groups)
         self._cut = list[tuple[SpanUnit, int, int]]()
-        """Each unit with guessed names, its run's number, and its first sample's number there."""
+        """Each unit with guessed names, the index of its run, and the index of its first sample there."""
 
     def __iter__(self) -> Iterator[SpanUnit]:
-        """Yield units with guessed names, until a shard cannot be read or lacks fields of a group."""
+        """Yield units with guessed names, until a shard is unreadable or lacks fields of a group."""
         run = 0
         for runs in self._walk.in_order():
             n = sum(len(rows.source_keys) for _, rows in runs)
             for shard, rows in runs:
                 if not self._fits(rows):
-                    return  # the error follows from the whole walk
+                    return  # the complete scan raises the error
                 start, (keys,) = 0, keys_of([rows], ())
                 for samples in cut(samples_in([(shard, rows)], [keys]), self._shard_bytes):
                     is_over = self._walk.is_over
@@ -140,7 +137,7 @@ class UnitsAhead:
                 run += 1
 
     def others(self) -> list[SpanUnit]:
-        """Return the units whose guesses were wrong, renamed. Waits for the walk."""
+        """Return the units whose guesses were wrong, renamed. Waits for all shards."""
         return [
             replace(unit, rows=replace(unit.rows, keys=self._keys(unit, run, start)), renamed=True)
             for unit, run, start in self._cut

@@ -1,7 +1,7 @@
-"""Write samples as parts, once: `write_parts(samples, layout, name)`.
+"""Write samples as parts, exactly once.
 
-`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put last; `<part>.part.json` records a full
-part at once. A repeated import writes neither again.
+`data/<txn>/<folder>/<name>.json` lists a unit's parts and is written last; `<part>.part.json` records each full part
+at once. A repeated import skips whatever is recorded.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -19,23 +19,23 @@ from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 FOLDER = "imported"
 BLOCK_BYTES = 2**20
-"""Bytes of samples that are written together."""
+"""Maximum size of samples written together, in bytes."""
 MOST_OPEN = 32
-"""Limit on a unit's open parts, which differ in their fields."""
+"""Maximum number of parts that a unit has open, one per set of fields."""
 RENAMED = "s"
-"""Suffix of a unit that is written again, with other keys or groups."""
+"""Name suffix of a unit that is written again, with other keys or groups."""
 
 
 class ImportUnit(Protocol):
-    """A work unit."""
+    """A unit of work in an import."""
 
     @property
     def name(self) -> str:
-        """Name of the unit in its import, and of its first part."""
+        """Name of the unit and of its first part."""
 
     @property
     def size(self) -> int:
-        """Its share of the work."""
+        """Share of the work."""
 
 
 Unit = TypeVar("Unit", bound=ImportUnit)
@@ -43,35 +43,35 @@ Unit = TypeVar("Unit", bound=ImportUnit)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartLayout:
-    """Place and size of parts."""
+    """Location and size of parts."""
 
     store: Store
     """Store of the root."""
     txn: str
-    """Transaction of the parts."""
+    """Transaction that the parts belong to."""
     group_of: Callable[[str], str]
-    """Field -> its group."""
+    """Field name -> group."""
     shard_bytes: int
-    """Bytes of fields after which a part is full."""
+    """Size of fields at which a part is full, in bytes."""
     folder: str = FOLDER
-    """Folder in the transaction; a new name ignores earlier parts."""
+    """Folder in the transaction; under a new name, earlier parts are ignored."""
     any_values: bool = False
-    """As `PartWriter` takes it."""
+    """True if metadata types are not declared; for `PartWriter`."""
 
 
 class WrittenParts(NamedTuple):
-    """The parts of a unit."""
+    """A unit's parts."""
 
     parts: list[Part]
-    """The parts, in the order of their first samples."""
+    """Parts in order of their first samples."""
     nbytes: int
-    """Bytes of fields written now."""
+    """Bytes of fields written by this run."""
     skipped: int
-    """Parts that an earlier run had written."""
+    """Number of parts that an earlier run wrote."""
 
 
 class WrittenUnit(NamedTuple, Generic[Unit]):
-    """A unit with its parts."""
+    """A unit and its parts."""
 
     unit: Unit
     """The unit."""
@@ -84,9 +84,9 @@ class WrittenUnit(NamedTuple, Generic[Unit]):
 
 
 def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, name: str) -> WrittenParts:
-    """Return the parts of samples: several if these differ in fields or exceed a part. Thread-safe.
+    """Return the samples' parts: several if fields differ or a part is full. Thread-safe.
 
-    samples: bytes, or blocks of spans to copy; not iterated if the parts exist. name: of the first part.
+    samples: not iterated if the parts exist; blocks are copied. name: name of the first part.
     """
     note = f"data/{layout.txn}/{layout.folder}/{name}.json"
     try:
@@ -94,7 +94,7 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
         parts = [Part.from_json(part) for part in rows]
         return WrittenParts(parts, 0, len(parts))
     except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
-        pass  # not written yet, or not to its end
+        pass  # not yet written, or not completely
     every, opened = list[_OpenPart](), dict[tuple[str, ...], _OpenPart]()
     try:
         for sample in samples:
@@ -117,7 +117,7 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
 
 
 def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
-    """Return units by their numbers. A unit written again replaces the first."""
+    """Return units in numeric order. A unit that was written again replaces the original."""
     last = dict[str, WrittenUnit[Unit]]()
     for unit in sorted(written, key=lambda item: item.unit.name.endswith(RENAMED)):
         last[unit.unit.name.removesuffix(RENAMED)] = unit
@@ -125,13 +125,13 @@ def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
 
 
 def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
-    """Delete the parts and records of replaced units; a collector deletes what the store refuses.
+    """Delete the parts and records of replaced units; the collector deletes what the store refuses to delete.
 
-    Otherwise a takedown would miss them: they have other keys than its samples.
+    A takedown would not find these parts, because their keys differ from its samples' keys.
     """
     there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
     keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
-    with suppress(StoreError):  # a writer may have no right to delete, or an object lock keeps them
+    with suppress(StoreError):  # the writer may have no permission, or an object lock may protect them
         # parts go first: no record may list a deleted part
         delete_in_place(root, sorted(keys, key=lambda key: not key.endswith(".json")), f"data/{txn}/")
 
@@ -156,7 +156,7 @@ class _OpenPart:
         self._part: Part | None = None
         self.nbytes = 0
         self._waiting, self._n_waiting = list[Sample](), 0
-        with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
+        with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not yet written, or not completely
             self._part = Part.from_json(parse_json_object(layout.store.get(self._note).data))
         self.was_there = self._part is not None
 

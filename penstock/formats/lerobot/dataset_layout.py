@@ -16,9 +16,9 @@ from loader.storage import ObjectInfo, Store
 INFO = "meta/info.json"
 VERSIONS = "v2.0", "v2.1", "v3.0"
 LANGUAGE = "language"
-"""Dtype, since LeRobot 0.6, of features that are lists of structs."""
+"""Dtype of features that are lists of structs, since LeRobot 0.6."""
 BOOKKEEPING = "timestamp", "frame_index", "episode_index", "index", "task_index"
-"""Features that every dataset has."""
+"""Features that every LeRobot dataset has."""
 _KNOWN = {
     *RESERVED_COLUMNS,
     "episode_index",
@@ -32,59 +32,59 @@ _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
 class VideoPlace(NamedTuple):
-    """The video of one camera and episode."""
+    """One camera's video of one episode."""
 
     key: str
     """Object key."""
     from_s: float | None
-    """Second in the object at which the episode begins; None for a file of its own."""
+    """Start of the episode in the object, in seconds; None if the file holds only this episode."""
     to_s: float | None
-    """Second in the object at which the episode ends."""
+    """End of the episode in the object, in seconds; None likewise."""
 
 
 class LeRobotEpisode(NamedTuple):
-    """An episode as the metadata describes it, unchecked."""
+    """One episode according to the metadata, unchecked."""
 
     number: int
-    """From the metadata."""
+    """Episode index in the metadata."""
     length: int
-    """Number of its rows."""
+    """Number of rows."""
     data: str
-    """Object with its rows."""
+    """Key of the object that holds its rows."""
     videos: Mapping[str, VideoPlace]
-    """Camera -> its video."""
+    """Camera -> video."""
     stats: Any
-    """Feature -> name of a statistic -> value; None without statistics."""
+    """Feature -> statistic name -> value; None if there are no statistics."""
     split: str
-    """Name of its split, or ""."""
+    """Split name, or ""."""
     columns: Mapping[str, Any]
-    """Its other columns: column -> text, number or truth value."""
+    """Other columns: name -> text, number or truth value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetLayout:
-    """Features, tasks and episodes of a dataset."""
+    """A dataset's features, tasks and episodes."""
 
     fps: Fraction
     """Rows per second."""
     robot: str | None
-    """Kind of the robot, or None."""
+    """Robot type, or None."""
     left_out: tuple[str, ...]
-    """Features that are not read, with dtype `LANGUAGE`."""
+    """Features of dtype `LANGUAGE`, which are not read."""
     features: Mapping[str, Mapping[str, Any]]
-    """Feature -> dtype, shape, names; without `BOOKKEEPING`."""
+    """Feature -> dtype, shape and names; `BOOKKEEPING` is excluded."""
     tasks: Mapping[int, str]
-    """Number -> task."""
+    """Task index -> text."""
     episodes: Mapping[int, LeRobotEpisode]
-    """Number -> episode, in ascending order."""
+    """Episode index -> episode, ascending."""
 
 
 def read_layout(
     store: Store, infos: list[ObjectInfo], *, whole: bool = True, episodes: Sequence[tuple[int, int]] = ()
 ) -> DatasetLayout:
-    """Return the layout of the dataset at a place.
+    """Return the layout of a source's dataset.
 
-    whole: True refuses a place that lacks objects. episodes: (first, last) numbers; empty for all.
+    whole: True to reject a dataset that lacks objects. episodes: (first, last) index ranges; empty selects all.
 
     Raises: InvalidStore.
     """
@@ -149,7 +149,7 @@ def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[
     tasks = {_whole(one, "task_index"): str(one.get("task")) for one in _lines(store, "meta/tasks.jsonl")}
     try:
         stats = _lines(store, "meta/episodes_stats.jsonl")
-    except ObjectNotFound:  # v2.0 has statistics of the whole dataset only
+    except ObjectNotFound:  # v2.0 has statistics only for the whole dataset
         stats = []
     stats_of = {_whole(one, "episode_index"): one.get("stats") for one in stats}
     rows = _lines(store, "meta/episodes.jsonl")
@@ -171,7 +171,6 @@ def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[s
 
 
 def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its columns `stats/<feature>/<name>` as one mapping."""
     stats: dict[str, dict[str, Any]] = {}
     for name in [name for name in row if name.startswith("stats/")]:
         feature, _, stat = name.removeprefix("stats/").rpartition("/")
@@ -249,7 +248,7 @@ def _features(features: Any) -> dict[str, dict[str, Any]]:
 
 
 def _fps(value: Any) -> Fraction:
-    if type(value) not in (int, float) or not 1e-3 <= value <= 1e6:  # NaN is in no range
+    if type(value) not in (int, float) or not 1e-3 <= value <= 1e6:  # the comparison also rejects NaN
         raise InvalidStore(f"{INFO}: fps {value!r:.40}; a number from 0.001 to 1,000,000 is needed")
     return Fraction(repr(value))
 

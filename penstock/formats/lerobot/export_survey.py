@@ -1,4 +1,4 @@
-"""Survey a version for a LeRobot export: order, rows, tasks, rate, and losses."""
+"""Survey a version for a LeRobot export: episode order, rows, tasks, frame rate and losses."""
 
 import io
 from collections.abc import Iterator
@@ -25,24 +25,24 @@ _AT_ONCE = 256
 
 
 class PlannedEpisode(NamedTuple):
-    """An episode in the exported dataset."""
+    """An episode of the exported dataset."""
 
     number: int
-    """Number in the dataset, from 0 on."""
+    """Index in the dataset, from 0."""
     ordinal: int
-    """Live ordinal of the sample."""
+    """Live ordinal of its sample."""
     key: str
-    """The sample's key."""
+    """Sample key."""
     first: int
-    """Number of its first row in the dataset."""
+    """Index of its first row in the dataset."""
     length: int
-    """Number of its rows."""
+    """Number of rows."""
     tasks: list[dict[str, Any]]
-    """Tasks: first row, end row, text."""
+    """Tasks, each with `start` row, `stop` row and text `task`."""
     stats: dict[str, Any]
-    """Statistics of the version: feature -> name -> value."""
+    """Statistics stored in the version: feature -> name -> value."""
     ns: Any
-    """Clock, int64 [length] nanoseconds."""
+    """Frame times: int64 [length], nanoseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,25 +50,25 @@ class Survey:
     """All episodes of an export."""
 
     streams: list[str]
-    """Features with numbers."""
+    """Numeric features."""
     cameras: dict[str, str]
-    """Feature with a video -> its field: an mp4 file, or a run."""
+    """Video feature -> its field: an mp4 file or a run of packets."""
     texts: list[str]
-    """Features with texts."""
+    """Text features."""
     fps: Fraction = Fraction(0)
     """Rows per second."""
     features: dict[str, Any] = field(default_factory=dict)
     """Feature -> its description in the version."""
     episodes: list[PlannedEpisode] = field(default_factory=list)
-    """Episodes in the order of their keys."""
+    """Episodes in key order."""
     tasks: list[str] = field(default_factory=list)
-    """Texts of the tasks, by number."""
+    """Task texts by index."""
     losses: list[Loss] = field(default_factory=list)
-    """Losses of the format."""
+    """Losses of the export."""
 
 
 def survey_of(selection: ExportSelection) -> Survey:
-    """Return the survey of a selection: reads all clocks, and every `episode.json`."""
+    """Return a selection's survey. Reads all clocks and every `episode.json`."""
     survey, order = _fields(selection), _in_order(selection)
     clocks = [f"{name}{CLOCK}" for name in survey.streams]
     if not clocks:
@@ -163,7 +163,7 @@ def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
 
 
 def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
-    """Return runs of equal values as (value, first, end)."""
+    """Return runs of equal values as (value, start, stop)."""
     out: list[tuple[Any, int, int]] = []
     for number, value in enumerate(values):
         if out and out[-1][0] == value:
@@ -174,7 +174,7 @@ def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
 
 
 def extra_columns(selection: ExportSelection) -> list[str]:
-    """Return the columns to write that the format lacks."""
+    """Return the columns to write that LeRobot does not define."""
     return [
         name
         for name in selection.columns
@@ -208,7 +208,6 @@ def _clock(data: bytes, key: str) -> Any:
 
 
 def array_of(data: bytes, what: str) -> Any:
-    """Return the array of an .npy file."""
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, in the order of the keys."""
+"""Export LeRobot v3.0: shared videos of unchanged packets, and Parquet rows and metadata, in key order."""
 
 import io
 import json
@@ -23,29 +23,29 @@ from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, runs
 from .rows import aggregated, statistics
 
 FILE_BYTES = 100 * 2**20
-"""Bytes of the episodes in a file of rows, unless one has more."""
+"""Maximum size of the episodes in a file of rows, in bytes, unless one is larger."""
 CHUNK_FILES = 1000
-"""Files per folder."""
+"""Number of files per folder."""
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeUnit(WorkUnit):
-    """Episodes that share a file of rows."""
+    """Episodes that share one file of rows."""
 
     episodes: Sequence[PlannedEpisode]
-    """The unit's episodes."""
+    """The episodes."""
     survey: Survey
     """Survey of all episodes."""
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return streams of another rate, irregular clocks, other fields, and changed keys."""
+    """Return the losses: streams at another rate, irregular clocks, other fields, and changed keys."""
     return survey_of(selection).losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return runs of episodes of about 100 MiB, in the order of their keys."""
+    """Return units of about 100 MiB of episodes, in key order."""
     survey = survey_of(selection)
     names = (
         *(f"{one}.npy" for one in survey.streams),
@@ -74,7 +74,7 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put a file of rows, and each camera's videos."""
+    """Write one file of rows, and each camera's videos."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
@@ -109,7 +109,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the metadata; `info.json` comes last."""
+    """Write the metadata; `info.json` is written last."""
     survey = survey_of(selection)
     meta = Meta(
         selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
@@ -202,7 +202,6 @@ def _feature(values: Any) -> dict[str, Any]:
 
 
 def _table(rows: dict[str, Any]) -> Any:
-    """Return an episode's rows with the column types of the `datasets` library."""
     import pyarrow as pa
 
     return pa.table({name: _column(values) for name, values in rows.items()})
@@ -236,18 +235,18 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """The selection, survey and facts of an export."""
+    """Data from which an export's metadata is written."""
 
     selection: ExportSelection
-    """The exported samples."""
+    """Exported samples."""
     survey: Survey
     """Their episodes."""
     units: Sequence[Mapping[str, Any]]
-    """Facts of each unit: features; length, videos and stats of its episodes."""
+    """One mapping per unit: features, and its episodes' length, videos and stats."""
 
 
 def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
-    """Put the objects in `meta/`. chunk_files: files per folder."""
+    """Write the objects in `meta/`. chunk_files: number of files per folder."""
     rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
     episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
     episodes = [

@@ -1,4 +1,4 @@
-"""Import LeRobot datasets: each episode is a sample, with its videos' packets unchanged."""
+"""Import LeRobot datasets: each episode is a sample; video packets are copied unchanged."""
 
 import hashlib
 import json
@@ -28,21 +28,21 @@ OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
 _NAMES = KnownNames[Mapping[str, Sequence[str]]]()
 _LEAST_TICK_S = 1e-6
-"""Tolerance of timestamps in seconds, if no video has a clock."""
+"""Tolerance of timestamps if no video has a clock, in seconds."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects of rows, each joined with its videos."""
+    """Return the objects with rows, each joined with its videos."""
     return _readable(dataset_in(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without incomplete objects."""
+    """Return what `find_objects` returns, except objects that lack a video."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
-    """Return object of rows -> itself and its videos. Reads `meta` when it changed."""
+    """Return key of an object with rows -> keys of it and its videos. Reads `meta/` if it changed."""
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
         (store.url, frozenset(options.without)),
@@ -69,7 +69,7 @@ def _readable(dataset: "LeRobotDataset") -> Readable:
 def dataset_in(
     store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True
 ) -> "LeRobotDataset":
-    """Return the dataset at a place without the features to leave out."""
+    """Return a source's dataset. Features in `options.without` are left out."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
@@ -98,30 +98,28 @@ def _left_out(name: str, feature: Mapping[str, Any], options: Options) -> bool:
 
 
 def field_of(name: str, feature: Mapping[str, Any]) -> str:
-    """Return the field of a feature."""
     return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
 
 
 def key_of(number: int) -> str:
-    """Return the key of an episode."""
     return f"episode_{number:06d}"
 
 
 class OpenVideo(NamedTuple):
-    """An episode's packets in an open file."""
+    """One episode's packets in an open video file."""
 
     what: str
-    """Names of file and episode, for errors."""
+    """File and episode, for errors."""
     file: ObjectFile
-    """The open file."""
+    """The file."""
     video: tuple[Any, Any]
-    """The container, and its video stream."""
+    """Container and video stream."""
     span: PacketSpan
-    """The packets."""
+    """Location and times of the packets."""
 
 
 class LeRobotDataset:
-    """The samples of a dataset; thread-safe."""
+    """A dataset's samples; thread-safe."""
 
     def __init__(
         self,
@@ -143,22 +141,22 @@ class LeRobotDataset:
             self.of.setdefault(episode.data, []).append(episode)
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
-        """Return an object of rows with a token of the chosen episodes."""
+        """Return an object with rows whose ETag also covers the chosen episodes."""
         if not self._chosen:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
         etag = hashlib.sha256(info.etag.encode() + numbers).hexdigest()
-        # Size and time are the change token of a file: the time moves by less than a second.
+        # A file's change token is its size and time; this shifts the time by less than a second.
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
     def facts_of(self, feature: str) -> dict[str, Any]:
-        """Return a feature's rate, and names of dimensions of numbers."""
+        """Return a feature's rate, and the dimension names of a numeric feature."""
         facts = self.features[feature]
         names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
         return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
 
     def videos_of(self, data: str) -> list[str]:
-        """Return the sorted keys of the videos of an object of rows."""
+        """Return the keys of the videos that an object with rows needs, sorted."""
         return sorted(
             {
                 place.key
@@ -169,7 +167,6 @@ class LeRobotDataset:
         )
 
     def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
-        """Yield a run per episode."""
         for episode in self.of[info.key]:
             nbytes = self.infos[info.key].nbytes // len(self.of[info.key])
             for place in episode.videos.values():
@@ -177,7 +174,6 @@ class LeRobotDataset:
             yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the one sample of a run."""
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
         ticks = [_LEAST_TICK_S]
@@ -189,7 +185,7 @@ class LeRobotDataset:
         yield rest._replace(fields={**fields, **rest.fields})
 
     def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without its videos. tick_s: tick of their clocks."""
+        """Return an episode without its videos. tick_s: tick of the videos' clocks, in seconds."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
@@ -210,7 +206,7 @@ class LeRobotDataset:
         return ReadSample(key_of(episode.number), fields, metadata, source)
 
     def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
-        """Yield each camera with an episode's packets."""
+        """Yield each camera and its packets in an episode."""
         for camera, (key, from_s, to_s) in episode.videos.items():
             if camera not in self.features:
                 continue
@@ -276,7 +272,7 @@ def _stream_fields(rows: EpisodeRows) -> dict[str, bytes]:
 
 
 def json_of(value: Any) -> bytes:
-    """Return plain values as JSON, names sorted. Raises: ValueError for NaN."""
+    """Return a plain value as JSON, sorted by name. Raises: ValueError for NaN."""
     return json.dumps(
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()

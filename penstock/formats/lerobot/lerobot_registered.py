@@ -1,8 +1,8 @@
-"""Register LeRobot's videos in place; numbers and texts are copied.
+"""Register LeRobot videos in place, and copy numbers and texts.
 
-A part is a run of episodes that share no video with others. It has a shard per camera (its videos joined), one
-of packet tables and one of streams. An episode whose `unit_id`, a hash of its objects and metadata, changed
-replaces the earlier one.
+A part is a run of episodes that share no video with other parts. It has one shard per camera (its videos joined), one
+of packet tables and one of streams. `unit_id` hashes an episode's objects and metadata. If it changes, the episode
+replaces the registered one.
 """
 
 import hashlib
@@ -46,11 +46,11 @@ from .dataset_layout import LeRobotEpisode
 from .lerobot_import import LeRobotDataset, dataset_in, field_of, key_of
 
 AT_ONCE = 8
-"""Episodes that are read at the same time."""
+"""Number of episodes read concurrently."""
 PACKETS, STREAMS = "media_index", "streams"
-"""Groups of packet tables, and of all other copied fields."""
+"""Names of the groups that hold packet tables, and all other copied fields."""
 PART_EPISODES = 1024
-"""Episodes of a part, unless one video has more."""
+"""Minimum number of episodes per part, except the last."""
 _AHEAD = 64
 
 
@@ -64,15 +64,16 @@ def register_lerobot(
     selection: Selection = EVERYTHING,
     episodes: Sequence[tuple[int, int]] = (),
 ) -> RegistrationReport:
-    """Publish a version of the episodes at a place, or the next version with new and changed episodes.
+    """Publish a version of a LeRobot dataset, or the next version if episodes were added or changed.
 
-    Every video is read once. Memory: streams of 64 episodes.
+    Reads every video once. Memory: streams of 64 episodes.
 
-    without: features to leave out. selection: objects to register.
-    episodes: (first, last) numbers to register; empty for all.
+    without: features to leave out.
+    selection: objects to register.
+    episodes: (first, last) index ranges to register; empty registers all.
 
-    Raises: InvalidStore for a place that is no dataset, or whose packets are not contiguous; Corrupt with
-    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion.
+    Raises: InvalidStore if there is no such dataset, or if packets are not contiguous; Corrupt with episode and row;
+    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion.
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
@@ -144,8 +145,6 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episo
 
 
 class _EpisodeDifference(NamedTuple):
-    """Episodes of a place, compared with the newest version."""
-
     fresh: list[int]
     replaced: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
@@ -175,7 +174,7 @@ def _difference(
     for sample in live_samples(version, "unit_id"):
         if sample.value == present.get(sample.key, ""):
             same.add(sample.key)
-        elif sample.value:  # other samples were written, not registered
+        elif sample.value:  # samples without `unit_id` were written, not registered
             (replaced if sample.key in present else missing).add(sample.key)
             why = _reason("another" if sample.key in present else "gone")
             rows.setdefault((sample.part, why), []).append(sample.row)
@@ -200,22 +199,22 @@ class _ReadEpisode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeParts:
-    """Writes and publishes the parts of episodes."""
+    """Writes episodes as parts, and publishes them."""
 
     root: Root
-    """Root of the version."""
+    """Root to publish to."""
     store: Store
-    """The place."""
+    """Store of the source."""
     dataset: str
-    """Name of the version's dataset."""
+    """Name of the dataset to publish."""
     source: LeRobotDataset
-    """The dataset at the place."""
+    """The LeRobot dataset."""
     cameras: Sequence[str]
-    """Cameras whose packets stay at the place."""
+    """Cameras whose packets are registered in place."""
     units: Mapping[int, str]
-    """Number of an episode -> its `unit_id`."""
+    """Episode index -> `unit_id`."""
     workers: int
-    """Episodes that are read at the same time."""
+    """Number of episodes read concurrently."""
 
     def publish(
         self,
@@ -227,7 +226,7 @@ class EpisodeParts:
     ) -> Version:
         """Publish the episodes `fresh`. Raises: as `register_lerobot`.
 
-        left_out: samples that they replace. used: objects that the version depends on.
+        left_out: samples to replace. used: objects that the version depends on.
         """
         root, place = self.root, place_id(self.store, used)
         groups = self._groups(parent)

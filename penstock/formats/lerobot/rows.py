@@ -1,4 +1,4 @@
-"""Read the rows of an episode as streams, and compute their statistics."""
+"""Read an episode's rows as streams, and compute statistics."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ _QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class EpisodeRows(NamedTuple):
-    """The rows of an episode."""
+    """One episode's rows."""
 
     streams: dict[str, Any]
-    """Feature -> array [rows, ...] as stored, or a list of texts."""
+    """Feature -> array [rows, ...] as stored, or list of texts."""
     ns: I64
     """int64 [rows]: nanoseconds since the first row, rounded down."""
     tasks: list[dict[str, Any]]
-    """Tasks in order: first row, end row, text."""
+    """Tasks in order, each with `start` row, `stop` row and text `task`."""
 
 
 def read_rows(
@@ -33,10 +33,7 @@ def read_rows(
     tasks: Mapping[int, str],
     tick_s: float,
 ) -> EpisodeRows:
-    """Return an episode's rows. table: its rows. features: streams.
-
-    tick_s: tolerance of timestamps in seconds.
-    """
+    """Return an episode's rows. features: streams to read. tick_s: tolerance of timestamps, in seconds."""
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
     if not length:
@@ -55,16 +52,16 @@ def read_rows(
 
 
 def clock(length: int, fps: Fraction) -> I64:
-    """Return int64 [length]: nanoseconds at which rows begin, rounded down."""
+    """Return each row's time: int64 [length], nanoseconds, rounded down."""
     return np.array([n * 10**9 * fps.denominator // fps.numerator for n in range(length)], np.int64)
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Check timestamps against row numbers, within a tick and float32's rounding."""
+    """Raise Corrupt if timestamps and row indices disagree by more than a tick and float32 rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(times - due) <= allowed))  # NaN is wrong too
+    wrong = np.flatnonzero(~(np.abs(times - due) <= allowed))  # also rejects NaN
     if len(wrong):
         row = int(wrong[0])
         raise Corrupt(
@@ -130,13 +127,12 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
 
 
 def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return statistics of the finite numeric features. streams: feature -> array [rows, ...]."""
+    """Return statistics of the numeric features that are finite. streams: feature -> array [rows, ...]."""
     numeric = {name: values for name, values in streams.items() if not isinstance(values, list)}
     return {name: _statistics_of(values) for name, values in numeric.items() if np.isfinite(values).all()}
 
 
 def _statistics_of(values: Any) -> dict[str, Any]:
-    """Return statistics of an array [rows, ...], each of one row's shape; sums are in float64."""
     own = values.min(0).tolist(), values.max(0).tolist()
     exact = values.astype(np.float64)
     out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}
@@ -147,9 +143,9 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 
 
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return statistics of all rows from statistics of episodes: feature -> name -> value.
+    """Return statistics over all rows, combined from episodes' statistics: feature -> name -> value.
 
-    Quantiles are row-weighted means of the episodes' quantiles, as in LeRobot. Raises: InvalidSample.
+    As in LeRobot, quantiles are row-weighted means of episodes' quantiles. Raises: InvalidSample.
     """
     out = {}
     for feature in sorted({name for one in episodes for name in one}):

@@ -1,1 +1,1 @@
-"""LitData chunks."""
+"""Read and write LitData chunks."""

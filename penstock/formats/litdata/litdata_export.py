@@ -1,6 +1,6 @@
-"""Export LitData chunks: each sample is a mapping of fields, with `key` and `metadata`.
+"""Export LitData chunks: each sample is a mapping of its fields, plus `key` and `metadata`.
 
-A field that a sample lacks is empty, and named in the leaf `absent`.
+A field that a sample lacks is empty; the leaf `absent` lists these fields.
 """
 
 import json
@@ -20,7 +20,7 @@ from .litdata_index import ABSENT, DTYPES
 from .litdata_leaves import NULL
 
 CHUNK_BYTES = 64 * 2**20
-"""Bytes of a chunk, unless one sample has more."""
+"""Maximum chunk size in bytes, unless one sample is larger."""
 _TEXTS = {"txt": "str", "json": "json"}
 _FLAT = DTYPES["numpy"][:11]
 _MOST_BYTES = 2**31
@@ -28,7 +28,7 @@ _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys, metadata and absence whose leaf would have the name of a field."""
+    """Return keys, metadata and absent fields as losses if the name of their leaf is already a field."""
     own = [
         ("keys", KEY, True),
         ("metadata", METADATA, selection.columns),
@@ -46,7 +46,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put chunks of at most 64 MiB, or of one larger sample."""
     leaves = _leaves(selection)
     chunks, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):

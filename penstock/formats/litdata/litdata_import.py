@@ -1,4 +1,4 @@
-"""Import compressed LitData chunks: each is decompressed whole, then read as in `litdata_registered`."""
+"""Import compressed LitData chunks: decompress each whole, then read it like a registered chunk."""
 
 import itertools
 import json
@@ -25,13 +25,13 @@ from .litdata_registered import CHUNKS, MAKE_INDEX, samples
 
 OPTIONS = frozenset[str]()
 CHUNK_BYTES = 2**30
-"""Limit on a decompressed chunk in memory; `optimize` writes 64 MB by default."""
+"""Limit on a decompressed chunk, in bytes; `optimize` writes 64 MB by default."""
 _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed chunks of an index, or of splits."""
+    """Return the compressed chunks that the dataset's indexes list."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
@@ -77,7 +77,7 @@ def _level(config: dict[str, Any], name: str) -> str:
 
 def _samples(store: Store, index: LitDataIndex, level: str, run: ImportRun) -> Iterator[ReadSample]:
     info, name, chunk = run.info, f"{store.url}/{run.info.key}", index.chunks[run.info.key]
-    if level != "chunk":  # else the index has sizes before compression
+    if level != "chunk":  # otherwise the index has the sizes before compression
         check_size(store, info, chunk.nbytes)
     with opened(store, info) as file:
         packed = file.read()
@@ -164,7 +164,7 @@ def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
 
 
 def _joined(offsets: Any, body: bytes | None) -> bytes | None:
-    """Return a plain chunk. offsets: of its samples in the body, and the end of the last."""
+    """Return an uncompressed chunk. offsets: each sample's start in `body`, and the end of the last."""
     if body is None:
         return None
     n = len(offsets) - 1

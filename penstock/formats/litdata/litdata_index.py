@@ -1,4 +1,4 @@
-"""Read the index of a LitData dataset: its chunks, and the leaves of its samples."""
+"""Parse a LitData dataset's index: its chunks, and the leaves of its samples."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,10 +11,10 @@ from ..reading.exported import KEY, METADATA, Exported
 from ..reading.indexed import check_apart
 
 ABSENT = "absent"
-"""Leaf of penstock's exports: a JSON list of fields that a sample lacks."""
+"""Leaf in penstock's exports: a JSON list of the fields that a sample lacks."""
 JSON = "json"
 NUMBERS = {"int": "i8", "float": "f8", "bool": "bool"}
-"""Encoding of one number -> word of its dtype."""
+"""Encoding of a single number -> dtype word."""
 WORDS = {
     "bytes": "",
     "str": "txt",
@@ -29,68 +29,67 @@ WORDS = {
     "graph": "graph.pickle",
     "pickle": "pickle",
 }
-"""Encoding -> last word of the field. Graphs contain pickles."""
+"""Encoding -> last word of the field name. Graphs contain pickles."""
 EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
-"""Encoding with an extension behind it -> its word without one."""
+"""Encoding that may be followed by an extension -> word if it is not."""
 _TORCH = (
     "f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2", "bf16", "u1",
     "i1", "i2", "i2", "i4", "i4", "i8", "i8", "bool", "u2",
 )  # fmt: skip
 _NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "bool")
 DTYPES = {"tensor": _TORCH, "numpy": _NUMPY}
-"""Encoding of an array -> word of each numbered dtype."""
+"""Array encoding -> dtype word per dtype number."""
 _FLAT = {f"no_header_{name}": words for name, words in DTYPES.items()}
 _TOKENS, _PLAIN = "TokensLoader", "PyTreeLoader"
 
 
 class Leaf(NamedTuple):
-    """A value of each sample."""
+    """A value that each sample has."""
 
     name: str
-    """Path in the sample: keys and numbers, joined by dots."""
+    """Path in the sample: keys and indices, joined by dots."""
     encoding: str
-    """Encoding, without the part behind a colon."""
+    """Encoding, up to a colon."""
     field: str
-    """Field, without the dtype if values have their own; "" for numbers and JSON."""
+    """Field name, without the dtype word if each value has its own; "" for numbers and JSON."""
     column: str
-    """Metadata column of a number, JSON, or an array's shape; "" without one."""
+    """Metadata column for a number, JSON or an array's shape; "" if none."""
     word: str
-    """Word of the dtype of a number or a flat array; else ""."""
+    """Dtype word of a number or a flat array, otherwise ""."""
 
 
 class LitDataChunk(NamedTuple):
-    """A chunk, from the index."""
+    """A chunk's entry in the index."""
 
     nbytes: int
     """Size in bytes."""
     n_samples: int
     """Number of samples."""
     first: int
-    """Number of its first sample in the dataset."""
+    """Index of its first sample in the dataset."""
     n_tokens: int | None
     """Number of tokens; None if samples are not token streams."""
 
 
 class LitDataIndex(NamedTuple):
-    """Chunks and leaves of a dataset."""
+    """A dataset's chunks and leaves."""
 
     chunks: Mapping[str, LitDataChunk]
-    """Key of an object -> its chunk."""
+    """Object key -> chunk."""
     leaves: tuple[Leaf, ...]
-    """Leaves, in the order of their values."""
+    """Leaves in the order of their values."""
     is_tokens: bool
-    """True if a sample is its tokens, without a length in front."""
+    """True if a sample consists of tokens only, without a leading size."""
 
     def below(self, prefix: str) -> "LitDataIndex":
-        """Return the index with a prefix in front of all keys."""
+        """Return a copy of the index with all keys prefixed."""
         return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
 
 
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
-    """Return a parsed index. name: of it, for errors.
+    """Return a parsed index. name: index name for errors.
 
-    Raises: Corrupt for a damaged index; InvalidStore for another layout; InvalidSample for two leaves of one
-    column.
+    Raises: Corrupt if damaged; InvalidStore for an unsupported layout; InvalidSample if two leaves need one column.
     """
     try:
         document = parse_json_object(data)
@@ -171,7 +170,7 @@ def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, .
         yield path
         return
     context = parse_json(context) if type(context) is str else context
-    if type(context) is dict and "dict_context" in context:  # a defaultdict's context
+    if type(context) is dict and "dict_context" in context:  # the context of a defaultdict
         context = context["dict_context"]
     names = context if type(context) is list and len(context) == len(children) else range(len(children))
     for name, child in zip(names, children, strict=True):

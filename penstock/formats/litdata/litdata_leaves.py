@@ -1,6 +1,6 @@
-"""Read LitData's samples: leaf by leaf, or from the Arrow table behind a chunk's offsets.
+"""Read LitData samples: leaf by leaf, or from the Arrow table after a chunk's last sample.
 
-Arrow reads without a copy, so a value's address gives its offset.
+Arrow reads without copying, so a value's memory address gives its offset.
 """
 
 import json
@@ -26,39 +26,38 @@ from ..reading.window import ObjectWindow
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 
 NESTED_HEAD = 5
-"""Header of a JSON leaf: its kind, and a number."""
+"""Header size of a JSON leaf (kind and count), in bytes."""
 NULL = b"\x0b"
-"""JSON leaf without a value, for a field that the sample lacks."""
+"""JSON leaf for a field that the sample lacks."""
 _DOCUMENT, _TEXTS, _MAPPING, _RECORDS, _TEXT = 0, 1, 5, 6, 7
 _FLAT = {2: "i8", 3: "f8"}
 _LISTS = {2: "q", 3: "d", 4: "?"}
 _SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}
 _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
-"""Kinds of values in LitData's own JSON encoding."""
+"""Value kinds of LitData's own JSON encoding."""
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)
 Places = list[Span | None]
-"""Bytes of each row's value; None without a value."""
+"""Byte range of each row's value; None if the row has none."""
 
 
 class LeafValues(NamedTuple):
-    """The contents of a sample's leaves."""
+    """The values of one sample."""
 
     fields: dict[str, Span]
-    """Field -> its bytes in the object."""
+    """Field name -> byte range in the object."""
     metadata: dict[str, Any]
     """Metadata column -> value."""
 
 
 def size_of(word: str) -> int:
-    """Return the bytes of a value of a dtype."""
     return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
 
 
 def values_at(
     leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
 ) -> Iterator[tuple[Leaf, Span]]:
-    """Yield the span of each leaf of a sample; sizes are in front."""
+    """Yield a sample's leaves and their byte ranges; the sample starts with their sizes."""
     at = begin + 4 * len(leaves)
     if at > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
@@ -73,7 +72,7 @@ def values_at(
 
 
 def put(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
-    """Add a leaf's value to fields or metadata."""
+    """Add a leaf's value to `out`, as a field or as metadata."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
         out.fields[field_name(leaf.name, word)] = Span(start, at.offset + at.nbytes - start)
@@ -95,7 +94,7 @@ def put(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
 
 
 def document(leaf: Leaf, window: ObjectWindow, at: Span) -> Span:
-    """Return the span of a leaf's JSON text."""
+    """Return the byte range of a leaf's JSON text."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
@@ -203,7 +202,7 @@ def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
 def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[LeafValues]:
     """Yield the rows of the table at an offset. Memory: the table.
 
-    Raises: InvalidStore for a compressed table; InvalidSample for values that are not contiguous.
+    Raises: InvalidStore for a compressed table; InvalidSample if a value is not contiguous.
     """
     size = window.nbytes - start - _TAIL_BYTES
     tail = window.read(start + size, _TAIL_BYTES) if size > 0 else b""
@@ -256,7 +255,7 @@ def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         if not pa.types.is_struct(array.type) or not array.type.num_fields:
             yield name, array
             continue
-        inner = zip(array.type, array.flatten(), strict=True)  # nulls of a mapping are nulls of its values
+        inner = zip(array.type, array.flatten(), strict=True)  # flatten() passes nulls on to children
         waiting += reversed([(f"{name}.{field.name}", child) for field, child in inner])
 
 

@@ -1,6 +1,6 @@
-"""Register LitData chunks by the index, and offsets, sizes and numbers of each chunk.
+"""Register LitData chunks by the dataset's index, and by the offsets and sizes in each chunk.
 
-A sample's key is its decimal number, after the split's folder. Numbers become metadata.
+A sample's key is its decimal index in the dataset, after the split's folder. Numbers become metadata.
 """
 
 import itertools
@@ -34,14 +34,14 @@ from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
-"""Names of chunks, plain and compressed."""
+"""Pattern for chunk names, uncompressed and compressed."""
 MAKE_INDEX = (
     "litdata.optimize writes it when it ends, and litdata.merge_datasets joins the indexes of several folders"
 )
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that the indexes of a place list."""
+    """Return the chunks that the dataset's indexes list."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -58,7 +58,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    """Yield the samples of a chunk, in order."""
     chunk, window = index.chunks[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, chunk.nbytes)
@@ -81,7 +80,7 @@ def samples(
 def _rows(
     index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
 ) -> Iterator[LeafValues]:
-    if offsets[-1] != window.nbytes:  # a table has all samples, even behind leaves
+    if offsets[-1] != window.nbytes:  # a table holds all samples, even if leaves precede it
         yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
         return
     for begin, end in itertools.pairwise(offsets.tolist()):

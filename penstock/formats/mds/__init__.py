@@ -1,1 +1,1 @@
-"""MDS shards, and the order of Streaming."""
+"""Read and write MDS shards, and compute Streaming's sample order."""

@@ -1,4 +1,4 @@
-"""Export MDS shards for MosaicML streaming: key and metadata are columns."""
+"""Export MDS shards for MosaicML Streaming; key and metadata become columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from ..exporter import Loss, Outbox
 from ..reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20
-"""Bytes of a shard, unless one sample has more; MDSWriter's default."""
+"""Maximum shard size in bytes, unless one sample is larger; MDSWriter's default."""
 _ENCODINGS = {"txt": "str", "json": "json"}
 _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
@@ -23,7 +23,7 @@ _MOST_BYTES = 2**32 - 1
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys and metadata whose columns would have the name of a field."""
+    """Return keys and metadata as losses if the name of their column is already a field."""
     return [
         Loss(what, f"its column would be {name!r}, which is a field: it is left out")
         for what, name in (("keys", KEY), ("metadata", METADATA))
@@ -36,7 +36,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put shards of at most 64 MiB, or of one larger sample."""
     columns = _columns(selection, unit)
     shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -97,7 +96,7 @@ def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
         raise InvalidSample(
             f"sample {sample.key!r}: {name} has {len(data)} bytes, no whole values; leave it out (--without)"
         )
-    return bytes([1 << 2 | 3]) + np.uint64(count).tobytes() + data  # one dimension, its length in 8 bytes
+    return bytes([1 << 2 | 3]) + np.uint64(count).tobytes() + data  # one dimension, whose length has 8 bytes
 
 
 def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Import compressed MDS shards: each is decompressed whole, then read as in `mds_registered`."""
+"""Import compressed MDS shards: decompress each whole, then read it like a registered shard."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from .mds_registered import MAKE_INDEX, SHARDS, MdsShard, samples, shards_in
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
-"""Limit on a decompressed shard in memory; MDSWriter's default is 64 MiB."""
+"""Limit on a decompressed shard, in bytes; MDSWriter's default is 64 MiB."""
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
 
 
@@ -29,9 +29,9 @@ class _Compressed(NamedTuple):
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed shards of an index, or of splits.
+    """Return the compressed shards that the dataset's indexes list.
 
-    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks.
+    Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
@@ -94,7 +94,7 @@ def _samples(store: Store, shards: Mapping[str, _Compressed], run: ImportRun) ->
 
 
 def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:
-    if codec == "snappy":  # a block, whose size must be known
+    if codec == "snappy":  # snappy data is one block, whose size must be known
         return bytes(pa.Codec(codec).decompress(data, nbytes))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
         return bytes(stream.read(nbytes + 1))

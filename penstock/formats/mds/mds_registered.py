@@ -1,6 +1,6 @@
-"""Register MDS shards by the index, and offsets and sizes of each shard.
+"""Register MDS shards by the dataset's index, and by the offsets and sizes in each shard.
 
-A sample's key is its decimal number, after the split's folder. Numbers become metadata.
+A sample's key is its decimal index in the dataset, after the split's folder. Numbers become metadata.
 """
 
 import itertools
@@ -38,19 +38,19 @@ SCALARS = {
     **{f"{sign}int{8 * n}": f"{kind}{n}" for sign, kind in (("", "i"), ("u", "u")) for n in (1, 2, 4, 8)},
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
 }
-"""Encoding of one number -> penstock's word for its dtype."""
+"""Encoding of a single number -> dtype word."""
 NUMBERS_AS_TEXT = ("str_int", "str_float", "str_decimal")
 WORDS = {"str": "txt", "json": "json", "jpeg": "jpg", "jpeg_array": "jpg", "jpegarray": "jpg", "png": "png"}
-"""Encoding -> last word of the field."""
+"""Encoding -> last word of the field name."""
 BYTES = ("bytes", "pkl", "pil", "list[pil]", "list[jpeg]", "list[png]")
-"""Encodings whose bytes become the field unchanged."""
+"""Encodings whose bytes become a field unchanged."""
 _ARRAY = re.compile(
     r"ndarray(:(?P<dtype>u?int(8|16|32|64)|float(16|32|64))(:(?P<shape>[1-9]\d*(,[1-9]\d*)*))?)?"
 )
 
 OBJECTS_PER_SHARD = 1
 SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
-"""Names of shards, plain and compressed."""
+"""Pattern for shard names, uncompressed and compressed."""
 MAKE_INDEX = (
     "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins the indexes "
     "of several folders"
@@ -71,37 +71,37 @@ _DTYPES = {
 
 
 class MdsColumn(NamedTuple):
-    """A column of a shard."""
+    """One column of a shard."""
 
     name: str
-    """The column's name."""
+    """Column name."""
     encoding: str
-    """Encoding, without the dtype and shape of an array."""
+    """Encoding, without an array's dtype and shape."""
     size: int
-    """Bytes of each value, 0 if they vary."""
+    """Size of every value in bytes; 0 if sizes vary."""
     word: str
-    """Word of the dtype of a number or an array; "" if each array has its own."""
+    """Dtype word of a number or array; "" if each array has its own."""
     shape: tuple[int, ...]
     """Shape of every array; () if each array has its own."""
 
 
 class MdsShard(NamedTuple):
-    """A shard, from the index."""
+    """A shard's entry in the index."""
 
     key: str
-    """Key of its object."""
+    """Object key."""
     nbytes: int
     """Size in bytes."""
     n_samples: int
     """Number of samples."""
     first: int
-    """Number of its first sample in the dataset."""
+    """Index of its first sample in the dataset."""
     columns: tuple[MdsColumn, ...]
-    """Columns, in the order of their values."""
+    """Columns in the order of their values."""
 
 
 def shards_in(data: bytes, name: str) -> list[MdsShard]:
-    """Return the shards of an index. name: of it, for errors. Raises: InvalidStore if compressed."""
+    """Return the shards that an index lists. name: index name for errors. Raises: InvalidStore if compressed."""
     try:
         listed = parse_json_object(data)["shards"]
         if not isinstance(listed, list):
@@ -169,7 +169,7 @@ class _ColumnValue(NamedTuple):
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the indexes of a place list."""
+    """Return the shards that the dataset's indexes list."""
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -186,7 +186,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of a shard, in order."""
     shard, window = shards[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, shard.nbytes)
@@ -249,7 +248,7 @@ def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iter
     at = begin + 4 * varying
     if at + fixed > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its columns need")
-    sizes = [end - at - fixed]  # one varying column has the rest: nothing is read for it
+    sizes = [end - at - fixed]  # a single varying column takes the rest, so its size is not read
     if varying != 1:
         sizes = np.frombuffer(window.read(begin, 4 * varying), "<u4").tolist()
     if at + fixed + sum(sizes) != end:

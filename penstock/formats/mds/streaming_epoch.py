@@ -1,8 +1,8 @@
-"""Print the order of an epoch of MosaicML streaming: a script for a Python without penstock.
+"""Compute the order of a MosaicML Streaming epoch: a script for a Python without penstock.
 
-Standard input is JSON: `folder` of an index.json, `target`, `dataset` with StreamingDataset's arguments,
-`nodes`, `ranks` of a node, `workers` of a rank, `epoch`, `state` or null. The target becomes int64 [steps,
-nodes * ranks * batch size], sample numbers, -1 for none.
+Standard input is JSON: `folder` (with an index.json), `target`, `dataset` (arguments of StreamingDataset), `nodes`,
+`ranks` per node, `workers` per rank, `epoch`, and `state` or null. The result is saved to `target`: int64 [steps,
+nodes * ranks * batch size], sample indices, -1 for padding.
 """
 
 import importlib
@@ -21,8 +21,8 @@ _PICTURES = (
 
 
 def main() -> None:
-    """Write the order."""
-    sys.path.pop(0)  # this folder, whose modules must not be imported
+    """Save the order, and print Streaming's version."""
+    sys.path.pop(0)  # this script's folder; its modules must not be imported
     request = json.load(sys.stdin)
     if importlib.util.find_spec("torchvision") is None:
         _without_pictures()
@@ -52,7 +52,6 @@ def main() -> None:
 
 
 def _without_pictures() -> None:
-    """Replace torchvision, which the library imports only for image datasets."""
     for name in _PICTURES:
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__spec__ = ModuleSpec(name, None)

@@ -1,4 +1,4 @@
-"""Continue an epoch of MosaicML streaming: it computes the order, and its numbers become ordinals."""
+"""Convert a MosaicML Streaming epoch's order to ordinals, to continue the epoch with penstock."""
 
 import json
 import os
@@ -20,15 +20,15 @@ from loader.storage import open_store
 from loader.storage.disk.scratch import held_folder
 
 KEY, SOURCE_KEY = "key", "source_key"
-"""Columns to look a key up in: the version's own, and the earlier one."""
+"""Columns to look a key up in: the version's own key, or the key in the source."""
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
-"""Variables that would make the library wait for other processes."""
+"""Environment variables that make Streaming wait for other processes."""
 
 
 def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
-    """Return int64 [len(keys)]: version ordinals of keys; -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
+    """Return the version ordinals of keys: int64 [len(keys)], -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
 
-    Raises: InvalidRuntime for a duplicate or unknown key, and for one of several live samples.
+    Raises: InvalidRuntime if a key is repeated, unknown, or matches several live samples.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -74,7 +74,7 @@ def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: 
 
 
 def remaining_samples(view: View, seen: I64, seed: int) -> I64:
-    """Return the samples of a view except `seen`, int64 version ordinals in the shuffled order L1.
+    """Return a view's samples that are not in `seen`: int64 version ordinals, shuffled (order L1).
 
     seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
     """
@@ -88,20 +88,20 @@ def remaining_samples(view: View, seen: I64, seed: int) -> I64:
 
 
 class StreamingEpoch(NamedTuple):
-    """An epoch's order, computed by the library."""
+    """An epoch's order, as Streaming computes it."""
 
     steps: I64
-    """int64 [steps, global batch]: sample numbers in the dataset, -1 for none."""
+    """int64 [steps, global batch]: sample indices in the dataset, -1 for padding."""
     release: str
-    """Release of the library."""
+    """Streaming's version."""
 
 
 def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> StreamingEpoch:
-    """Let the library compute an epoch of the dataset at a URL, from its index.json.
+    """Return an epoch's order, which Streaming computes from the index.json at a URL.
 
-    request: as `streaming_epoch.py` reads it. python: interpreter with mosaicml-streaming.
+    request: input of `streaming_epoch.py`. python: interpreter that has mosaicml-streaming.
 
-    Raises: MissingDependency; InvalidRuntime with the library's message.
+    Raises: MissingDependency; InvalidRuntime with Streaming's message.
     """
     store = open_store(url)
     with held_folder("order") as folder:
@@ -129,11 +129,11 @@ def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> Stream
 
 
 def rest_of(epoch: I64, step: int) -> I64:
-    """Return the samples from a step on, int64; the last step may be short.
+    """Return the samples from a step on, int64; only the last step may be short.
 
-    epoch: int64 [steps, global batch], -1 for none. step: first one not trained.
+    epoch: int64 [steps, global batch], -1 for padding. step: first step not trained.
 
-    Raises: EmptyView behind the last step; InvalidRuntime for a short step before it.
+    Raises: EmptyView if there is no such step; InvalidRuntime if an earlier step is short.
     """
     there = (epoch >= 0).sum(1)
     n = int(np.flatnonzero(there).max(initial=-1)) + 1
@@ -153,9 +153,9 @@ def rest_of(epoch: I64, step: int) -> I64:
 
 
 def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
-    """Return version ordinals, int64 [n], of sample numbers of the MDS dataset at a URL.
+    """Return the version ordinals of sample indices in the MDS dataset at a URL: int64 [n].
 
-    Raises: InvalidRuntime for a number without a live sample, and for another dataset's URL.
+    Raises: InvalidRuntime if a sample is excluded, or if the URL is another dataset's.
     """
     distinct, inverse = np.unique(numbers, return_inverse=True)
     front = _front(version, url)
@@ -170,7 +170,7 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
 
 
 def _front(version: Version, url: str) -> str:
-    """Return the prefix of the numbers in keys: "", or the split's folder."""
+    """Return what precedes the index in a key: "", or the split's folder."""
     import pyarrow.compute as pc
 
     fronts = set[str]()

@@ -1,1 +1,1 @@
-"""Bounded reads of objects."""
+"""Read objects within limits, and describe foreign samples."""

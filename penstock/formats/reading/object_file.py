@@ -1,4 +1,4 @@
-"""Objects as read-only files and streams: pinned to their listing, read in large requests."""
+"""Read objects as files and streams: pinned to their listing, in large requests."""
 
 import io
 import lzma
@@ -15,16 +15,16 @@ from loader.storage import Blob, ObjectInfo, Store
 from .window import ObjectWindow
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit on an object's decompressed bytes: the first, or so many times its own."""
+"""Limit on an object's decompressed size: this many bytes, or this many times its own size if that is more."""
 _READ_BYTES = 2**20
 _XZ_MEMORY_BYTES = 2**28
 
 
 class ObjectFile(io.RawIOBase):
-    """Reads an object; not thread-safe. Close it after use."""
+    """A read-only file of one object; not thread-safe. Close it after use."""
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: True if the reader jumps."""
+        """Open the object. scattered: True if reads jump back and forth."""
         self._window, self._at = ObjectWindow(store, info, scattered), 0
         self.path = self._window.name
 
@@ -46,7 +46,7 @@ class ObjectFile(io.RawIOBase):
         """Return `nbytes` bytes, fewer only at the end."""
         n_left = max(0, self._window.nbytes - self._at)
         if not n_left:
-            return b""  # a damaged file may seek anywhere
+            return b""  # a damaged file may make its reader seek anywhere
         data = self._window.read(self._at, n_left if nbytes is None or nbytes < 0 else min(nbytes, n_left))
         self._at += len(data)
         return data
@@ -67,27 +67,26 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
-    """Open an object. Raises: NotSupported."""
+    """Open an object as a file; Arrow's errors become Corrupt or NotSupported."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file
 
 
 class Unpacked:
-    """Bytes of one decompressed object, which stands for a store."""
+    """A stand-in for a store, with the bytes of one decompressed object."""
 
     def __init__(self, url: str, data: bytes) -> None:
         self.url, self._data = url, data
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return bytes from an offset on, fewer at the end."""
         return Blob(self._data[offset : offset + nbytes], "")
 
 
 class ByteStream:
-    """Decompressed bytes, read forward up to a limit; not thread-safe. Arrow's errors pass through `opened`."""
+    """Decompressed bytes, read forward up to a limit; not thread-safe. Arrow errors are raised unchanged."""
 
     def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
-        """Begin. codec: Arrow's name of the compression, or xz. nbytes: of the object."""
+        """Open the stream. codec: Arrow's compression name, or xz. nbytes: size of the object."""
         source: Any = file
         if codec == "xz":
             source = _Xz(file)
@@ -98,7 +97,7 @@ class ByteStream:
         self.name, self.at = file.path, 0
 
     def read(self, nbytes: int) -> bytes:
-        """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a bomb; OSError."""
+        """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a decompression bomb; OSError."""
         pieces, n_left = [], nbytes
         while n_left and (piece := self._source.read(min(n_left, _READ_BYTES))):
             pieces.append(piece)
@@ -122,7 +121,7 @@ class ByteStream:
 
 
 class _Xz:
-    """Bytes of an .xz file, which may have several streams."""
+    """Decompressed bytes of an .xz file, which may have several streams."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._file = file

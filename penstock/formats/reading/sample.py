@@ -1,4 +1,4 @@
-"""Samples of a registered format, as spans of an object."""
+"""Samples of a registered format, as byte ranges of an object."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,77 +14,77 @@ from loader.storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
-"""Limit on a run's samples: such an index costs a reader a few MB."""
+"""Maximum number of samples per run; a reader then needs a few MB for its index."""
 
 
 class ForeignSample(NamedTuple):
-    """A sample, named as in its format."""
+    """One sample, named as in its format."""
 
     key: str
-    """Any text; registration escapes what penstock forbids."""
+    """Key; any text, because registration escapes it."""
     fields: Mapping[str, Span]
-    """Field -> its bytes in the object."""
+    """Field name -> byte range in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> value, beyond the object's."""
+    """Provenance column -> value, in addition to the object's own."""
     crcs: Mapping[str, int] = NO_METADATA
-    """Field -> CRC-32C of its bytes, if they were read."""
+    """Field name -> CRC-32C, if the bytes were read."""
 
 
 class ForeignTable(NamedTuple):
-    """Samples of an object that have the same fields."""
+    """Samples of one object that all have the same fields."""
 
     keys: list[str]
-    """Key of each sample."""
+    """Sample keys."""
     fields: tuple[str, ...]
-    """Names of the fields."""
+    """Field names."""
     places: list[int]
-    """First byte and length of each field of each sample, flat."""
+    """Offset and length of each field of each sample, flat."""
     crcs: Sequence[int] = ()
-    """CRC-32C of each field of each sample, if all were read; else empty."""
+    """CRC-32C of each field of each sample; empty unless all were read."""
     metadata: pa.Table | None = None
-    """Metadata columns, a row per sample; None without metadata."""
+    """Metadata columns, one row per sample; None if there are none."""
 
 
 class ForeignRun(NamedTuple):
-    """Neighbours with one field, contiguous values and consecutive numbers as keys."""
+    """Consecutive samples with one field, contiguous values, and consecutive numbers as keys."""
 
     prefix: str
-    """Prefix of each number: "", or a text that ends with "/"."""
+    """Key prefix of each number: "", or text that ends with "/"."""
     first: int
-    """Number of the first sample."""
+    """Number that is the first sample's key."""
     field: str
-    """Name of the field."""
+    """Field name."""
     edges: np.ndarray[Any, np.dtype[np.int64]]
-    """int64 [samples + 1]: first byte of each in the object, and the end of the last."""
+    """int64 [samples + 1]: each sample's offset in the object, and the end of the last."""
     metadata: Mapping[str, pa.Array] = NO_METADATA
-    """Metadata column -> a value per sample."""
+    """Metadata column -> one value per sample."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> the value of all samples."""
+    """Provenance column -> value that all samples share."""
 
 
 class FoundObjects(NamedTuple):
-    """The objects of a place that are of a format, and their reader."""
+    """A source's objects of one format, and a function that reads them."""
 
     infos: list[ObjectInfo]
     """The objects, as listed."""
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
-    """Reads the samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Yields an object's samples. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA
-    """Key of a table -> its chunks, known after its samples were read."""
+    """Table key -> its chunks; filled when the table's samples are read."""
     labels: Sequence[str] | None = None
-    """Names of the classes that `cls` numbers; None if the format has none."""
+    """Class names that values of `cls` index; None if the format has none."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None
-    """Agreement of table columns among the objects read so far; None for other formats."""
+    """Checks that the table objects agree on their columns; None for other formats."""
     members: JsonMembers | None = None
-    """Reader of JSON members that become columns; None for other formats."""
+    """Reads JSON members into columns; None for other formats."""
     declared_widths: bool = False
     """True if nested lists of numbers become arrays of their declared width."""
     seals: bool = False
-    """True if checksums go to seals: a walk sums only the bytes it read."""
+    """True if seals hold the checksums, because registration checksums only what it reads."""
 
     def reading(
         self,
@@ -92,18 +92,18 @@ class FoundObjects(NamedTuple):
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
     ) -> "FoundObjects":
-        """Return these objects without some members of JSON documents, as `JsonMembers.leave_out`."""
+        """Return the objects, with some JSON members excluded. Arguments: as for `JsonMembers.leave_out`."""
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self
 
     def with_partitions(self, partitions: Partitions) -> "FoundObjects":
-        """Return tables whose samples also have the columns of their folders."""
+        """Return a copy whose samples also have the column values of their folder names."""
         read = self.samples
 
         def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
             for sample in read(info):
-                assert isinstance(sample, ForeignSample), type(sample)  # tables have no other samples
+                assert isinstance(sample, ForeignSample), type(sample)  # tables yield no other kind
                 yield sample._replace(metadata=partitions.joined(info.key, sample.metadata))
 
         return self._replace(samples=samples)

@@ -1,4 +1,4 @@
-"""Read one object in few requests, whose size grows while reads stay close together."""
+"""Read an object in few requests, which grow while reads are close together."""
 
 import os
 from array import array
@@ -11,32 +11,32 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
-"""First read of a file, and after a jump: a header or two."""
+"""First read of a file, and after a jump, in bytes: a tar header or two."""
 LOCAL_MOST_BYTES = 256 * 2**10
-"""Read size for small members: a system call each would wait for the GIL."""
+"""Maximum read of a file, in bytes; one system call per small member would wait for the GIL each time."""
 LOCAL_JUMP_BYTES = 16 * 2**10
-"""Smallest gap in a file that is skipped."""
+"""Minimum gap that is skipped in a file, in bytes."""
 FIRST_BYTES = 256 * 2**10
-"""First read of a bucket's object, and after a jump."""
+"""First request, and after a jump, in bytes."""
 MOST_BYTES = 8 * 2**20
-"""Largest read of a bucket's object."""
+"""Maximum request size, in bytes."""
 JUMP_BYTES = 2**20
-"""Smallest gap that is skipped: a request's time at 20 ms and 50 MB/s."""
+"""Minimum gap that is skipped in a bucket's object, in bytes: 20 ms at 50 MB/s."""
 
 SCATTERED_BYTES = 2**20
-"""Largest read for a reader that jumps, and seldom needs the bytes behind."""
+"""Maximum request size if reads jump back and forth, in bytes."""
 SCATTERED_PIECES = 32
-"""Earlier reads kept for such a reader."""
+"""Number of earlier requests kept if reads jump back and forth."""
 
 SMALL_MEMBERS = 4
-"""Reads per request from which members count as small."""
+"""Number of reads per request from which members count as small."""
 
 
 class Neighbours:
-    """State shared by the walks over one bucket's archives; thread-safe."""
+    """State shared by the windows of a bucket's archives; thread-safe."""
 
     are_small = False
-    """True if the last members were small: the next walk begins with the largest request."""
+    """True if the last members were small; the next window then starts with the largest request."""
 
 
 class ObjectWindow:
@@ -49,7 +49,7 @@ class ObjectWindow:
         scattered: bool = False,
         neighbours: Neighbours | None = None,
     ) -> None:
-        """Open the object. scattered: True if the reader jumps. neighbours: for an archive."""
+        """Open the object. scattered: True if reads jump back and forth. neighbours: given for an archive."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
@@ -64,7 +64,7 @@ class ObjectWindow:
             self._neighbours = None
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return `nbytes` bytes from `offset`, fewer only at the end of the object."""
+        """Return `nbytes` bytes from `offset` on, fewer only at the object's end."""
         low = offset - self._start
         if low >= 0 and low + nbytes <= len(self._data):
             self._served += 1
@@ -79,7 +79,7 @@ class ObjectWindow:
         return self._data[low : low + nbytes]
 
     def aside(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes without changing the request sizes of the walk."""
+        """Return bytes without any effect on later request sizes."""
         if self._file is not None:
             return os.pread(self._file, nbytes, offset)
         low = offset - self._start
@@ -88,25 +88,25 @@ class ObjectWindow:
         return bytes(self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data)
 
     def at_hand(self) -> tuple[OpenFile, int]:
-        """Return the open file or the buffered bytes, and the offset of their first byte."""
+        """Return the open file or the buffered bytes, and the offset of the first byte."""
         return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)
 
     def served(self, reads: int) -> None:
-        """Count reads that the buffer served."""
+        """Add to the number of reads served from the buffer."""
         self._served += reads
 
     @property
     def sums(self) -> bool:
-        """True while contents are summed, because none was skipped."""
+        """True while members' contents are checksummed, which ends once one is skipped."""
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
-        """Add the next contents of the archive. As `Checksums.take`."""
+        """Checksum the next members. Arguments: as for `Checksums.take`."""
         if self._checksums is not None:
             self._checksums.take(places, crcs, self._start, self._data)
 
     def crcs(self) -> Sequence[int]:
-        """Return the CRC-32C of each content; empty if one was skipped."""
+        """Return the CRC-32C of each member's content; empty if one was skipped."""
         return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class ObjectWindow:
         self._served = 0
         size = min(max(nbytes, self._size), self.nbytes - offset)
         if self._checksums is not None and self._checksums.lack_bytes and 0 < gap < jump:
-            offset, size = offset - gap, size + gap  # the rest of a content, in the same request
+            offset, size = offset - gap, size + gap  # includes the rest of a content in the request
         if size <= 0:
             data = b""  # beyond the end of a truncated object
         elif self._file is not None:
@@ -155,31 +155,31 @@ class ObjectWindow:
 
 
 class Checksums:
-    """CRC-32C of an archive's contents, as long as the walk reads all of them."""
+    """CRC-32C of each member's content in an archive, as long as all are read."""
 
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
         self._at, self._n_left = 0, 0
-        """First byte of the last content that is not summed yet, and bytes from there."""
+        """Offset and length of the part of the last content that is not yet checksummed."""
 
     @property
     def go_on(self) -> bool:
-        """True as long as no content was skipped."""
+        """True until a content is skipped."""
         return self._crcs is not None
 
     @property
     def lack_bytes(self) -> bool:
-        """True if the end of the last content is still unread."""
+        """True if the end of the last content is unread."""
         return self._n_left > 0
 
     def all(self) -> Sequence[int]:
-        """Return the checksum of each content; empty if one was skipped."""
+        """Return each content's checksum; empty if one was skipped."""
         return () if self._crcs is None or self._n_left else self._crcs
 
     def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
-        """Add the next contents.
+        """Add the next members' contents.
 
-        places: first byte and length of each. crcs: `UNKNOWN_CRC` if not read. data: from `start` on.
+        places: flat offsets and lengths. crcs: `UNKNOWN_CRC` if not read. data: object's bytes from `start` on.
         """
         if self._crcs is None:
             return
@@ -193,7 +193,7 @@ class Checksums:
             self.read(start, data)
 
     def read(self, start: int, data: bytes) -> None:
-        """Sum bytes of the last content. data: bytes from `start` on."""
+        """Add bytes to the last content's checksum. data: object's bytes from `start` on."""
         begin = self._at - start
         if self._crcs and self._n_left and begin >= 0:
             content = memoryview(data)[begin : begin + self._n_left]

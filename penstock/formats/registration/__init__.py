@@ -1,1 +1,1 @@
-"""Registration: versions over objects that stay where they are."""
+"""Register datasets: publish versions whose samples stay in their original objects."""

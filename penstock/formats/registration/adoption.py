@@ -1,9 +1,9 @@
-"""Copy registered objects into the root, so that a version no longer needs the owner's store.
+"""Copy registered objects into the root, so that a version no longer needs their owner's store.
 
-    foreign/<place>/<key>       the objects
-    places/<place>/<n>.json     url null: the place is in the root; put last
+    foreign/<place>/<key>       the copies; <place> is the source's id
+    places/<place>/<n>.json     url null: the source is in the root; written last
 
-Each object is checked against its seals before it is put. An existing copy is compared and not replaced, so a
+Each object is checked against its seals before it is written. An existing copy is compared and not replaced, so a
 killed adoption can be repeated.
 """
 
@@ -39,28 +39,28 @@ from ..unit_threads import in_threads
 from .sealing import units_of
 
 READ_BYTES = 8 * 2**20
-"""Bytes of an object per read."""
+"""Read size, in bytes."""
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(slots=True, kw_only=True)
 class AdoptionReport:
-    """The result of an adoption."""
+    """Counts and failures of one adoption."""
 
     version: str
-    """The version's name."""
+    """Version name."""
     id: str
-    """The version's id, which stays."""
+    """Version id, unchanged."""
     places: int = 0
-    """Places that are in the root now; 0 after failures."""
+    """Number of sources now in the root; 0 if anything failed."""
     objects: int = 0
-    """Objects of these places that are in the root now."""
+    """Number of these sources' objects now in the root."""
     skipped: int = 0
-    """Objects that were in the root already."""
+    """Number of objects that the root already had."""
     nbytes: int = 0
     """Bytes copied."""
     failures: list[str] = field(default_factory=list)
-    """Errors of the shards that could not be copied."""
+    """One error per shard that could not be copied."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +79,7 @@ class AdoptionReport:
 
 
 _Field = tuple[int, int, int]
-"""Offset in the object, nbytes and CRC-32C of a field."""
+"""Field: offset in the object, nbytes and CRC-32C."""
 
 
 class _ShardUnit(NamedTuple):
@@ -89,14 +89,14 @@ class _ShardUnit(NamedTuple):
 
 
 def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
-    """Copy the registered objects of a version into the root, and read them there from then on.
+    """Copy a version's registered objects into the root, where readers find them from then on.
 
-    A place is copied for all versions of the root that use it; all must be sealed. If objects cannot be copied,
-    or hold samples that a takedown removed, the report names them, and the places stay. Memory: the indexes of
-    a shard per thread. Scratch: an object per thread.
+    All versions in the root that share a source adopt it together, and must be sealed. If an object cannot be copied,
+    or holds samples that a takedown removed, the report names it and the source stays in use. Memory: a shard's
+    indexes per thread. Scratch: one object per thread.
 
-    Raises: InvalidRuntime for a version that is not registered or not sealed; Forbidden for a place that the
-    caller does not vouch for; as `Root.open`; Corrupt.
+    Raises: InvalidRuntime if the version is not registered or not sealed; Forbidden for a source that the caller does
+    not vouch for; Corrupt; the errors of `Root.open`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -105,7 +105,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
         raise InvalidRuntime(f"{version.name} has no registered bytes: all its bytes are in the root")
     report, known = AdoptionReport(version=version.name, id=version.id), set[str]()
     counted, done, denies = dict[str, int](), dict[str, str](), 0
-    # Again, as long as versions are published or samples taken down meanwhile.
+    # Repeated if another process publishes a version, or takes samples down, meanwhile.
     while new := [one for one in _versions(root, version, places) if one.id not in known]:
         _check_readable(new, places)
         denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
@@ -155,7 +155,6 @@ def _versions(root: Root, version: Version, places: Collection[str]) -> list[Ver
 
 
 def _check_readable(versions: Sequence[Version], places: Collection[str]) -> None:
-    """Raise Forbidden for a place without a voucher, InvalidRuntime for missing checksums."""
     for version in versions:
         if version.placed is not None:
             version.placed.check_vouched(places)
@@ -211,7 +210,7 @@ def _adopt(
     fields: Sequence[_Field],
     sha256: str,
 ) -> bool:
-    """Copy an object; return False if a copy exists, after comparing it. sha256: "" if not known."""
+    """Copy an object; if a copy exists, compare it and return False. sha256: "" if unknown."""
     here = placed_object._replace(store=store, key=key, etag="", modified_us=None)
     if placed_object.modified_us is None or is_there(store, key):
         with _scratch_copy(placed, here) as path:
@@ -229,7 +228,7 @@ def _adopt(
 
 
 def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name: str) -> None:
-    """Raise Corrupt for a copy with other bytes; a missing object is accepted."""
+    """Raise Corrupt if a copy differs from its object; the object may be missing."""
     try:
         with path.open("rb") as copy:
             for start in range(0, placed_object.nbytes, READ_BYTES):
@@ -285,7 +284,7 @@ def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[
         on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
         held_file("adopt") as out,
     ):
-        placed.stored(placed_object, Span(0, 0))  # an empty object too must be unchanged
+        placed.stored(placed_object, Span(0, 0))  # an empty object must be unchanged too
         for start in range(0, placed_object.nbytes, READ_BYTES):
             out.write(
                 placed.stored(placed_object, Span(start, min(READ_BYTES, placed_object.nbytes - start)))

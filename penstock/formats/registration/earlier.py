@@ -1,4 +1,4 @@
-"""Compare the objects of a place with the objects of a dataset."""
+"""Compare the objects in a source with a dataset's objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,34 +15,34 @@ from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
 SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
-"""Part id -> row -> (its key, its object's key)."""
+"""Part id -> row -> (sample key, object key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDifference:
-    """Objects of a place, compared with the newest version."""
+    """Difference between a source's objects and the newest version's."""
 
     fresh: Sequence[ObjectInfo]
-    """Objects to walk: new and changed ones."""
+    """New and changed objects, which are read."""
     replaced: frozenset[str] = frozenset()
     """Keys of changed objects."""
     missing: frozenset[str] = frozenset()
-    """Keys of missing objects with live samples; adopted objects may be missing."""
+    """Keys of missing objects that have live samples; adopted objects are not checked."""
     same: int = 0
     """Number of unchanged objects."""
     places: frozenset[str] = frozenset()
-    """Ids of the version's places outside the root."""
+    """Ids of the version's sources that are not adopted."""
     live: SampleRows | None = None
-    """Live samples of the version; empty if all objects are unchanged."""
+    """The version's live samples; empty if all objects are unchanged."""
 
     @property
     def keys(self) -> set[str]:
-        """Keys of the live samples that stay."""
+        """Keys of the live samples that the dataset keeps."""
         out = self.replaced | self.missing
         return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
 
     def left_out(self, version: Version | None) -> Superseded:
-        """Return the live samples of objects that changed or are gone."""
+        """Return the live samples whose objects changed or are missing."""
         rows: dict[tuple[str, str], list[int]] = {}
         for part, members in (self.live or {}).items():
             for row, (_, of) in members.items():
@@ -59,7 +59,7 @@ def difference(
 ) -> PlaceDifference:
     """Return how the objects differ from the newest version's. chosen: format and options.
 
-    Raises: Conflict if the version was written, imported, or registered from elsewhere or with other options.
+    Raises: Conflict if the version was written or imported, or registered from another source or with other options.
     """
     if version is None:
         return PlaceDifference(fresh=infos)
@@ -106,9 +106,9 @@ def difference(
 def imported_difference(
     version: Version | None, store: Store, infos: Sequence[ObjectInfo]
 ) -> PlaceDifference:
-    """Return how the objects differ from earlier imports; none counts as missing.
+    """Return how the objects differ from earlier imports; no object counts as missing.
 
-    Raises: Conflict if nothing of the version was imported from there.
+    Raises: Conflict if the version has no sample imported from these objects.
     """
     if version is None:
         return PlaceDifference(fresh=infos)
@@ -139,25 +139,25 @@ def imported_difference(
 
 
 def token_of(store: Store, info: ObjectInfo) -> str:
-    """Return an object's change token in samples; for a folder, size and time of the write."""
+    """Return the change token stored with an object's samples: its ETag, or size and time for a file."""
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
 class LiveSample(NamedTuple):
-    """A live sample of a version."""
+    """One live sample of a version."""
 
     part: str
-    """Id of its part."""
+    """Part id."""
     row: int
     """Row in the part."""
     key: str
-    """The sample's key."""
+    """Sample key."""
     value: str
     """Value of the requested column, or ""."""
 
 
 def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
-    """Yield the live samples with a provenance column. Reads the tables of keys."""
+    """Yield a version's live samples with one provenance column. Reads all key tables."""
     for row in _rows(version, (column,)):
         if row["live"]:
             yield LiveSample(row["part"], row["row"], row["key"], row.get(column) or "")

@@ -1,4 +1,4 @@
-"""Write registered parts: an index per group and run of rows, and rows of the samples table."""
+"""Write registered parts: one index per group, and rows of the samples table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ from ..reading.sample import NO_METADATA
 from .shard_rows import ForeignShard, Int64s, NumberedKeys, Repeated, Rows, text_array
 
 AT_ONCE = 16
-"""Indexes written at the same time."""
+"""Number of indexes written concurrently."""
 
 
 def put_parts(
@@ -37,10 +37,9 @@ def put_parts(
     *,
     seals: bool,
 ) -> list[Part]:
-    """Put the indexes under `prefix`, and return the parts.
+    """Write the indexes under `prefix`; return the parts.
 
-    walked: shard and rows of each part; frees the rows' places, checksums and indexes. seals: True writes
-    checksums to seals.
+    walked: each part's shard and rows; frees places, checksums and indexes. seals: True to write checksums to seals.
     """
 
     def put(number: int) -> Part:
@@ -64,7 +63,7 @@ def put_parts(
             for group, names in sorted(groups.items())
         ]
         rows.index = None
-        rows.places = rows.crcs = None  # the indexes and seals hold them now
+        rows.places = rows.crcs = None  # now in the indexes and seals
         return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
@@ -73,14 +72,14 @@ def put_parts(
 
 @dataclass(frozen=True, slots=True)
 class SampleTables(Sequence[pa.Table]):
-    """Rows of the samples table of each part, built on demand."""
+    """Each part's rows of the samples table, built on demand."""
 
     txn: str
-    """Id of the transaction."""
+    """Transaction id."""
     rows: Sequence[Rows]
-    """Rows of each part."""
+    """One `Rows` per part."""
     keys: Sequence[Sequence[str]]
-    """Keys of each part's rows."""
+    """One sequence of sample keys per part."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -103,7 +102,7 @@ def _id(txn: str, number: int) -> str:
 def objects_of(
     store: Store, place: str, shards: Sequence[ForeignShard], chunks: Mapping[str, Chunks] = NO_METADATA
 ) -> list[ForeignObject]:
-    """Return the shards' rows of the table of objects. chunks: as `FoundObjects.chunks`."""
+    """Return the shards' rows for the table of objects. chunks: `FoundObjects.chunks`."""
     return [
         ForeignObject(
             shard=path_of(place, shard),
@@ -120,12 +119,11 @@ def objects_of(
 
 
 def path_of(place: str, shard: ForeignShard) -> str:
-    """Return the path of a shard in a place."""
+    """Return a shard's path. place: id of its source."""
     return f"{FOREIGN}{place}/{shard.name}"
 
 
 def _places(rows: Rows, name: str) -> Int64s:
-    """Return int64 [rows, 3] of a field: offset, nbytes, CRC-32C or `UNKNOWN_CRC`."""
     column = rows.fields.index(name)
     crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
     return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)
@@ -133,23 +131,23 @@ def _places(rows: Rows, name: str) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class IndexFiles:
-    """The index and seal of one group of a registered shard, in memory."""
+    """Index and seal of one group in a registered shard, in memory."""
 
     index: bytes
-    """Bytes of the index."""
+    """Content of the index."""
     seal_path: str
-    """Path of the seal, relative to the root; "" without a seal."""
+    """Path of the seal, relative to the root; "" if none."""
     seal: bytes
-    """Bytes of the seal."""
+    """Content of the seal."""
     field_nbytes: dict[str, int]
-    """Field -> total bytes."""
+    """Field name -> total bytes."""
 
     @staticmethod
     def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
-        """Return the files of a group.
+        """Return one group's files.
 
-        fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True writes checksums to
-        a seal.
+        fields: field name -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True to move the checksums
+        to a seal.
         """
         crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
         for name in crcs:
@@ -162,9 +160,9 @@ class IndexFiles:
     def put(
         self, store: Store, stem: str, *, part: str, group: str, path: str, nbytes: int, n_rows: int
     ) -> ShardFile:
-        """Put the files; return the shard's row of the shards table.
+        """Write the files; return the shard's row of the shards table.
 
-        stem: path of the index without ".index.parquet". path, nbytes: of the shard.
+        stem: index path without ".index.parquet". path, nbytes: path and size of the shard.
         """
         at = IndexPlace.measure(f"{stem}.index.parquet", self.index)
         store.put_if_absent(at.path, self.index)
@@ -183,7 +181,7 @@ class IndexFiles:
 
 
 def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
-    """Return the index of a group of a part. names: its fields. As `IndexFiles.of`."""
+    """Return the files of one group in a part. names: the group's fields. Otherwise like `IndexFiles.of`."""
     return IndexFiles.of(
         path, keys, {name: _places(rows, name) for name in names}, seals and len(rows.crcs) > 0
     )
@@ -224,5 +222,5 @@ def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
 
 
 def text_of(key: str) -> str:
-    r"""Return a key as text, with bytes that are not UTF-8 as \\xNN."""
+    r"""Return a key as valid text; bytes that are not UTF-8 become \xNN."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

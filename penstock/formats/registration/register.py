@@ -1,7 +1,7 @@
-"""Register a version over objects that stay where they are: walk them, publish an index.
+"""Register a dataset in place: list the samples in its objects, and publish a version with their index.
 
-The version's id follows from the dataset's name, the format, its options and the objects' keys, sizes and
-change tokens, so everyone gets the same version. A killed registration can be repeated.
+The version's id follows from dataset name, format, options, and the objects' keys, sizes and change tokens, so
+everyone gets the same version. A killed registration can be repeated.
 """
 
 import hashlib
@@ -44,35 +44,35 @@ from .shard_rows import (
 )
 
 AT_ONCE = 16
-"""Shards that are walked at the same time."""
+"""Number of shards read concurrently."""
 LARGE_CHUNK_BYTES = 8 * 2**20
-"""With larger chunks a shuffle mixes few samples, so the text recommends an import."""
+"""Decoded chunk size in bytes above which a shuffle mixes few samples, so the report recommends an import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationReport:
-    """The result of a registration."""
+    """Version and counts of one registration."""
 
     version: Version
     """The version."""
     new: int
-    """Objects that no earlier version had."""
+    """Number of objects new in this version."""
     replaced: int
-    """Objects that changed since; their earlier samples are excluded."""
+    """Number of changed objects; their old samples are excluded."""
     missing: int
-    """Objects that no longer exist; their samples are excluded."""
+    """Number of removed objects; their samples are excluded."""
     same: int
-    """Unchanged objects."""
+    """Number of unchanged objects."""
     others: int
-    """Objects that are of another format or not selected."""
+    """Number of objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that the listing could not return."""
     left_out: Sequence[str] = ()
-    """Features of the place that penstock does not read yet."""
+    """Features of the dataset that penstock does not read yet."""
     notes: Sequence[str] = ()
-    """Warnings about values of JSON documents that became no column."""
+    """Warnings about JSON values that could not become columns."""
     sealed: int = 0
-    """New shards that are sealed already, because all their bytes were read."""
+    """Number of new shards that are already sealed, because all their bytes were read."""
 
 
 def register(
@@ -87,18 +87,17 @@ def register(
     fields: Mapping[str, str] = NO_METADATA,
     selection: Selection = EVERYTHING,
 ) -> RegistrationReport:
-    """Publish a version of the samples at a URL, or the next version of its dataset.
+    """Publish a version of the dataset at a URL, or its next version.
 
-    Readers open the URL with the credentials of their environment.
+    Readers open the URL with the credentials in their environment.
 
-    options: of the URL's store; they are not stored. without: fields to leave out; for tables, columns too.
-    key: column of a table with the keys.
-    fields: column of a table that becomes a field -> its extension, "" for the default.
+    options: options for the URL's store; not stored. without: fields to leave out; in tables, also columns.
+    key: table column with the sample keys.
+    fields: table column that becomes a field -> extension, "" for the default.
     selection: objects to register.
 
-    Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables;
-    Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Corrupt, InvalidSample for
-    objects that are not of the format.
+    Raises: InvalidStore if the format or source cannot be registered; InvalidRuntime for invalid table options;
+    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
@@ -220,8 +219,6 @@ def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
 def _walk(
     objects: FoundObjects, shards: Sequence[ForeignShard], without: Sequence[str], place: str
 ) -> list[tuple[ForeignShard, Rows]]:
-    """Return the rows of the shards. Builds indexes of unchanged keys while requests are pending."""
-
     def walk(shard: ForeignShard) -> list[Rows]:
         runs = rows_of(shard, [objects.samples(info) for info in shard.infos], without)
         for rows in runs:
@@ -239,18 +236,18 @@ def _walk(
 def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
-    """Begin or continue the transaction of these arguments."""
+    """Start or resume the transaction for these arguments; return its id."""
     inputs = [dataset, place, dict(chosen), parent.id if parent else ""]
     name, n = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32], 0
     txn = name
     while (known := root.state.txns.get(txn)) is not None and known.status != "open":
-        n += 1  # a collector ended it, or its version was retired
+        n += 1  # the collector ended it, or its version was retired
         txn = f"{name}-{n}"
     return root.begin(dataset, parent.id if parent else None, txn=txn)
 
 
 def check_apart(root: str, place: str) -> None:
-    """Raise InvalidStore if one of place and root lies in the other."""
+    """Raise InvalidStore if the source is inside the root, or the root inside the source."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):
         raise InvalidStore(
@@ -262,22 +259,21 @@ class ShuffleChunks(NamedTuple):
     """Effect of a version's chunks on its shuffles."""
 
     samples: int
-    """Live samples of the version."""
+    """Number of live samples."""
     chunk_rows: int
-    """Mean samples per chunk."""
+    """Mean number of samples per chunk."""
     chunk_nbytes: int
-    """Mean bytes that the chunks of a row group decode to."""
+    """Mean decoded size of a row group's chunks, in bytes."""
     shuffled_samples: int
-    """Samples that a shuffle mixes at any time."""
+    """Number of samples that a shuffle mixes at a time."""
     nbytes: int
     """Bytes that an import would copy."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object, without the number of samples."""
+        """Return the fields as a JSON object, without `samples`."""
         return {name: value for name, value in self._asdict().items() if name != "samples"}
 
     def to_text(self) -> str:
-        """Return a line of text."""
         text = (
             f"row groups of {self.chunk_rows:,} samples, {size(self.chunk_nbytes)} decoded: a shuffle mixes "
             f"{self.shuffled_samples:,} of {self.samples:,} samples at a time"
@@ -288,7 +284,7 @@ class ShuffleChunks(NamedTuple):
 
 
 def chunks_of(version: Version) -> ShuffleChunks | None:
-    """Return the effect of registered tables' chunks; None without registered tables."""
+    """Return how registered tables' chunks limit shuffles; None if there are no registered tables."""
     tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
     if not tables:
         return None

@@ -1,6 +1,6 @@
-"""Seal registered bytes: read them once and store their checksums for all readers.
+"""Seal registered shards: read them once, and store their checksums for all readers.
 
-Existing seals are skipped, so a killed sealing can be repeated.
+A seal is the file with these checksums, one per index. Existing seals are skipped, so a killed run can be repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,27 +23,27 @@ from ...units import size
 from ..unit_threads import in_threads
 
 WORKERS = 4
-"""Shards that are read at the same time, by default."""
+"""Default number of shards read concurrently."""
 READ_BYTES = 16 * 2**20
-"""Bytes of fields per read, or one larger field."""
+"""Maximum read size in bytes, unless one field is larger."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SealReport:
-    """The result of a sealing."""
+    """Counts and failures of one run of `seal`."""
 
     version: str
-    """The version's name."""
+    """Version name."""
     id: str
-    """The version's id, which stays."""
+    """Version id, unchanged."""
     shards: int = 0
-    """Registered shards of the version that are sealed now."""
+    """Number of the version's registered shards that are now sealed."""
     skipped: int = 0
-    """Shards that were sealed before, or have all checksums."""
+    """Number of these shards that already had all their checksums."""
     nbytes: int = 0
     """Bytes of fields read."""
     failures: list[str] = field(default_factory=list)
-    """Errors of the shards that could not be read."""
+    """One error per shard that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,24 +62,24 @@ class SealReport:
 
 
 class SealUnit(NamedTuple):
-    """A shard, with parts and groups to seal."""
+    """One shard, and its indexes that lack a seal."""
 
     path: str
     """Path of the shard."""
     rows: Sequence[dict[str, Any]]
-    """Rows of the shards table."""
+    """Shards table rows without a seal, one per part and group."""
     nbytes: int
-    """Bytes of the shard; 0 if nothing is left to do."""
+    """Size of the shard in bytes; 0 if it is sealed."""
 
 
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
-    """Read the registered bytes of a version once, and put the seals of its indexes.
+    """Read a version's registered bytes once, and write the seals of its indexes.
 
-    The report names shards with changed or missing objects, which get no seal. Memory: an index, and 16 MiB or
-    one larger field, per thread.
+    The report names shards with changed or missing objects, which get no seal. Memory per thread: one index, and
+    16 MiB or one larger field.
 
-    Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does
-    not vouch for; Corrupt.
+    Raises: InvalidRuntime if there are no registered bytes; Forbidden for a source that the caller does not vouch for;
+    Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -100,7 +100,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
 
 
 def units_of(version: Version) -> list[SealUnit]:
-    """Return the registered shards with live samples, each with its parts and groups to seal."""
+    """Return the registered shards that have live samples."""
     there = {info.key for info in version.store.list(SEALS)}
     shards: dict[str, list[dict[str, Any]]] = {}
     for row in version.parts.shard_rows().to_pylist():
@@ -149,7 +149,7 @@ class _SealWork:
         indexes: Sequence["_SealIndex"],
         missing: set[str],
     ) -> Sequence[bytes | None]:
-        """Return the bytes object by object; None if neither the object nor a live sample is left."""
+        """Return the fields' bytes, read one by one; None if the object is gone and the sample excluded."""
         out: list[bytes | None] = []
         for item in fields:
             of, _ = self._placed.place(path, item.span.offset)
@@ -192,7 +192,6 @@ class _SealIndex:
 
 
 def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
-    """Yield neighbours of `READ_BYTES` together, or one larger field."""
     start = held = 0
     for at, item in enumerate(fields):
         if at > start and held + item.span.nbytes > READ_BYTES:

@@ -1,10 +1,10 @@
-"""Select the objects of a place, and the files of its tables with live rows.
+"""Select a source's objects, and the table files among them that hold live rows.
 
-- Patterns have the syntax of .gitignore (through pathspec), against keys.
+- Patterns have .gitignore syntax (through pathspec), and match keys.
 - Delta: the newest checkpoint (Parquet) and later commits (JSON lines) list the live files.
-- Hugging Face: `state.json` of `save_to_disk` lists them; `cache-<fingerprint>.arrow` are derived.
-- Iceberg and Hudi tables are refused: their metadata is not read.
-- Hadoop and Spark: names with "_" or "." in front are ignored, except partitions such as `_day=1/`.
+- Hugging Face: `state.json` of `save_to_disk` lists the live files; `cache-<fingerprint>.arrow` are derived.
+- Iceberg and Hudi: rejected, because their metadata is not read.
+- Hadoop and Spark: names that start with "_" or "." are ignored, except partitions such as `_day=1/`.
 """
 
 import re
@@ -31,7 +31,7 @@ _COLUMNS = ("add", "protocol", "metaData")
 File = tuple[str, str]
 """(path in the log, id of the deletion vector or "")."""
 TABULAR = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet"})
-"""Formats whose objects are files of tables."""
+"""Formats whose objects are table files."""
 _HIDDEN = re.compile(r"(?:^|/)[_.](?![^/]*=)")
 _DERIVED = re.compile(r"(?:^|/)(?:cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$|[^/]*\.incomplete/)")
 _HUDI = re.compile(r"(?P<folder>(?:.*/)?)\.hoodie/")
@@ -47,11 +47,12 @@ _EXPORT = (
 def live_keys(
     store: Store, folder: str, log: Sequence[ObjectInfo], there: Collection[str], way_out: str
 ) -> set[str]:
-    """Return the keys of a table's live files.
+    """Return the keys of a Delta table's live files.
 
-    folder: "" or ending in "/". log: its objects. there: keys of Parquet files. way_out: advice for errors.
+    folder: "" or a path that ends in "/". log: the log's objects. there: keys of Parquet files. way_out: advice for
+    errors.
 
-    Raises: InvalidStore if files do not tell live rows apart; Corrupt for an incomplete log.
+    Raises: InvalidStore if the table has features that penstock does not read; Corrupt if the log is incomplete.
     """
     name = f"{store.url}/{folder}{LOG}"
     reader = _DeltaLog(store, name, way_out)
@@ -167,12 +168,12 @@ def _file_of(action: Mapping[str, Any]) -> File:
 
 
 def is_no_table_file(format: str, key: str) -> bool:
-    """Return whether a key is another tool's own file beside a table."""
+    """Return whether a key is another tool's auxiliary file in a table's folder."""
     return format in TABULAR and bool(_HIDDEN.search(key) or _DERIVED.search(key))
 
 
 def table_log(format: str, key: str) -> str:
-    """Return the table format whose log has the object, or ""."""
+    """Return the table format whose log contains the object, or ""."""
     if format not in TABULAR:
         return ""
     return next((name for pattern, name in _LOGS if pattern.match(key)), "")
@@ -181,7 +182,7 @@ def table_log(format: str, key: str) -> str:
 def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
     """Return the objects except table files without live rows.
 
-    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log.
+    Raises: InvalidStore if a table's live rows cannot be determined; Corrupt if its log is incomplete.
     """
     if format not in TABULAR:
         return infos
@@ -233,7 +234,7 @@ def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A choice of objects by their keys."""
+    """Objects chosen by patterns for their keys."""
 
     include: tuple[str, ...] = ()
     """Patterns to include; all objects if empty."""
@@ -241,7 +242,7 @@ class Selection:
     """Patterns to exclude."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; {} for all objects."""
+        """Return a JSON object; {} if all objects are selected."""
         patterns = {"include": list(self.include), "exclude": list(self.exclude)}
         return {name: texts for name, texts in patterns.items() if texts}
 
@@ -250,17 +251,17 @@ EVERYTHING = Selection()
 
 
 class ListedObjects(NamedTuple):
-    """The objects of a place."""
+    """A source's objects."""
 
     infos: list[ObjectInfo]
-    """Objects that may be of the format."""
+    """Objects that may be in the format."""
     n: int
-    """All objects of the place, selected or not."""
+    """Number of all objects, selected or not."""
     refusals: Refusals
     """Objects that the listing could not return."""
 
     def why_none(self, url: str, format: str) -> str:
-        """Return a message's beginning: the place has no object of a format."""
+        """Return an error message's start: the source has no object in the format."""
         text = f"{url} has no {format} object among {self.n}"
         if self.n > len(self.infos):
             text += f", of which {self.n - len(self.infos)} were left out by patterns, or hold no live rows"
@@ -271,7 +272,7 @@ class ListedObjects(NamedTuple):
 
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
-    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`."""
+    """Return a source's selected objects. Raises: the errors of `key_filter`."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
 

@@ -1,4 +1,4 @@
-"""Rows of registered samples: by shard and fields, with the keys, names and groups of our format."""
+"""Collect registered samples as rows, by shard and set of fields, with penstock's keys, names and groups."""
 
 import hashlib
 import re
@@ -23,17 +23,17 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
-"""Keys, each with a line feed behind it, that stay as they are."""
+"""Keys, each followed by a line feed, that need no escaping."""
 COMMON = "media"
-"""Group of the fields that all samples have."""
+"""Group for the fields that all samples have."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedKeys(Sequence[str]):
-    """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
+    """Sequence of the keys `<prefix><first>`, `<prefix><first + 1>` ..."""
 
     prefix: str
-    """Text in front of each number."""
+    """Text before each number."""
     first: int
     """First number."""
     n: int
@@ -55,7 +55,7 @@ class NumberedKeys(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Repeated(Sequence[Any]):
-    """One value, repeated in each row."""
+    """Sequence that repeats one value."""
 
     value: Any
     """The value."""
@@ -72,7 +72,7 @@ class Repeated(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class MetadataRows(Sequence[Mapping[str, Any]]):
-    """The rows of a table as mappings."""
+    """Sequence of a table's rows as mappings."""
 
     table: pa.Table
     """The table."""
@@ -99,7 +99,6 @@ class MetadataRows(Sequence[Mapping[str, Any]]):
 
 
 def text_array(texts: Sequence[str]) -> pa.Array:
-    """Return strings as an Arrow array."""
     if isinstance(texts, Repeated):
         return pa.repeat(texts.value, len(texts))
     if not isinstance(texts, NumberedKeys):
@@ -120,34 +119,34 @@ def overlap(ranges: Sequence[NumberedKeys]) -> bool:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one shard with the same fields; they become a part."""
+    """Rows of one shard that have the same fields; they become a part."""
 
     fields: tuple[str, ...]
     """Field names, sorted."""
     source_keys: Any = field(default_factory=list)
-    """Key of each row in its format: a list, or `NumberedKeys`."""
+    """Key of each row in the foreign format: a list, or `NumberedKeys`."""
     objects: Any = field(default_factory=list)
-    """Key of each row's object: a list, or `Repeated`."""
+    """Object key of each row: a list, or `Repeated`."""
     metadata: Any = field(default_factory=list)
     """Metadata of each row: a list of mappings, `Repeated`, or an Arrow table."""
     sources: Any = field(default_factory=list)
     """Provenance of each row: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs. For contiguous values of one
-    field, int64 [rows + 1]: their edges.
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs.
+
+    For contiguous values of one field: int64 [rows + 1], each value's offset and the end of the last.
     """
     crcs: Any = field(default_factory=list)
     """int64 [rows, fields]: CRC-32C; flat while `rows_of` runs, empty if unknown."""
     index: Any = None
-    """`IndexFiles` of all fields, if built during the walk; else None."""
+    """`IndexFiles` for all fields if already built, otherwise None."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
-        """Return the metadata of each row as mappings."""
         rows: Sequence[Mapping[str, Any]] = self.metadata
         return MetadataRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
 
     def metadata_table(self) -> pa.Table | None:
-        """Return the metadata as a table with types that hold all values; None without metadata."""
+        """Return the metadata as a table whose types fit all values; None if there is none."""
         if isinstance(self.metadata, pa.Table):
             return self.metadata
         has_metadata = not isinstance(self.metadata, Repeated) and any(self.metadata)
@@ -159,7 +158,6 @@ class Rows:
         return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
 
     def take(self, numbers: Sequence[int]) -> "Rows":
-        """Return the rows with these numbers."""
         metadata = self.metadata
         return Rows(
             self.fields,
@@ -176,16 +174,16 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignShard:
-    """Objects that one index describes."""
+    """Objects that share one index."""
 
     name: str
-    """Name below the place: the key of the first object."""
+    """Name in its source: the first object's key."""
     infos: tuple[ObjectInfo, ...]
-    """The objects, by key."""
+    """The objects in key order."""
     offsets: tuple[int, ...]
-    """First byte of each object in the shard, where they are contiguous."""
+    """Offset of each object in the shard, which joins all of them."""
     nbytes: int
-    """Bytes of all objects."""
+    """Total size of the objects, in bytes."""
 
 
 def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
@@ -203,10 +201,10 @@ def rows_of(
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:
-    """Return the rows of a shard by their fields, by their first samples; each run apart. samples: of each object."""
+    """Return a shard's rows, one `Rows` per set of fields and per run. samples: one iterable per object."""
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
-    """Fields by the format's names -> their rows, and these names in our order."""
+    """Field names in the foreign format -> their rows, and these names in the order of ours."""
     runs: list[Rows] = []
 
     def rows_with(names_there: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
@@ -234,7 +232,7 @@ def rows_of(
             rows.source_keys.append(key)
             rows.objects.append(info.key)
             if isinstance(rows.metadata, pa.Table):
-                rows.metadata = rows.metadata.to_pylist()  # another object of the shard added a table
+                rows.metadata = rows.metadata.to_pylist()  # another object in the shard added a table
             rows.metadata.append(metadata)
             rows.sources.append(source)
             for name in in_order:
@@ -242,7 +240,7 @@ def rows_of(
                 rows.places += (offset + start, nbytes)
                 if crcs:
                     rows.crcs.append(crcs[name])
-    kinds.pop((), None)  # samples without any field left
+    kinds.pop((), None)  # samples that have no field left
     for rows in kinds.values():
         shape = len(rows.source_keys), len(rows.fields)
         rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
@@ -283,7 +281,7 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
 
 
 def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
-    """Return our name of each field -> its format's. Raises: InvalidField, InvalidSample, with the sample."""
+    """Return penstock's name -> foreign name of each field. Raises: InvalidField; InvalidSample."""
     names = dict[str, str]()
     for name in theirs:
         try:
@@ -302,9 +300,9 @@ def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str
 
 
 def key_of(source_key: str, longest: int) -> str:
-    """Return our key of a sample: its own, escaped, or a hash if that is too long.
+    """Return a sample's key in penstock: its foreign key, escaped, or a hash if that is too long.
 
-    longest: bytes of the longest field name.
+    longest: length of the longest field name, in bytes.
     """
     try:
         key = check_key(source_key)
@@ -318,7 +316,7 @@ def key_of(source_key: str, longest: int) -> str:
 def agree(
     parts: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Convert the columns of all rows to common types; return column -> type. known: as `JsonMembers.agreed`."""
+    """Convert all rows' columns to common types; return column -> type. known: passed to `JsonMembers.agreed`."""
     tables = [rows.metadata_table() for rows in parts]
     types = members.agreed([table for table in tables if table is not None], known)
     for rows, table in zip(parts, tables, strict=True):
@@ -329,7 +327,7 @@ def agree(
 
 
 def own_keys(rows: Rows) -> Sequence[str]:
-    """Return the keys that `key_of` gives; the source keys themselves if none changes."""
+    """Return the rows' keys in penstock; the source keys themselves if they need no escaping."""
     source_keys: Sequence[str] = rows.source_keys
     longest = max(map(len, rows.fields))
     most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
@@ -339,7 +337,7 @@ def own_keys(rows: Rows) -> Sequence[str]:
 
 
 def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
-    """Return the keys of each part's rows. Repeated keys and keys in use get the object's name in front."""
+    """Return each part's sample keys. Repeated keys and keys in use are prefixed with the object's name."""
     numbered = _numbered_keys(parts)
     if numbered is not None and not _may_be_in_use(numbered, in_use):
         return numbered
@@ -384,9 +382,9 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
 
 
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return field -> group: one for fields that all samples have, one for each other field.
+    """Return field name -> group: one for fields that all samples have, and one for each other field.
 
-    known: groups of the dataset. Raises: FieldMismatch for a part with only some fields of a group.
+    known: the dataset's groups. Raises: FieldMismatch if a part has only some of a group's fields.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     every = sorted({name for rows in parts for name in rows.fields})
@@ -411,9 +409,9 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
-    """Return a function field -> probable group, for use before all samples are known.
+    """Return a function from field name to probable group, for use before all samples are known.
 
-    A known field keeps its group. A new field gets its own; in a new dataset it is common.
+    A known field keeps its group. A new field gets its own; in a new dataset it gets `COMMON`.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     in_use = {COMMON, *known}
@@ -421,7 +419,6 @@ def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str
 
 
 def group_name(field: str, in_use: set[str]) -> str:
-    """Return a free name for the group of one field."""
     name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
     free, n = name, 1
     while free in in_use:

@@ -1,1 +1,1 @@
-"""Tables: Parquet, Arrow, Hugging Face, CSV, JSON, Lance, TFRecord."""
+"""Import, register and export tables: Parquet, Arrow, Hugging Face, CSV, JSON, Lance, TFRecord."""

@@ -1,4 +1,4 @@
-"""Import Arrow IPC, files and streams: each row is a sample, read by record batches."""
+"""Import Arrow IPC files and streams: each row is a sample, read one record batch at a time."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,12 +18,12 @@ OPTIONS = frozenset({"key", "fields"})
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.arrow`, with the class names of the first readable one."""
+    """Return the `*.arrow` objects, with the class names of the first readable one."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
 def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects, one run each."""
+    """Return the objects as a `Readable`, one run each."""
     labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
         infos,

@@ -1,6 +1,6 @@
-"""Register Arrow IPC: a value is a run of bytes in a buffer of its record batch.
+"""Register Arrow IPC: a value is a byte range in a buffer of its record batch.
 
-Arrow's buffers are views of the bytes that it read, so a value's address gives its offset. Each value is
+Arrow's buffers are views of the bytes that it read, so a value's memory address gives its offset. Each value is
 compared with the bytes there.
 """
 
@@ -25,7 +25,7 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.arrow`, with the class names of the first one."""
+    """Return the `*.arrow` objects, with the class names of the first."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
         with opened(store, info) as file:
@@ -53,7 +53,7 @@ class _Reads:
         return data
 
     def find(self, low: int, high: int) -> tuple[int, memoryview] | None:
-        """Return offset and bytes between two addresses; None if nothing read covers them."""
+        """Return the offset and the bytes between two addresses; None if they were not read."""
         for start, at, data in self._kept:
             if start <= low <= high <= start + len(data):
                 return at + low - start, memoryview(data)[low - start : high - start]
@@ -67,7 +67,7 @@ class _Values(NamedTuple):
     offset: int
     data: memoryview
     edges: list[int]
-    """First byte of each value in `data`, and the end of the last."""
+    """Start of each value in `data`, and the end of the last."""
 
 
 def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -147,9 +147,9 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
 
 
 def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
-    """Return the buffer of values, and int64 [rows + 1]: their edges."""
+    """Return the buffer of values, and each value's start and the end of the last: int64 [rows + 1]."""
     kind, width, inner = array.type, 1, array
-    if plain_type(kind) != kind:  # views have no edges
+    if plain_type(kind) != kind:  # views have no offsets
         return None
     if is_list(kind):
         if not (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)):

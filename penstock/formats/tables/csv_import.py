@@ -1,4 +1,4 @@
-"""Import CSV, plain or compressed: the first line names the columns, and values are text."""
+"""Import CSV, uncompressed or compressed: the first line names the columns, and values are text."""
 
 import csv
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _ENDINGS = tuple(f".csv{more}" for more in ("", *COMPRESSED))
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with these endings, one run each."""
+    """Return the CSV objects, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)

@@ -1,4 +1,4 @@
-"""Import Hugging Face datasets: folders of `save_to_disk`, and Parquet in the hub's layout."""
+"""Import Hugging Face datasets: `save_to_disk` folders, and Parquet in the Hub's layout."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ _SPLITS = "dataset_dict.json"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the data files of a dataset. Raises: InvalidStore for a place with both layouts."""
+    """Return a dataset's data files. Raises: InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}
     for key in sorted(keys):

@@ -1,4 +1,4 @@
-"""Register Parquet in the hub's layout: files are named by their splits."""
+"""Register Parquet in the Hub's layout, in which file names give the splits."""
 
 from loader.dataset.columnar.choices import Options, split_of
 from loader.errors import InvalidStore
@@ -9,7 +9,7 @@ from .parquet_registered import objects_with_splits
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk."""
+    """Return a dataset's Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:
         raise InvalidStore(

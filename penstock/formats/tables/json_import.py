@@ -1,7 +1,7 @@
-"""Import JSON, plain or compressed: an array of objects, or concatenated objects; each is a sample.
+"""Import JSON, uncompressed or compressed: an array of objects, or concatenated objects; each is a sample.
 
-The file is read forward; memory holds one object and a piece of it. Spark writes JSON lines into files
-`*.json`.
+The file is read forward; memory holds one object and one chunk. A `*.json` file may also be JSON lines, as Spark
+writes.
 """
 
 import codecs
@@ -22,11 +22,11 @@ OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""An error so close to the end of a piece may come from the cut."""
+"""A parse error this near the end, in characters, may only mean that more must be read."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with these endings, one run each."""
+    """Return the JSON objects, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
@@ -61,7 +61,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at, self._ended = "", 0, False
         self.is_array = False
-        """True for an array, once the first value was requested."""
+        """True if the text is an array; set once the first value is requested."""
 
     def values(self) -> Iterator[Any]:
         self.is_array = self._next() == "["
@@ -110,7 +110,7 @@ class _Text:
             if (n := len(self._text) - self._at) > MAX_JSON_CHARACTERS:
                 what, advice = f"{self._name}, row {row}", "Keep what is large in other files"
                 raise InvalidSample(beyond(what, n, "characters", MAX_JSON_CHARACTERS, advice))
-            # Twice as much each time: a large value is not parsed again for every piece.
+            # Doubles each time, so that a large value is not parsed again for every chunk.
             for _ in range(more):
                 self._read()
             more *= 2
@@ -120,7 +120,7 @@ class _Text:
         return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
 
     def _next(self) -> str:
-        """Return the next character that is no space, without consuming it; "" at the end."""
+        """Return the next character that is not white space, and leave it; "" at the end."""
         while True:
             while self._at < len(self._text):
                 if (character := self._text[self._at]) not in _SPACE:

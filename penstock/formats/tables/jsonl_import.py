@@ -1,4 +1,4 @@
-"""Import JSON lines, plain or compressed: each line is an object, its members are columns."""
+"""Import JSON lines, uncompressed or compressed: each line is an object whose members are columns."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,14 +17,14 @@ from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-"""Ending of a name -> Arrow's name of its compression."""
+"""File name ending -> Arrow's name for the compression."""
 _READ_BYTES = 2**20
 OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f"{name}{more}" for name in (".jsonl", ".ndjson") for more in ("", *COMPRESSED))
 
 
 def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a row: lists and objects become fields, other values metadata."""
+    """Return a row as a sample: lists and objects become fields, other values metadata."""
     where = f"{object_key}, row {row}"
     key = row_key(object_key, row)
     if options.key is not None:
@@ -48,7 +48,7 @@ def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row:
 
 
 def chunks(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the bytes of an object, decompressed by the ending of its name."""
+    """Yield an object's bytes, decompressed according to its name's ending."""
     codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
     source: Any = file
     if codec:
@@ -58,7 +58,7 @@ def chunks(file: ObjectFile) -> Iterator[bytes]:
 
 
 def lines(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the lines of a text object, without line ends. Raises: InvalidSample for a line that is too long."""
+    """Yield a text object's lines, without line ends. Raises: InvalidSample for a line that is too long."""
     rest, number = b"", 0
     for data in chunks(file):
         first, *more = data.split(b"\n")
@@ -75,7 +75,7 @@ def lines(file: ObjectFile) -> Iterator[bytes]:
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with these endings, one run each."""
+    """Return the JSON lines objects, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)

@@ -1,6 +1,6 @@
-"""Import the newest version of a Lance dataset, by fragments: each live row is a sample.
+"""Import the newest version of a Lance dataset, fragment by fragment: each live row is a sample.
 
-Lance opens the folder above `_versions` by its URL, with the credentials of the environment.
+Lance itself opens the folder that contains `_versions` by URL, with the credentials in the environment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
-"""Bytes of rows decoded at once, roughly."""
+"""Approximate size of the rows decoded at once, in bytes."""
 RUN_ROWS = 65_536
-"""Rows per run."""
+"""Number of rows per run."""
 _BLOBS = "all_binary"
 _ADDRESS = "_rowaddr"
 _ROW_BITS = 32
@@ -34,19 +34,18 @@ _NAMES = KnownNames[list[list[str]]]()
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the files of the newest version's fragments.
 
-    Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
-    elsewhere.
+    Raises: MissingDependency if Lance is not installed; InvalidStore if Lance cannot open the store or a file is gone.
     """
     return _readable(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without incomplete fragments."""
+    """Return what `find_objects` returns, except fragments that lack a file."""
     return _readable(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return key of a fragment's first file -> keys of its files; none for other data files."""
+    """Return key of a fragment's first file -> keys of all its files; other data files map to no keys."""
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
         store.url,
@@ -85,7 +84,7 @@ def _opened(store: Store) -> Any:
 
 
 class _Fragment(NamedTuple):
-    """A fragment: data files, several if columns were added, and deleted rows."""
+    """A fragment: one data file, more if columns were added, and perhaps a file of deleted rows."""
 
     number: int
     files: list[ObjectInfo]
@@ -96,7 +95,6 @@ class _Fragment(NamedTuple):
 
 
 def _server(url: str) -> dict[str, str]:
-    """Return Lance's options for an S3 server, found like penstock's own."""
     if not url.startswith("s3://"):
         return {}
     config, _ = s3_config(url, {})
@@ -130,7 +128,7 @@ class _FragmentReader:
         fragment = self._fragments[run.info.key]
         for part in fragment.files:
             with opened(self._store, part) as file:
-                file.read(1)  # Lance ignores change tokens
+                file.read(1)  # raises Changed if the object changed, which Lance does not check
         rows = TableRows(self._schema, Features(), self._options, run.info.key)
         begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
         with _errors_named(run.info.key):
@@ -156,7 +154,7 @@ class _FragmentReader:
 
 
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
-    """Yield runs of consecutive rows, with the first row's number in its fragment."""
+    """Yield runs of consecutive rows, each with the index of its first row in the fragment."""
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
     plain, start = batch.drop_columns([_ADDRESS]), 0
     for at in range(1, len(numbers) + 1):
@@ -167,7 +165,6 @@ def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def _errors_named(name: str) -> Iterator[None]:
-    """Raise Lance's errors with a name; errors of this machine pass."""
     try:
         yield
     except PenstockError:
@@ -178,7 +175,7 @@ def _errors_named(name: str) -> Iterator[None]:
         if is_of_the_machine(error):
             raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
-    except BaseException as error:  # a Rust panic is no Exception
+    except BaseException as error:  # a Rust panic is not an Exception
         if type(error).__name__ != "PanicException":
             raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error

@@ -1,6 +1,6 @@
-"""Export Parquet with the features of Hugging Face datasets: a file per part, a row per sample.
+"""Export Parquet with Hugging Face features: one file per part, one row per sample.
 
-The schema's metadata `penstock` maps columns to fields, for imports.
+The schema's metadata `penstock` maps columns to fields, so that an import restores them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,12 @@ from ..exporter import HashedFile, Loss, Outbox
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
-"""Limits of a row group; a larger sample is one by itself."""
+"""Limits on a row group; a sample larger than the first is a group by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),
 }
-"""Last word of a field -> the feature that decodes it."""
+"""Last word of a field name -> Hugging Face feature that decodes it."""
 _FLAT = {f"{kind}{n}": np.dtype(f"{kind}{n}").name for kind in "ui" for n in (1, 2, 4, 8)} | {
     f"f{n}": f"float{8 * n}" for n in (2, 4, 8)
 }
@@ -34,7 +34,7 @@ _NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return nothing: columns whose names collide are renamed, and the file records it."""
+    """Return no losses: columns whose names collide are renamed, and the file records this."""
     return []
 
 
@@ -43,7 +43,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put the file of a part. Raises: InvalidSample for a field that does not match its name."""
+    """Write one part's file. Raises: InvalidSample if a field's bytes do not fit its name."""
     columns = _ExportColumns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
@@ -54,12 +54,10 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put nothing: each file is complete."""
+    """Write nothing: each file is complete."""
 
 
 class _ExportColumns:
-    """The columns of all files of an export."""
-
     def __init__(self, selection: ExportSelection) -> None:
         self._fields = {name: name for name in selection.fields}
         in_use = set(self._fields)
@@ -157,7 +155,7 @@ def _word(name: str) -> str:
 
 
 def _free(name: str, in_use: set[str]) -> str:
-    """Return the name with "_" behind it while it is in use; add it to `in_use`."""
+    """Return the name, with "_" appended while it is in use; add it to `in_use`."""
     while name in in_use:
         name += "_"
     in_use.add(name)
@@ -165,8 +163,6 @@ def _free(name: str, in_use: set[str]) -> str:
 
 
 class _Sink:
-    """A file of the outbox, in the form that Arrow writes to."""
-
     closed = False
 
     def __init__(self, file: HashedFile) -> None:

@@ -1,4 +1,4 @@
-"""Import Parquet: each row is a sample, read by row groups."""
+"""Import Parquet: each row is a sample, read one row group at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,16 +19,16 @@ from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 RUN_BYTES = 64 * 2**20
-"""Bytes of a run, unless a row group has more."""
+"""Approximate size of a run, in bytes, unless one row group is larger."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.parquet`, with the class names of the first readable one."""
+    """Return the `*.parquet` objects, with the class names of the first readable one."""
     return tables(store, [info for info in infos if info.key.lower().endswith(".parquet")], options)
 
 
 def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects."""
+    """Return the objects as a `Readable`."""
     labels = of_first_readable(infos, partial(_labels, store))
     agreed = ColumnAgreement()
     return Readable(

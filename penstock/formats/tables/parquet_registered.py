@@ -1,6 +1,6 @@
-"""Register Parquet: read all rows once, for names, sizes and checksums of their fields.
+"""Register Parquet: read all rows once, for the names, sizes and checksums of their fields.
 
-Footers do not suffice: nulls are absent fields, and first bytes give extensions.
+Footers do not give these: nulls are absent fields, and extensions follow from first bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,21 +24,21 @@ from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
 MOST_CHUNK_BYTES = 256 * 2**20
-"""Limit on a chunk's decoded bytes, which each read of a sample needs in memory."""
+"""Limit on a decoded chunk, in bytes; reading one sample decodes the whole chunk."""
 
 SplitOf = Callable[[str], str]
-"""Object key -> its split, or ""."""
+"""Object key -> split, or ""."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.parquet`, with the class names of the first one."""
+    """Return the `*.parquet` objects, with the class names of the first."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 
 def objects_with_splits(
     store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf
 ) -> FoundObjects:
-    """Return the objects `*.parquet` with their splits."""
+    """Return the `*.parquet` objects; `split_of` gives their splits."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
     declared = False
     for info in tables[:1]:
@@ -107,7 +107,6 @@ class _TableWalk:
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _FieldPlace]:
-        """Return the spans of a row's fields in their chunks; add their bytes to `nbytes`."""
         fields, sample = dict[str, _FieldPlace](), row.sample
         for value in row.values:
             if value.column.kind == "field":

@@ -1,11 +1,11 @@
-"""Import TFRecord files of `tf.train.Example`, plain or with gzip, without TensorFlow.
+"""Import TFRecord files of `tf.train.Example`, uncompressed or gzipped, without TensorFlow.
 
-A feature of one number is metadata; several numbers are a field of flat values. Bytes are a field whose
-extension follows from its first bytes, or metadata if they are text. `--field NAME=EXT` overrides this.
+A feature with one number becomes metadata, one with several a field of flat values. Bytes become metadata if they are
+text, otherwise a field whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
 
-An Example has Features in field 1; these have entries in field 1: name in 1, Feature in 2. A Feature has a list
-of bytes in field 1, of floats in 2, or of integers in 3. The protobuf package does not name the damaged byte,
-and is slower for floats.
+The parser is our own, because the protobuf package does not locate damage and is slower for floats. An Example nests
+messages by field number: Features in 1, entries in 1, then a name in 1 and a Feature in 2. A Feature has bytes in 1,
+floats in 2, or integers in 3.
 """
 
 import re
@@ -34,45 +34,45 @@ from ..reading.object_file import ByteStream, ObjectFile, opened
 
 MOST_FEATURES = 2**14
 MOST_VALUES = 2**24
-"""Limit on the values of a feature: a byte can become eight in memory."""
+"""Limit on the number of values in a feature; one byte can become eight in memory."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS_END = 2**29
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28
-"""Limit on the bytes of a record in memory."""
+"""Limit on a record, in bytes."""
 _NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 _HEAD_BYTES = 12
-"""Bytes of a record's length and its checksum."""
+"""Size of a record's length and its checksum, in bytes."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _FLAT = {"int64": "i8", "float": "f4"}
 
 
 class ExampleFeature(NamedTuple):
-    """The values of a feature."""
+    """One feature's values."""
 
     kind: str
-    """"bytes", "float" or "int64"; "" for a feature without any list."""
+    """"bytes", "float" or "int64"; "" if the feature has no list."""
     values: list[bytes] | np.ndarray[Any, Any]
-    """Values, in order: bytes, float32 or int64."""
+    """Values in order: bytes, float32 or int64."""
 
 
 class Wire(ValueError):
-    """Bytes that are no Example, with the damaged byte."""
+    """Error for bytes that are not an Example; names the damaged byte."""
 
 
 class _WireField(NamedTuple):
     number: int
     kind: int
     value: int
-    """Value of a varint; 0 for any other."""
+    """Value of a varint; 0 for other types."""
     start: int
-    """First byte of the content; for a varint, the byte behind it."""
+    """First byte of the content; for a varint, the byte after it."""
     stop: int
     at: int
 
 
 def features_of(data: bytes) -> dict[str, ExampleFeature]:
-    """Return the features of an Example by name, in its order. Raises: Wire."""
+    """Return an Example's features by name, in their order. Raises: Wire."""
     features = dict[str, ExampleFeature]()
     for outer in _fields(data, 0, len(data)):
         if outer.number == 2:
@@ -211,7 +211,7 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with these endings, one run each."""
+    """Return the TFRecord objects, one run each."""
     files = [info for info in infos if _NAME.search(info.key.lower())]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
@@ -224,7 +224,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
-    """Yield number, place for messages, and features of each record."""
+    """Yield each record's index, its location for messages, and its features."""
     with opened(store, info) as file:
         for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
             where = f"{file.path}, record {row}"
@@ -236,14 +236,13 @@ def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[st
 
 
 def _codec_of(file: ObjectFile) -> str | None:
-    """Return the compression, by the first bytes: names seldom tell."""
+    """Return the compression according to the first bytes, because names seldom show it."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
     return "gzip" if head[:2] == b"\x1f\x8b" and masked_crc32c(head[:8]) != head[8:] else None
 
 
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
-    """Yield the first byte and the data of each record."""
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
         if len(head) < _HEAD_BYTES or masked_crc32c(head[:8]) != head[8:]:
@@ -264,7 +263,6 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
 
 
 def sample_of(features: dict[str, ExampleFeature], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a record."""
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:
@@ -285,7 +283,7 @@ def sample_of(features: dict[str, ExampleFeature], options: Options, object_key:
 def _field_or_value(
     name: str, feature: ExampleFeature, word: str | None, where: str
 ) -> tuple[str, bytes] | int | float | str:
-    """Return name and bytes of a feature's field, or its value as metadata. word: chosen extension, or None."""
+    """Return a feature's field name and bytes, or its metadata value. word: chosen extension, or None."""
     single = _single(feature)
     if isinstance(feature.values, list):
         if single is None:
@@ -305,7 +303,7 @@ def _field_or_value(
 
 
 def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
-    """Return a feature's single value; bytes of no known format as text if they are."""
+    """Return a feature's only value, or None; bytes in no known format become text if possible."""
     if feature is None or len(feature.values) != 1:
         return None
     if not isinstance(feature.values, list):
@@ -320,6 +318,6 @@ def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
 
 
 def masked_crc32c(data: bytes) -> bytes:
-    """Return TFRecord's checksum of bytes: CRC-32C, rotated, plus a constant."""
+    """Return TFRecord's checksum: CRC-32C, rotated, plus a constant."""
     crc = crc32c(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")

@@ -1,1 +1,1 @@
-"""Objects copied and hashed once, with a journal that survives a kill."""
+"""Copy objects and hash them on the way. A journal lets a killed run resume."""

@@ -1,7 +1,7 @@
-"""Copy objects without a digest (log entries, small objects), compared with the source before and after.
+"""Copy objects that have no digest, such as log entries, and compare each copy with its source.
 
-A bit may flip on the way, and these objects are never replaced. So an object is read twice at the source, or proved
-by the next entry, and read back; a damaged copy is deleted.
+A bit may flip in transit, and these objects are never replaced. So each object is read twice at the source, or
+checked against the next log entry's hash. The copy is read back, and deleted if it is damaged.
 """
 
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ READ_AHEAD = 16
 
 
 class Compared:
-    """A transfer that proves items without a digest. Thread-safe."""
+    """A transfer that also verifies items without a digest. Thread-safe."""
 
     def __init__(self, source: Store, target: Store, transfer: Transfer) -> None:
         self._source, self._target, self._transfer = source, target, transfer
 
     def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
-        """Copy an item. Raises: Corrupt if one end returns other bytes at each read; as `Transfer`."""
+        """Copy an item. Raises: Corrupt if either store returns different bytes on each read; as `Transfer`."""
         if item.digest:
             return self._transfer(item, may_exist=may_exist)
         for _ in range(TRIES):
             digest = self._transfer.digest(self._source, item.path)
             try:
                 copied = self._transfer(replace(item, digest=digest), may_exist=may_exist)
-            except Corrupt:  # one of the two reads was wrong, or the size that was listed
+            except Corrupt:  # one of the two reads, or the listed size, was wrong
                 continue
             if not copied.written or self._arrived(item.path, digest):
                 return copied
@@ -47,12 +47,12 @@ class Compared:
 
 
 def copy_entries(source: Store, target: Store, after: int, upto: int, last: str) -> None:
-    """Copy log entries in order, so that no reader of the mirror sees one without its predecessors.
+    """Copy log entries in order, so that readers of the mirror never see an entry before its predecessors.
 
-    Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, or "".
+    Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, "" if unknown.
 
-    Raises: Corrupt for unstable reads, or a damaged entry, after its predecessors are copied; AlreadyExists if the
-    target has another entry.
+    Raises: Corrupt if reads differ or an entry is damaged, once its predecessors are copied; AlreadyExists if the
+    target has a different entry.
     """
     coming = _entries(source, range(after + 1, upto + 1))
     data = next(coming, None)
@@ -60,7 +60,7 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
         assert data is not None
         follower = next(coming, None)
         stated = last if follower is None else _before(follower)
-        if sha256(data).hexdigest() != stated:  # it was read wrong, or the entry behind it, or neither
+        if sha256(data).hexdigest() != stated:  # this entry or the next may have been misread
             data = read_twice(source, entry_key(n))
             follower = None if follower is None else read_twice(source, entry_key(n + 1))
         _check_entry(source, n, data, follower)
@@ -96,7 +96,7 @@ def _before(data: bytes) -> str:
 
 
 def read_twice(store: Store, key: str) -> bytes:
-    """Return the bytes of a small object that two of three reads agree on."""
+    """Return a small object's bytes, on which two of three reads must agree."""
     seen: list[bytes] = []
     for _ in range(TRIES):
         data = store.get(key).data
@@ -109,7 +109,7 @@ def read_twice(store: Store, key: str) -> bytes:
 
 
 def put_compared(target: Store, key: str, data: bytes) -> None:
-    """Create a small object, and read it back. Raises: AlreadyExists; Corrupt; StoreError."""
+    """Create a small object, and read it back to verify it. Raises: AlreadyExists; Corrupt; StoreError."""
     for _ in range(TRIES):
         target.put_if_absent(key, data)
         if any(target.get(key).data == data for _ in range(2)):

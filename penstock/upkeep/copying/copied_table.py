@@ -1,4 +1,4 @@
-"""The Parquet table that a migration of a plain prefix leaves: a row per copied object."""
+"""The Parquet manifest of a migrated plain prefix: one row per copied object."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from .items import KINDS, as_columns, from_columns
 
 Row = tuple[str, int, str, str]
-"""Key, bytes, digest, the source's ETag."""
+"""Key, size in bytes, digest, and the source object's ETag."""
 
 SCHEMA = pa.schema(
     [
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 def to_parquet(rows: list[Row]) -> bytes:
     """Return the rows as a Parquet file.
 
-    Built from JSON: for arrays of lists pyarrow imports pandas, which takes half a second.
+    Built from JSON: to convert Python lists, pyarrow would import pandas, which takes half a second.
     """
     lines = "".join(
         json.dumps(dict(zip(SCHEMA.names, as_columns(*row), strict=True))) + "\n" for row in rows
@@ -44,9 +44,9 @@ def to_parquet(rows: list[Row]) -> bytes:
 
 
 def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
-    """Yield the rows; earlier releases had no column of CRC-32C.
+    """Yield the rows. Files from earlier releases have no CRC-32C column.
 
-    Raises: ValueError, KeyError, OSError for bytes that are no such table.
+    Raises: ValueError, KeyError or OSError if the bytes are not such a table.
     """
     for batch in pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).iter_batches(use_threads=False):
         columns = {

@@ -1,4 +1,4 @@
-"""Copy all objects of a migration, by this process or a cluster; note and count them."""
+"""Copy all objects of a migration, in this process or on a cluster, and record them."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -20,11 +20,11 @@ def copy_all(
     total: Callable[[], int],
     cluster: "Cluster | None" = None,
 ) -> None:
-    """Copy items, note and count the copied ones, name the others.
+    """Copy items. Record copies in the journal, and count copies and failures in the report.
 
-    total: returns the bytes of all, for a progress bar. cluster: copies; None: this process.
+    total: returns the items' total bytes, for a progress bar. cluster: where to copy; None: in this process.
 
-    Raises: with a cluster as `attach`.
+    Raises: with a cluster, as `attach`.
     """
     coming = _copied(migration, items, journal, report, cluster)
     for copied in progress(coming, "migrate", lambda copied: copied.nbytes, total):

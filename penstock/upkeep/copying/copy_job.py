@@ -1,7 +1,7 @@
-"""Copy many objects on a cluster: a large object, or a run of small ones, is a unit.
+"""Copy many objects on a cluster. A unit is one large object, or several small ones.
 
-The job's folder lies in the target. A migration that begins again reads its outcomes if its notes have the SHA-256 of
-the job's description. The next job copies the rest.
+The job's folder is in the target. A resumed migration reads the job's outcomes if the journal has the SHA-256 of the
+job's description. The next job copies the rest.
 """
 
 import hashlib
@@ -27,52 +27,52 @@ from .items import HELD_BYTES, Copied, Item, Pace
 from .journal import Journal
 
 COPY_BYTES_PER_S = 50e6
-"""Estimated bytes that a process copies per second."""
+"""Estimated bytes per second that one process copies."""
 OBJECT_S = 0.02
-"""Estimated overhead of an object, in s."""
+"""Estimated overhead per object, in seconds."""
 SLOWEST_BYTES_PER_S = 1e6
-"""A unit copied slower than this, after ten minutes of grace, fails."""
+"""Bytes per second. A slower unit fails, after ten minutes of grace plus one per object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySettings:
-    """The settings by which a process copies objects, for all units of a job."""
+    """One process's copy settings."""
 
     source: str
-    """URL of the source."""
+    """Source URL."""
     target: str
-    """URL of the target."""
+    """Target URL."""
     compared: bool
-    """True if items without a digest are read twice, as for a root."""
+    """True if items without a digest are read twice, as in a root."""
     may_exist: bool
-    """True if any may exist already."""
+    """True if the target may already have some objects."""
     hash: str
-    """One of `KINDS`, for objects without an expected digest."""
+    """Digest kind, one of `KINDS`, for objects without an expected digest."""
     at_once: int
-    """Objects at once."""
+    """Number of objects copied at once."""
     requests_per_s: float | None
-    """Most requests per second, a process's share; None: no limit."""
+    """Most requests per second for one process; None: no limit."""
     bytes_per_s: float | None
-    """Most bytes per second, a process's share; None: no limit."""
+    """Most bytes per second for one process; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyUnit:
-    """Objects to copy."""
+    """One unit of work: objects to copy."""
 
     settings: CopySettings
-    """Settings of all units of the job."""
+    """Copy settings, shared by all units."""
     items: list[Item]
     """The objects."""
 
     @property
     def nbytes(self) -> int:
-        """Their bytes, as far as known."""
+        """Total size in bytes of the objects whose size is known."""
         return sum(item.nbytes or 0 for item in self.items)
 
     @property
     def waits_s(self) -> float:
-        """Seconds that the limits take by themselves."""
+        """Shortest time in seconds that the rate limits allow."""
         requests = sum(sum(requests_of(item.nbytes)) for item in self.items)
         return max(
             requests / self.settings.requests_per_s if self.settings.requests_per_s else 0.0,
@@ -85,32 +85,32 @@ class NotCopied:
     """An object that was not copied."""
 
     path: str
-    """Its key."""
+    """Key."""
     nbytes: int | None
     """Size in bytes; None if unknown."""
     is_missing: bool
-    """True if it is no object, or the source lost it."""
+    """True if the source has no such object."""
     why: str
     """The reason."""
 
     @property
     def error(self) -> PenstockError:
-        """The reason as an error."""
+        """The reason as an exception."""
         return ObjectNotFound(self.why) if self.is_missing else PenstockError(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedUnit:
-    """Result of a unit."""
+    """Result of one unit."""
 
     copied: list[Copied]
-    """Objects in the target, by key."""
+    """Copied objects, sorted by key."""
     failed: list[NotCopied]
-    """The others, by key."""
+    """Objects that were not copied, sorted by key."""
 
 
 def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
-    """Copy the objects of a unit; name failures, and go on."""
+    """Copy a unit's objects. A failure is returned, and does not stop the other copies."""
     failed: list[NotCopied] = []
 
     def name(path: str, error: PenstockError, nbytes: int | None) -> None:
@@ -134,7 +134,7 @@ def _cost_s(unit: CopyUnit) -> float:
 
 
 def _limit_s(unit: CopyUnit) -> float:
-    # (an object may be read twice, and back; all units of a process share its limits)
+    # An object may be read twice and read back; all units of a process share its rate limits.
     return 600.0 + 60.0 * len(unit.items) + unit.nbytes / SLOWEST_BYTES_PER_S + 10 * unit.waits_s
 
 
@@ -149,7 +149,7 @@ COPY = Work(
 )
 
 _transfers: dict[CopySettings, Transfer | Compared] = {}
-"""A worker process copies for one job: all units share limits and threads."""
+"""This worker process's transfer, shared by all units of its job."""
 
 
 def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:
@@ -164,12 +164,12 @@ def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:
 
 
 ITEMS = 64
-"""Most objects of a unit."""
+"""Most objects per unit."""
 _log = logging.getLogger(__name__)
 
 
 def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
-    """Return the job of a migration. Its limits are part of it."""
+    """Return a migration's job. Its fingerprint includes the rate limits."""
     pace = migration.pace
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
     words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
@@ -187,7 +187,7 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
 
 
 def settings_of(migration: Migration, cluster: Cluster) -> CopySettings:
-    """Return the settings of each process, with its share of the limits."""
+    """Return each process's settings, with its share of the rate limits."""
     processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
     requests, nbytes = migration.pace.requests_per_s, migration.pace.bytes_per_s
     return CopySettings(
@@ -209,11 +209,11 @@ def copied_on(
     journal: Journal,
     report: Copies,
 ) -> Iterator[Copied]:
-    """Copy items on a cluster, and yield each once it exists.
+    """Copy items on a cluster, and yield each once the target has it.
 
-    A job of an earlier run is followed to its end and noted, then its rest is copied.
+    First, jobs from earlier runs are followed to their end and recorded. A new job copies the rest.
 
-    items: the items without a note, read after the notes of earlier jobs. Raises: as `attach`.
+    items: returns the items not yet in the journal; called after earlier jobs are recorded. Raises: as `attach`.
     """
     engine, settings, n_others = cluster.open(), settings_of(migration, cluster), 0
     try:
@@ -264,7 +264,7 @@ def _lost(there: Submission, block: int, number: int, error: Failure | None) -> 
 
 
 class _Units:
-    """Cuts items into runs: at most `ITEMS`, and no more bytes than a process holds."""
+    """Groups items into units of at most `ITEMS` objects and `HELD_BYTES`. A larger object is a unit of its own."""
 
     def __init__(self, items: Iterator[Item], settings: CopySettings) -> None:
         self._items, self._settings = items, settings

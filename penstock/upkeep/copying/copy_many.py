@@ -1,4 +1,4 @@
-"""Copy many objects at once, of a root or a plain prefix."""
+"""Copy many objects at once, from a root or a plain prefix."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -18,33 +18,33 @@ from .items import Copied, Item, Pace
 
 @dataclass(slots=True, kw_only=True)
 class Copies:
-    """The result of a migration."""
+    """Result of a migration."""
 
     target: str
-    """URL of the target."""
+    """Target URL."""
     copied: int = 0
-    """Objects that were copied."""
+    """Number of copied objects."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of the copied objects."""
     skipped: int = 0
-    """Objects that were there already."""
+    """Number of objects that the target already had."""
     failures: dict[str, str] = field(default_factory=dict)
     """Path of an object that was not copied -> reason."""
 
     @property
     def is_whole(self) -> bool:
-        """True if the target has all that it should have."""
+        """True if no object failed."""
         return not self.failures
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
-        """Name an object that could not be copied; others go on. nbytes: its size, if known."""
+        """Record an object that could not be copied. nbytes: its size, if known."""
         self.failures[path] = str(error)
 
     def lines(self) -> list[str]:
-        """Return the lines for people."""
+        """Return the result as human-readable lines."""
         return [
             f"{self.target}: {self.copied} objects copied ({size(self.nbytes)}), {self.skipped} were there, "
             f"{len(self.failures)} failed",
@@ -54,37 +54,37 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """The settings by which all objects of a migration are copied."""
+    """A migration's copy settings."""
 
     source: Store
-    """The source."""
+    """Source store."""
     target: Store
-    """The target."""
+    """Target store."""
     pace: Pace
-    """Limits of all machines together."""
+    """Rate limits for all machines together."""
     at_once: int
-    """Objects at once, per process."""
+    """Number of objects that each process copies at once."""
     scratch: str | None
-    """Folder of this machine for large objects in transit."""
+    """Local folder for large objects in transit; None: the system's temporary folder."""
     may_exist: bool = False
-    """True if any may be in the target already."""
+    """True if the target may already have some objects."""
     compared: bool = False
-    """True if items without a digest are read twice, as for a root."""
+    """True if items without a digest are read twice, as in a root."""
     hash: str = "sha256"
-    """One of `KINDS`, for objects without an expected digest."""
+    """Digest kind, one of `KINDS`, for objects without an expected digest."""
     notes: str = ""
-    """Folder of the target for a cluster's job."""
+    """Folder in the target for a cluster job's files."""
     since: Sequence[str] = ()
-    """Texts that decide the objects of a job, besides places and limits."""
+    """Texts that identify a job's set of objects, besides URLs and rate limits."""
 
     def transfer(self) -> Transfer | Compared:
-        """Return the object that copies in this process."""
+        """Return the callable that copies items in this process."""
         transfer = Transfer(self.source, self.target, self.pace, self.scratch, self.hash)
         return Compared(self.source, self.target, transfer) if self.compared else transfer
 
 
 Failed = Callable[[str, PenstockError, int | None], None]
-"""Receives an object that was not copied: path, reason, and size in bytes if known."""
+"""Callback for an object that was not copied: path, reason, and size in bytes if known."""
 
 
 def copied_here(
@@ -95,7 +95,7 @@ def copied_here(
     at_once: int,
     may_exist: bool = False,
 ) -> Iterator[Copied]:
-    """Copy items, and yield each once it exists. At most four times `at_once` items wait."""
+    """Copy items in this process, and yield each once the target has it. Queues at most `4 * at_once` items."""
     pool = DaemonPool(at_once, "penstock-migrate")
     waiting: dict[Future[Copied], Item] = {}
     try:

@@ -1,4 +1,4 @@
-"""Copy one object between stores: hashed on the way, and visible in the target only if correct."""
+"""Copy one object between stores. It is hashed on the way, and appears in the target only if it is correct."""
 
 from collections import deque
 from concurrent.futures import Future
@@ -24,18 +24,18 @@ from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, prov
 from .s3_to_s3 import SendOn
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
-"""Larger objects are read in ranges of this size; small ranges cost a server more (Ceph 8 % at 4 MiB).
+"""Larger objects are read in ranges of this size. Small ranges cost a server more (Ceph: 8 % more at 4 MiB).
 
-The smaller size is for stores that return each range in its own memory.
+The smaller size is for stores that return each range in a new buffer.
 """
 AHEAD = 2
-"""Ranges in flight while one is hashed."""
+"""Ranges in flight while another is hashed."""
 READERS = 8
-"""Threads that read ranges, for all objects."""
+"""Threads that read ranges, shared by all objects."""
 UPLOAD_BYTES = 80 * 2**20
-"""Most memory to read and upload one such file: four parts of 16 MiB in flight, and one being read."""
+"""Most memory for an object that passes through a file: four 16 MiB parts in flight, and one being read."""
 PART_BYTES = 16 * 2**20
-"""Bytes of a part of a large upload."""
+"""Part size of a multipart upload, in bytes."""
 BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
 """Memory to read an object, besides its own bytes."""
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
@@ -44,7 +44,8 @@ ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 class Transfer:
     """Copies items from one store to another. Thread-safe.
 
-    scratch: folder for large objects in transit. hash: one of `items.KINDS`, for objects without an expected digest.
+    scratch: local folder for large objects in transit. hash: digest kind for objects without an expected digest, one
+    of `items.KINDS`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Transfer:
         self._hash, self._room = hash, MemoryBudget(ROOM_BYTES)
         self._send_on = SendOn(source, target, pace, self._room, hash)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
-        # Other stores' clients accept only bytes, a copy of the buffer.
+        # Clients of other stores accept only `bytes`, so the buffer is copied.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
         fills = isinstance(source, ReadStore) or disk_of(source) is not None
         self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
@@ -62,8 +63,8 @@ class Transfer:
     def __call__(self, item: Item, *, may_exist: bool = False) -> Copied:
         """Copy an item. may_exist: check first whether the target has it.
 
-        Raises: Corrupt, Changed for bytes other than the root states or the listing showed; ObjectNotFound;
-        AlreadyExists if the target holds other bytes; errors of stores.
+        Raises: Corrupt or Changed if the bytes differ from the root's digest or the listed object; ObjectNotFound;
+        AlreadyExists if the target has different bytes; store errors.
         """
         if may_exist or item.may_exist:
             there = self._there(item)
@@ -99,11 +100,11 @@ class Transfer:
                 return self._size_of_manifest(item)
             info = self._target.head(item.path)
         except ObjectNotFound:
-            return None  # as it should be
+            return None  # the usual case
         if info.nbytes != item.nbytes:
             return None
         if isinstance(self._target, S3PutStore):
-            # A run that was killed may have left there what broke on the way.
+            # A killed run may have left an object that was damaged in transit.
             self._pace.take(requests=1)
             if differ(self._source.head(item.path).etag, info.etag):
                 return None
@@ -127,7 +128,7 @@ class Transfer:
         with self._room.memory(nbytes, overhead) as lent:
             etag, digest = self._read(item, lent.view)
             copied = self._put(item, lent.view, etag, digest)
-            lent.is_free = True  # after an error a range may still be on its way into it
+            lent.is_free = True  # not after an error: a range may still be written into it
         return copied
 
     def _put(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
@@ -250,7 +251,7 @@ class Transfer:
         if not item.was:
             return True
         if digest == item.was and proves(digest):
-            return False  # written again, or moved, with the same bytes
+            return False  # rewritten or moved with the same bytes
         if not item.replace:
             raise Changed(
                 f"{self._source.url}/{item.path} was replaced since it was copied, or written again: "
@@ -261,8 +262,8 @@ class Transfer:
 
 
 def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
-    """Return (reads, writes) for copying an object of that size. sent: it is sent on while it arrives."""
+    """Return how many (reads, writes) a copy of this size takes. sent: the object is streamed from S3 to S3."""
     if (nbytes or 0) <= HELD_BYTES:
         return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
-    # As `Pieces` reads; a look, and an upload in parts.
+    # Reads: as `Pieces` makes them. Writes: a HEAD and a multipart upload.
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)

@@ -1,6 +1,6 @@
-"""The objects that a migration copies, their notes, digests and check, and its speed limit.
+"""The objects that a migration copies, their records, digests and checks, and its rate limits.
 
-A digest is `sha256:<hex>`, `crc32c:<hex>`, or "" for none.
+A digest is `sha256:<hex>`, `crc32c:<hex>`, or "" if there is none.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ from loader.storage import Store
 
 
 class Pace:
-    """Limits requests and bytes per second, on average from the first on; None: no limit. Thread-safe.
+    """Limits the average requests and bytes per second; None: no limit. Thread-safe.
 
-    Raises: InvalidRuntime for a limit that is not above 0.
+    Raises: InvalidRuntime if a limit is not above 0.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Pace:
         self.requests_per_s, self.bytes_per_s = requests_per_s, bytes_per_s
         self._costs = (1 / requests_per_s if requests_per_s else 0.0, 1 / bytes_per_s if bytes_per_s else 0.0)
         self._lock, self._clock, self._sleep = Lock(), clock, sleep
-        self._free_s = [clock(), clock()]  # when the next request, the next byte may go
+        self._free_s = [clock(), clock()]  # when the next request and the next byte may go
 
     def take(self, requests: int = 0, nbytes: int = 0) -> None:
-        """Wait until so much is allowed."""
+        """Wait until the limits allow these requests and bytes."""
         with self._lock:
             now, wait_s = self._clock(), 0.0
             for which, amount in enumerate((requests, nbytes)):
@@ -53,7 +53,7 @@ class Pace:
 
 
 class Hash(Protocol):
-    """A hash, with hashlib's interface."""
+    """A hash object with hashlib's interface."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
     def hexdigest(self) -> str: ...
@@ -62,21 +62,21 @@ class Hash(Protocol):
 def _uncopied(data: memoryview) -> Any:
     if not data.readonly:
         return _array(len(data)).from_buffer(data)
-    from numpy import frombuffer, uint8  # 0.1 s, where there is no other way
+    from numpy import frombuffer, uint8  # takes 0.1 s, so only for read-only buffers
 
     return frombuffer(data, uint8)
 
 
 @lru_cache(maxsize=16)
 def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    """Return the array type of so many bytes. Cached: a new type takes 20 us."""
+    """Return the array type with this many bytes. Cached: a new type takes 20 us."""
     return ctypes.c_ubyte * nbytes
 
 
 class Crc32c:
-    """CRC-32C as a hash, at a seventh of SHA-256's processor time or less.
+    """CRC-32C as a hash object. Takes at most a seventh of SHA-256's processor time.
 
-    It finds damage, but proves no two objects equal: all files that end with their own CRC-32C share one value.
+    It detects damage, but cannot prove two objects equal: all files that end with their own CRC-32C share one value.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Crc32c:
         self._value = extend(self._value, data if isinstance(data, bytes) else _uncopied(memoryview(data)))
 
     def hexdigest(self) -> str:
-        """Return eight digits, highest first, as in a root's tables."""
+        """Return eight hex digits, most significant first, as in a root's tables."""
         return f"{self._value:08x}"
 
 
@@ -97,7 +97,7 @@ KINDS: dict[str, Callable[[], Hash]] = {"sha256": hashlib.sha256, "crc32c": Crc3
 class Digest:
     """The digest of streamed bytes.
 
-    like: a digest to compare with, which decides the kind. kind: one of `KINDS`, if `like` is "".
+    like: the digest to compare with, whose kind is used. kind: the kind if `like` is "", one of `KINDS`.
     """
 
     def __init__(self, like: str, kind: str) -> None:
@@ -115,34 +115,34 @@ def proves(digest: str) -> bool:
 
 
 def kind_of(digest: str) -> str:
-    """Return the hash's name in a digest, or ""."""
+    """Return a digest's kind, or "" if it is none of `KINDS`."""
     kind = digest.partition(":")[0]
     return kind if kind in KINDS else ""
 
 
 def in_words(digest: str) -> str:
-    """Return the digest for people."""
+    """Return the digest in human-readable form."""
     return digest.replace(":", " ", 1)
 
 
 def to_columns(digest: str) -> tuple[str, ...]:
-    """Return a digest as table columns: hex for each of `KINDS`."""
+    """Return a digest as table columns, one per kind in `KINDS`: hex for its kind, otherwise ""."""
     return tuple(digest.partition(":")[2] if kind == kind_of(digest) else "" for kind in KINDS)
 
 
 def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int, ...]:
-    """Return the note on an object as a table row."""
+    """Return an object's record as a table row."""
     return key, nbytes, *to_columns(digest), etag
 
 
 def from_columns(*columns: str | None) -> str:
-    """Return the digest of `to_columns`; earlier releases had only the first column."""
+    """Return the digest from such columns. Earlier releases wrote only the first."""
     digests = (f"{kind}:{value}" for kind, value in zip(KINDS, columns, strict=False) if value)
     return next(digests, "")
 
 
 HELD_BYTES = 64 * 2**20
-"""Larger objects pass through a file of this machine, so that only correct bytes reach the target."""
+"""Larger objects pass through a local file, so that only correct bytes reach the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,20 +154,20 @@ class Item:
     nbytes: int | None
     """Size in bytes; None if unknown."""
     digest: str = ""
-    """Digest that its bytes must have, or ""."""
+    """Expected digest, or "" if unknown."""
     etag: str = ""
-    """ETag of the listed object at the source; "" accepts any."""
+    """ETag that the source listed; "" accepts any."""
     may_exist: bool = False
-    """True if it may exist already."""
+    """True if the target may already have it."""
     was: str = ""
-    """Digest of an earlier copy of an object that seems to have changed since, or ""."""
+    """Digest of an earlier copy, if the source object seems to have changed since; otherwise ""."""
     replace: bool = False
-    """True if that copy may be replaced."""
+    """True if the earlier copy may be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """A note on an object in the target."""
+    """The record of an object in the target."""
 
     path: str
     """Key."""
@@ -176,13 +176,13 @@ class Copied:
     digest: str
     """Digest of its bytes; "" if they were not read."""
     etag: str = ""
-    """ETag of the source's object; "" if it does not matter."""
+    """ETag of the source object; "" if it is not compared."""
     written: bool = False
     """True if this run wrote it."""
 
 
 def check(source: Store, item: Item, nbytes: int, digest: str) -> None:
-    """Check the bytes of an object. digest: "" before there is one."""
+    """Check an object's size and digest. digest: "" while unknown. Raises: Corrupt."""
     known = [
         (stated, actual)
         for stated, actual in (

@@ -1,11 +1,11 @@
-"""The notes of migrations, in the target: JSON lines in objects that are created once.
+"""A migration's journal in the target: JSON lines, in objects that are written once.
 
     <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per copied object
-    <folder>manifest-<n>.parquet       the same, of finished runs (plain prefixes)
-    <folder>job-<id>.json              SHA-256 of the description of a cluster's job
+    <folder>manifest-<n>.parquet       the records of finished runs (plain prefixes)
+    <folder>job-<id>.json              SHA-256 of a cluster job's description
 
-sha256, crc32c: one or both are "". etag: of the source's object, if it matters. A killed run leaves its lines, and
-the next run skips what they name. A mirror's lines go once the log is copied.
+At least one of sha256 and crc32c is "". etag is the source object's, or "" if it is not compared. A killed run leaves
+its lines, and the next run skips the objects that they name. A mirror's lines are deleted once the log is copied.
 """
 
 import json
@@ -29,23 +29,23 @@ from .items import KINDS, Copied, as_columns, from_columns
 
 FOLDER = "migrations/"
 LINES = 64
-"""Lines per object."""
+"""Lines per stored object."""
 PIECE_ROWS = 100_000
-"""Rows of one piece of the manifest; about 5 MiB in the store."""
+"""Rows per stored piece of the manifest, about 5 MiB."""
 
 
 _NAMES = ("path", "nbytes", *KINDS, "etag")
 
 
 class Journal:
-    """A set of notes, used by one thread, as a context manager. They lie in a file in `scratch`.
+    """The records of copied objects, kept in a file in `scratch`. A context manager for one thread.
 
-    Raises: Corrupt for an object in its folder that is neither lines nor a manifest.
+    Raises: Corrupt if an object in the journal's folder is neither lines nor a manifest.
     """
 
     def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
         self._target, self._folder = target, folder
-        # (the time only orders runs: the later run's line of a key counts)
+        # The time only orders runs: the later run's line for a key is used.
         self._run, self._count = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}", 0
         self._lines: list[str] = []
         keys = sorted(info.key for info in target.list(folder))
@@ -82,22 +82,22 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Remove the local file; the target keeps the notes."""
+        """Remove the local file. The target keeps the records."""
         self._noted.close()
         self._file.close()
 
     @property
     def newest_manifest(self) -> str:
-        """Key of the manifest's last piece, or ""."""
+        """Key of the manifest's last piece, or "" if there is no manifest."""
         return self._manifests[-1] if self._manifests else ""
 
     def begin(self) -> None:
-        """Write an empty piece, by which a killed run is recognized."""
+        """Write an empty piece, so that if this run is killed, the next one notices."""
         self._put(b"")
 
     def find(self, path: str) -> Copied | None:
-        """Return the last note on an object, or None."""
-        with self._on_scratch():  # to read a page another one may have to be written
+        """Return an object's latest record, or None."""
+        with self._on_scratch():  # SQLite may write one page to disk before it reads another
             row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
         return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
 
@@ -115,12 +115,12 @@ class Journal:
             self.flush()
 
     def add_job(self, id: str, sha256: str) -> None:
-        """Record a submitted job by the SHA-256 of its description. Costs a request."""
+        """Record a submitted job and its description's SHA-256. Costs a request."""
         self._target.put(self._job(id), json.dumps({"sha256": sha256}).encode())
         self._jobs.append(self._job(id))
 
     def job(self, id: str) -> str:
-        """Return the SHA-256 of a submitted job's description, or "". Costs a request."""
+        """Return the SHA-256 of a recorded job's description, or "". Costs a request."""
         key = self._job(id)
         try:
             data = self._target.get(key).data
@@ -137,18 +137,18 @@ class Journal:
             self._lines = []
 
     def finish(self) -> None:
-        """Delete the lines, which are no longer needed."""
+        """Delete the lines and job records, which are no longer needed."""
         self._target.delete_many([*self._pieces, *self._jobs])
         self._pieces, self._jobs = [], []
 
     def will_keep(self) -> None:
-        """Import in the background, during the copy, what `keep` needs (0.2 s)."""
+        """Import what `keep` needs (0.2 s) in the background, during the copy."""
         Thread(target=import_module, args=(".copied_table", __package__)).start()
 
     def keep(self) -> None:
         """Merge all lines into a manifest, sorted by key, in pieces.
 
-        Lines that another run wrote meanwhile stay. Without new notes nothing changes.
+        Lines that another run wrote meanwhile stay. If there are no new records, the manifest does not change.
         """
         self.flush()
         if not self._has_news:

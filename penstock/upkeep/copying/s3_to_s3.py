@@ -1,6 +1,6 @@
-"""Copy from S3 to S3: stream an object to the target while it arrives, and hash it in between.
+"""Copy from S3 to S3: stream each object to the target as it arrives, and hash it on the way.
 
-The last piece is sent once all are known to be correct: before that the target has no object.
+The last piece is sent only once all bytes are verified. Until then, the target has no object.
 """
 
 from dataclasses import replace
@@ -21,19 +21,19 @@ class SendOn:
 
     def __init__(self, source: Store, target: Store, pace: Pace, room: MemoryBudget, hash: str) -> None:
         self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
-        self._tries_unknown = True  # items without an ETag, until one of these was no MD5
+        self._tries_unknown = True  # stream items without a listed ETag, until one's ETag is not an MD5
 
     def __call__(self, item: Item) -> Copied | Item:
         """Return the copy, or the item if it must be copied through memory instead.
 
-        Such an item is unchanged, or replaces what is there. Raises: as `Transfer`.
+        A returned item is unchanged, or has `replace` set. Raises: as `Transfer`.
         """
         target, nbytes, known = self._target, item.nbytes, item.etag or self._tries_unknown
         if item.was or not known or not isinstance(target, S3PutStore) or not nbytes:
             return item
         if not sends(self._source, target, item):
             return item
-        # All of it at once: an object that is under way is not held up.
+        # Taken all at once, so that the limit does not stall a stream.
         self._pace.take(requests=2, nbytes=nbytes)
         digest, is_there = self._sent(target, item, nbytes)
         if is_there is None:
@@ -80,13 +80,13 @@ class SendOn:
             with self._room.for_bytes((AHEAD + 1) * MAX_BYTES), self._target.open_stream(path) as stream:
                 while piece := stream.read(LOOK_BYTES):
                     target_digest.update(piece)
-        except (ObjectNotFound, Forbidden):  # who may write there may not read
+        except (ObjectNotFound, Forbidden):  # write access need not include read access
             return False
         return str(target_digest) == digest
 
 
 def sends(source: Store, target: Store, item: Item) -> bool:
-    """Return whether an object may be streamed on."""
+    """Return whether an object can be streamed from source to target."""
     if not (isinstance(target, S3PutStore) and isinstance(source, ReadStore)):
         return False
     return target.sends(item.etag) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES

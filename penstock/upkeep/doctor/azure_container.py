@@ -14,11 +14,11 @@ from loader.storage.options import bucket_and_prefix
 from .finding import Finding, fail, note, ok, warn
 
 BLOBS = 10_000
-"""Blobs to search for archived ones."""
+"""Most blobs searched for archived ones."""
 
 
 def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Return the server's URL, "" if neither URL nor options name it. Raises: InvalidStore."""
+    """Return the server's URL, or "" if neither URL nor options name it. Raises: InvalidStore."""
     place, _ = bucket_and_prefix(url)
     config, _ = azure_config(url, options, place.partition("@")[2])
     account = config.get("account_name")
@@ -26,9 +26,9 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 
 
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield findings about a container's settings. Four requests, and one per 5,000 blobs up to 10,000.
+    """Yield findings about a container's settings. Costs four requests, and one per 5,000 blobs up to 10,000.
 
-    Writes and deletes a blob, since only that shows versioning. Raises: InvalidStore; MissingDependency.
+    Writes and deletes a blob: only a write shows versioning. Raises: InvalidStore; MissingDependency.
     """
     try:
         from azure.core.exceptions import AzureError, HttpResponseError
@@ -76,9 +76,9 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """Return the first credential of the options in obstore's order, else the environment's.
+    """Return the first credential in the options, in obstore's order, or the environment's if there is none.
 
-    Raises: ImportError; ValueError for options that azure-identity does not support.
+    Raises: ImportError; ValueError if azure-identity does not support the options.
     """
     if config.get("skip_signature"):
         return None
@@ -126,7 +126,7 @@ def _deletes(service: Any, container: str, _: str) -> Iterator[Finding]:
 
 
 def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
-    """Check versioning: with it, a write returns `x-ms-version-id`."""
+    """Check versioning. If it is on, a write returns `x-ms-version-id`."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     blob = service.get_blob_client(container, f"{base}{PROBES}{secrets.token_hex(8)}/versioned")
@@ -137,7 +137,7 @@ def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
         do = "look at `az storage account blob-service-properties show --query isVersioningEnabled`"
         yield note("versioning", what, do)
         return
-    with suppress(AzureError):  # locked: that is a finding of its own
+    with suppress(AzureError):  # a locked container has its own finding
         blob.delete_blob()
     if version:
         do = (
@@ -179,4 +179,4 @@ QUESTIONS: Sequence[tuple[str, Callable[[Any, str, str], Iterator[Finding]]]] = 
     ("versioning", _versions),
     ("tiers", _blobs),
 )
-"""(check, question); a question receives the service, the container and the prefix of its blobs."""
+"""(check, question). A question receives the service, the container and the blob prefix."""

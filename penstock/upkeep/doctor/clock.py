@@ -1,6 +1,6 @@
 """Compare a server's clock with this machine's.
 
-penstock's history needs no clock, but signed requests, leases' hosts and people do.
+penstock's history does not depend on clocks, but signed requests and people do.
 """
 
 import time
@@ -13,24 +13,24 @@ from http.client import HTTPException
 from .finding import Finding, fail, note, ok, warn
 
 REFUSED_S = 15 * 60
-"""Seconds; S3 rejects requests signed further off."""
+"""In seconds; S3 rejects requests whose signing time is off by more."""
 NOTICED_S = 60
 TIMEOUT_S = 5.0
 
 
 def server_clock(endpoint: str) -> Iterator[Finding]:
-    """Compare this machine's clock with the Date header of the server at `endpoint`. One unsigned request."""
+    """Compare this machine's clock with the Date header from `endpoint`. Costs one unsigned request."""
     request = urllib.request.Request(endpoint, method="HEAD")
     try:
         try:
             with urllib.request.urlopen(
                 request, timeout=TIMEOUT_S
-            ) as answer:  # an http(s) endpoint of the options
+            ) as answer:  # an http(s) endpoint from the options
                 date = answer.headers.get("Date")
         except urllib.error.HTTPError as error:  # 400, 403 and 404 have a date too
             date = error.headers.get("Date")
             error.close()
-    except (OSError, ValueError, HTTPException) as error:  # the last: it speaks no HTTP
+    except (OSError, ValueError, HTTPException) as error:  # HTTPException: not an HTTP server
         yield note("clock", f"{endpoint} was not asked for its time: {' '.join(str(error).split())}")
         return
     try:
@@ -42,7 +42,7 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
 
 
 def compared(ahead_s: float, where: str) -> Finding:
-    """Return a finding. ahead_s: seconds by which the other clock is ahead. Date headers have whole seconds."""
+    """Return a finding. ahead_s: seconds by which the other clock is ahead, to the whole second."""
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
     what = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
@@ -57,7 +57,7 @@ def compared(ahead_s: float, where: str) -> Finding:
 
 
 def shown(seconds: float) -> str:
-    """Return seconds in words: '90 seconds', '3.0 hours', '365 days'."""
+    """Return a duration as text: '90 seconds', '3.0 hours', '365 days'."""
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     if seconds < 7200:

@@ -1,4 +1,4 @@
-"""Run an examination: settings first, then probes."""
+"""Examine a store: check its settings, then run probes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -25,7 +25,7 @@ from .finding import Finding, Report, fail, note, warn
 from .store_probes import Folder, Scratch, creates, listing
 
 PATIENCE = {"retry_deadline_s": 10.0}
-"""Options of a store that soon gives up without an answer."""
+"""Store options that give up soon if the server does not respond."""
 Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {
@@ -36,7 +36,7 @@ PROBES: dict[str, Probe] = {
     "checksums": store_probes.checksums,
     "copies": store_probes.copies,
 }
-"""Name -> probe; each writes only below the scratch prefix."""
+"""Name -> probe. Probes write only below the scratch prefix."""
 
 MANY = 1_050
 FEW = 30
@@ -47,10 +47,10 @@ def examine(
 ) -> Report:
     """Examine a store: read its settings, and run probes below a temporary prefix.
 
-    url, options: as for `loader.Root`. quick: list at most one page of keys. A probe that the store rejects is a
-    finding.
+    If the store rejects a probe, the report contains a finding. url, options: as for `loader.Root`. quick: list at
+    most one page of keys.
 
-    Raises: InvalidStore for a URL or an option that is not accepted.
+    Raises: InvalidStore if the URL or an option is not accepted.
     """
     store_options = dict(options or {})
     store = loader.Root(url, options=store_options).store
@@ -75,11 +75,11 @@ def _remote(store: Store) -> bool:
 
 
 class Useless(Exception):
-    """The last finding makes further probes useless."""
+    """Raised if the last finding makes further probes useless."""
 
 
 class Examination:
-    """One store's findings so far."""
+    """The examination of one store, with its findings so far."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.scratch = store, Scratch(store)
@@ -87,11 +87,11 @@ class Examination:
         self._answers = True
 
     def run(self, options: Mapping[str, Any], *, quick: bool) -> None:
-        """Check settings, then probe. Raises: Useless."""
+        """Check settings, then run probes. Raises: Useless."""
         self._collect("clock", place.clock(self.store.url, options))
         try:
             self._collect("root", place.root(self.store), needed=True)
-        finally:  # settings may explain an unreadable root; without an answer there are none
+        finally:  # settings may explain an unreadable root, if the store responds at all
             if self._answers:
                 self._collect("settings", place.settings(self.store.url, options))
         folder = self._folder() if is_local(self.store) else None

@@ -1,4 +1,4 @@
-"""Check a folder's file system on Linux: links, renames, durable writes, space, kind."""
+"""Check a folder's file system on Linux: type, links, renames, durable writes and space."""
 
 import os
 import resource
@@ -58,11 +58,11 @@ class Mount:
     """A mounted file system."""
 
     point: str
-    """Folder of the mount."""
+    """Mount point, a folder."""
     kind: str
-    """Its type: 'ext4', 'nfs4', 'fuse.s3fs'."""
+    """File system type: 'ext4', 'nfs4', 'fuse.s3fs'."""
     device: str
-    """Mounted device; some FUSE programs give their name only here."""
+    """Mounted device. Some FUSE programs give their name only here."""
 
 
 def mount_of(folder: str, table: str | None = None) -> Mount | None:
@@ -79,7 +79,7 @@ def mount_of(folder: str, table: str | None = None) -> Mount | None:
         below = path == point or path.startswith(point.rstrip("/") + "/")
         if below and (
             mount is None or len(point) >= len(mount.point)
-        ):  # the later of equal mounts lies on top
+        ):  # of two mounts at one point, the later hides the other
             kind, device = right.split()[:2]
             kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
             mount = Mount(point=point, kind=kind, device=_unescaped(device))
@@ -87,7 +87,7 @@ def mount_of(folder: str, table: str | None = None) -> Mount | None:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return a text of mountinfo, which escapes blanks as \040."""
+    r"""Return a mountinfo field without escapes, such as \040 for a space."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text
@@ -102,7 +102,7 @@ SLOW_FSYNC_S = 0.1
 
 
 def file_system(folder: str) -> Iterator[Finding]:
-    """Yield the file system's kind, and known faults of that kind."""
+    """Yield a finding about the file system's type and its known faults."""
     check, mount = "file system", mount_of(folder)
     if mount is None:
         yield note(check, "this system does not tell what lies under a folder (no /proc/self/mountinfo)")
@@ -132,7 +132,7 @@ def file_system(folder: str) -> Iterator[Finding]:
 
 
 def space(folder: str) -> Iterator[Finding]:
-    """Yield the remaining bytes, inodes and open files."""
+    """Yield findings about free bytes and inodes, and the limit on open files."""
     usage, table = shutil.disk_usage(folder), os.statvfs(folder)
     what = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
     few_inodes = table.f_files and table.f_favail < FEW_INODES
@@ -170,7 +170,7 @@ def links(folder: str) -> Iterator[Finding]:
 
 
 def durability(folder: str) -> Iterator[Finding]:
-    """Check fsync of files and folders; report its median time of five."""
+    """Check fsync on files and folders. Reports the median of five times."""
     times = []
     for turn in range(FSYNCS):
         begun = time.perf_counter()
@@ -195,7 +195,7 @@ def durability(folder: str) -> Iterator[Finding]:
 
 
 def renames(folder: str) -> Iterator[Finding]:
-    """Check that a file that is replaced repeatedly is always whole."""
+    """Check that readers of a repeatedly replaced file always see it whole."""
     target, data = os.path.join(folder, "renamed"), (b"a" * 65_536, b"b" * 65_536)
     _write(target, data[0])
     torn: list[str] = []
@@ -233,7 +233,7 @@ def renames(folder: str) -> Iterator[Finding]:
 
 
 def names(folder: str) -> Iterator[Finding]:
-    """Check names: keys differ by case and composition, which a file system may ignore."""
+    """Check that names which differ by case or Unicode composition are distinct, as keys are."""
     check = "names"
     _write(os.path.join(folder, "Case"), b"")
     if os.path.exists(os.path.join(folder, "cASE")):
@@ -252,7 +252,7 @@ def names(folder: str) -> Iterator[Finding]:
 
 
 def disk_clock(folder: str) -> Iterator[Finding]:
-    """Check the file system's clock: a network disk uses its server's."""
+    """Check the file system's clock. A network disk uses its server's clock."""
     path = os.path.join(folder, "clock")
     before = time.time()
     _write(path, b"")

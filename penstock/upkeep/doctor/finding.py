@@ -1,4 +1,4 @@
-"""The doctor's findings, of four levels, and its report."""
+"""The doctor's findings, in four levels, and its report."""
 
 import textwrap
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 WIDTH = 118
-"""Characters of a line of text."""
+"""Line width in characters."""
 Level = Literal["ok", "note", "warn", "fail"]
 
 
@@ -15,16 +15,16 @@ class Finding:
     """The result of one probe or question."""
 
     check: str
-    """The name of the check."""
+    """Check name."""
     level: Level
-    """ok; note: a fact or an open question; warn: a future cost; fail: no place for a root as it is."""
+    """ok; note: a fact or an open question; warn: a future cost; fail: the store cannot hold a root as it is."""
     what: str
-    """The result in words."""
+    """Human-readable result."""
     do: str = ""
     """Advice, or ""."""
 
     def to_text(self) -> str:
-        """Return 'fail  ranges   what ...', with the advice below."""
+        """Return 'fail  ranges   what ...', followed by the advice."""
         head = f"{self.level:<5} {self.check:<17} "
         lines = textwrap.wrap(self.what, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
         if self.do:
@@ -39,7 +39,7 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """Return a good finding."""
+    """Return a finding that reports no problem."""
     return Finding(check=check, level="ok", what=what)
 
 
@@ -49,12 +49,12 @@ def note(check: str, what: str, do: str = "") -> Finding:
 
 
 def warn(check: str, what: str, do: str) -> Finding:
-    """Return a finding with a future cost."""
+    """Return a finding about a future cost."""
     return Finding(check=check, level="warn", what=what, do=do)
 
 
 def fail(check: str, what: str, do: str) -> Finding:
-    """Return a finding that rules out a root here."""
+    """Return a finding that rules out a root in this store."""
     return Finding(check=check, level="fail", what=what, do=do)
 
 
@@ -65,13 +65,13 @@ class Report:
     url: str
     """The store's URL."""
     findings: Sequence[Finding]
-    """Findings, in the order of the examination."""
+    """Findings, in order of examination."""
     native: str
-    """The code by which a loader here reads and checks samples of a disk."""
+    """Implementation that reads and checks samples from disk on this machine."""
 
     @property
     def failed(self) -> bool:
-        """True if a finding rules out a root here."""
+        """True if the store cannot hold a root."""
         return any(finding.level == "fail" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

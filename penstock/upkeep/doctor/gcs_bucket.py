@@ -25,7 +25,7 @@ def gcs_endpoint(url: str, options: Mapping[str, Any]) -> str:
 
 
 def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield findings about a bucket's settings. Two requests. Raises: InvalidStore; MissingDependency."""
+    """Yield findings about a bucket's settings. Costs two requests. Raises: InvalidStore; MissingDependency."""
     try:
         from google.api_core.exceptions import Forbidden, GoogleAPIError, Unauthorized
         from google.auth.exceptions import GoogleAuthError
@@ -72,7 +72,7 @@ def _client(config: Mapping[str, Any], provider: Any) -> Any:
         return storage.Client(project="none", credentials=AnonymousCredentials(), **more)
     if config.get("bearer_token"):
         more["credentials"] = Credentials(config["bearer_token"])
-    elif provider is not None and hasattr(provider, "credentials"):  # from a file that google-auth has read
+    elif provider is not None and hasattr(provider, "credentials"):  # google-auth read them from a file
         more["credentials"] = provider.credentials
     return storage.Client(project="none", **more)
 

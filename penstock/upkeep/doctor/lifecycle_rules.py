@@ -1,4 +1,4 @@
-"""Find lifecycle rules that would delete a root's files, or archive them unreadably. Pure functions."""
+"""Find lifecycle rules that would delete a root's files or move them to an archive tier. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from .finding import Finding, fail, note, ok, warn
 
 CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
-"""Prefixes that a root loses without harm: their writers write them again."""
+"""Prefixes whose objects may be lost, since their writers recreate them."""
 ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 """Tiers that need a restore before a read. (Google's ARCHIVE can be read at once.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """An active rule without tags, which no object of a root has."""
+    """An active rule without a tag filter; a root's objects have no tags."""
 
     name: str
-    """Its name, or ""."""
+    """Rule name, or ""."""
     prefix: str
-    """Prefix of the keys in the bucket that it affects."""
+    """Prefix of the affected keys in the bucket."""
     deletes: str = ""
-    """Time of deletion, in words; "" for none."""
+    """Human-readable time of deletion; "" if it deletes nothing."""
     archives: str = ""
     """Archive tier that it moves objects into, or ""."""
     aborts: bool = False
@@ -30,7 +30,7 @@ class Rule:
 
 
 def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """Yield the rules of a GetBucketLifecycleConfiguration answer that can affect a root."""
+    """Yield the rules in a GetBucketLifecycleConfiguration response that can affect a root."""
     for rule in configured:
         chosen = rule.get("Filter", {})
         chosen = {**chosen, **chosen.get("And", {})}
@@ -48,26 +48,25 @@ def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
 
 
 NEVER_MET = {
-    *("daysSinceNoncurrentTime", "noncurrentTimeBefore"),  # of old generations
-    *("daysSinceCustomTime", "customTimeBefore"),  # of objects with a custom time, which none of a root has
+    *("daysSinceNoncurrentTime", "noncurrentTimeBefore"),  # apply to old generations
+    *("daysSinceCustomTime", "customTimeBefore"),  # apply to objects with a custom time, which a root's lack
 }
-"""Conditions of Google's that no live object of a root meets."""
+"""Google's conditions that a root's live objects never meet."""
 ENDINGS = (".tar", ".parquet", ".json", ".jsonl", ".safetensors", ".html", ".md", ".jpg")
-"""Endings of a root's keys."""
+"""Suffixes of a root's keys."""
 FURTHER = {
     "createdBefore": "written before",
     "matchesSuffix": "that end in",
     "matchesStorageClass": "of the storage class",
     "matchesPattern": "that match",
 }
-"""Condition that some objects of a root may meet -> its words."""
+"""Condition that some of a root's objects may meet -> its human-readable form."""
 
 
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """Yield the rules of a Google bucket that can affect a root.
+    """Yield a Google bucket's rules that can affect a root, one per prefix.
 
-    All conditions of a rule must hold; without an age it acts as soon as the others do. A rule may name several
-    prefixes.
+    A rule acts once all its conditions hold. Without an age condition, it also acts on new objects.
     """
     for number, rule in enumerate(configured):
         condition, action = rule.get("condition", {}), rule.get("action", {}).get("type")

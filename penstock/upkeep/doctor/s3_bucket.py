@@ -1,4 +1,4 @@
-"""Check the settings and objects of an S3 bucket through boto3, a function per question."""
+"""Check the settings and objects of an S3 bucket through boto3. Each question is a function."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
@@ -22,19 +22,19 @@ UNSET = {
     "ServerSideEncryptionConfigurationNotFoundError",
 }
 AWS = ".amazonaws.com"
-"""Part of the addresses of Amazon's servers."""
+"""Suffix of Amazon's host names."""
 PAGES = 10
-"""Pages of 1,000 keys to search for archived objects."""
+"""Most pages of 1,000 keys searched for archived objects."""
 
 
 class Bucket:
-    """A boto3 client with one bucket and the prefix of the root ('' or ends in '/')."""
+    """A boto3 client for one bucket, with the root's prefix ('' or ending in '/')."""
 
     def __init__(self, client: Any, name: str, prefix: str, config: Mapping[str, Any]) -> None:
         self.client, self.name, self.prefix, self.config = client, name, prefix, config
 
     def ask(self, verb: str, **more: Any) -> Any:
-        """Return the answer, {} if nothing is set. Raises: ClientError; BotoCoreError."""
+        """Return the response, or {} if the setting is unset. Raises: ClientError; BotoCoreError."""
         from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
         payer = {"RequestPayer": "requester"} if self.config.get("request_payer") and "list" in verb else {}
@@ -169,7 +169,7 @@ QUESTIONS: dict[str, Callable[[Bucket], Iterator[Finding]]] = {
     "uploads": _uploads,
     "tiers": _tiers,
 }
-"""Check -> question. Raises: ClientError; BotoCoreError."""
+"""Check -> question, which may raise ClientError or BotoCoreError."""
 
 
 DENIED = {"AccessDenied", "403", "AllAccessDisabled", "AccessDeniedException", "UnauthorizedOperation"}
@@ -189,7 +189,7 @@ def s3_endpoint(url: str, options: Mapping[str, Any]) -> str:
 def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield findings about a bucket's settings and objects.
 
-    Seven requests, and one per 1,000 objects up to 10,000. Raises: InvalidStore; MissingDependency.
+    Costs seven requests, and one per 1,000 objects up to 10,000. Raises: InvalidStore; MissingDependency.
     """
     try:
         import boto3
@@ -208,7 +208,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     secrets = secret_values(options)
     try:
         keys = _keys(provider)
-    except Exception as error:  # noqa: BLE001 - a function of the user's, or a profile's: whatever it raises
+    except Exception as error:  # noqa: BLE001 - the user's function or profile may raise anything
         yield _not_asked("settings", error, secrets)
         return
     try:
@@ -235,7 +235,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             code = str(error.response.get("Error", {}).get("Code", ""))
             yield _refused(check, code)
             if code in STRANGERS:
-                break  # it answers every question so
+                break  # every question would get this response
         except BotoCoreError as error:
             yield _not_asked(check, error, secrets)
         except (ResponseParserError, ParseError, LookupError, TypeError, ValueError) as error:

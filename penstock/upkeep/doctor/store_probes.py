@@ -1,4 +1,4 @@
-"""Probe a store below a scratch prefix: conditional creates, listings, and reads after writes."""
+"""Probe a store below a scratch prefix: conditional creates, listings, reads after writes."""
 
 import hashlib
 import os
@@ -22,9 +22,9 @@ from .finding import Finding, fail, note, ok, warn
 
 
 class Folder:
-    """A fresh folder inside the store's.
+    """A new folder inside the store's folder.
 
-    It is removed at the end with new folders above it. disk: a folder in it that the store does not list.
+    disk: path of a subfolder that the store does not list.
     """
 
     def __init__(self, root: str, prefix: str) -> None:
@@ -35,19 +35,19 @@ class Folder:
         os.makedirs(self.disk)
 
     def remove(self) -> None:
-        """Remove the folder with all files, then new empty folders above it."""
+        """Remove the folder and its files, then the empty parents that were new."""
         shutil.rmtree(self.path, ignore_errors=True)
         above = os.path.dirname(self.path)
-        with suppress(OSError):  # another process keeps something there
+        with suppress(OSError):  # another process has files there
             while above != self._there:
                 os.rmdir(above)
                 above = os.path.dirname(above)
 
 
 class Scratch:
-    """Names keys below a fresh prefix, and deletes them at the end.
+    """The probes' objects, below a new prefix.
 
-    A root can be made beside the prefix, so a killed doctor blocks no writer.
+    A root may be created although the prefix exists, so a killed doctor blocks no writer.
     """
 
     def __init__(self, store: Store) -> None:
@@ -56,13 +56,13 @@ class Scratch:
         self._keys: set[str] = set()
 
     def key(self, name: str) -> str:
-        """Return the key of a probe's object."""
+        """Return the key for a probe's object, which `remove` will delete."""
         key = self.prefix + name
         self._keys.add(key)
         return key
 
     def remove(self) -> None:
-        """Delete all objects, also unlisted ones."""
+        """Delete all named objects, even if the store does not list them."""
         self.store.delete_many(sorted(self._keys))
 
 
@@ -75,7 +75,7 @@ ELSEWHERE = (
 
 
 def creates(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a second create of a key fails, in turn and in parallel. 3 requests, and 2 per writer and round."""
+    """Check that a second create of a key fails, in turn and in parallel. Costs 2 requests per writer and round."""
     try:
         yield _in_turn(scratch)
     except InvalidStore as error:  # the backend states that it has no atomic create
@@ -129,18 +129,16 @@ def _at_once(scratch: Scratch) -> Finding:
 
 AT_ONCE = 32
 ODD = ("a b", "a+b", "a.b", "a/b", "a0", "A", "Z/z", "ü", "%41", "日本", "𝄞", "~")
-"""Names that servers order or escape wrongly. (A disk cannot hold both 'a' and 'a/b'.)"""
+"""Names that some servers order or escape wrongly. (A disk cannot hold both 'a' and 'a/b'.)"""
 PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish elsewhere"
 
 
 def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
-    """Check a listing of odd names, and of `many` keys. `many` requests and a few.
+    """Check listings of unusual names and of `many` more keys. Costs a request per key, and a few.
 
     More than 1,000 keys show whether pages join.
     """
-    base = (
-        scratch.prefix + "list/"
-    )  # (an empty object looks like a folder that a console made: none is empty)
+    base = scratch.prefix + "list/"  # (the objects are not empty: empty ones look like a console's folders)
     names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))
@@ -184,7 +182,7 @@ def _difference(listed_keys: list[str], expected: list[str]) -> str:
 TURNS = 8
 NBYTES = 2**20 + 17
 PARTS_BYTES = 64 * 2**20 + 1
-"""Bytes of an object just above the limit of one upload request."""
+"""Object size just above the limit for one upload request."""
 NOT_STRONG = (
     "a cache or a gateway stands before the store, or it is eventually consistent: give the store's own URL"
 )
@@ -198,7 +196,7 @@ def writing(scratch: Scratch) -> Iterator[Finding]:
 
 
 def read_after_write(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a write, an overwrite and a delete are visible at once. 9 requests a turn."""
+    """Check that writes, overwrites and deletes are visible at once. Costs 9 requests per turn."""
     check, store = "read after write", scratch.store
     for turn in range(TURNS):
         key = scratch.key(f"fresh/{turn}")
@@ -220,7 +218,7 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
-    """Check that an ETag changes with its object, and is equal for every verb: readers pin the first one."""
+    """Check that every verb returns one ETag and that an overwrite changes it, since readers pin ETags."""
     check, store, key = "etags", scratch.store, scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag
@@ -246,7 +244,7 @@ def etags(scratch: Scratch) -> Iterator[Finding]:
 
 
 def ranges(scratch: Scratch) -> Iterator[Finding]:
-    """Check ranges: first, middle, last, empty and beyond the end. 14 requests."""
+    """Check ranges: first, middle, last, empty and beyond the end. Costs 14 requests."""
     check, store, key = "ranges", scratch.store, scratch.key("ranges")
     data = Random(1).randbytes(NBYTES)
     store.put(key, data)
@@ -276,7 +274,7 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
 
 
 def checksums(scratch: Scratch) -> Iterator[Finding]:
-    """Check the CRC-32C and SHA-256 of objects read back: empty, small, and uploaded in parts. Moves 130 MiB."""
+    """Check the checksums of empty, small and multipart objects after reading them back. Moves 130 MiB."""
     check, store = "checksums", scratch.store
     for nbytes in (0, 1, 65_537):
         data, key = Random(nbytes).randbytes(nbytes), scratch.key(f"sum/{nbytes}")
@@ -289,7 +287,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
         try:
             file = held.enter_context(held_file("doctor", buffering=0))
             expected = _filled(file)
-        except OSError as error:  # of this machine, not of the store
+        except OSError as error:  # from this machine's disk, not from the store
             what = (
                 "what is uploaded in parts was not checked: temporary space "
                 f"{default_place()} does not take a file of {PARTS_BYTES / 2**20:.0f} MiB: "
@@ -313,7 +311,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
 
 
 def copies(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a copy inside the store is equal. 3 requests."""
+    """Check that a copy inside the store equals its source. Costs 3 requests."""
     store, source, target = scratch.store, scratch.key("copy/from"), scratch.key("copy/to ü +%41")
     store.put(source, b"copied")
     try:

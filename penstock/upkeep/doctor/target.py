@@ -1,4 +1,4 @@
-"""Check the content and the kind of the store at a URL."""
+"""Check a store by its URL: whether it holds a root, its clock, and its settings or disk."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,13 +23,13 @@ PROVIDERS = {
     "abfs": (azure_endpoint, azure_container),
     "abfss": (azure_endpoint, azure_container),
 }
-"""Scheme -> functions of (URL, options) that return its server's URL and yield its settings."""
+"""URL scheme -> two functions of (URL, options): one returns the server's URL, one yields findings."""
 
 DISK = (space, links, durability, renames, names, disk_clock)
 
 
 def root(store: Store) -> Iterator[Finding]:
-    """Check whether a root exists or could be made. 1 request, and 1 listing if there is none."""
+    """Check whether a root exists or can be created. Costs one request, and one listing if there is no root."""
     try:
         check_root(store)
     except FormatTooNew as error:
@@ -48,7 +48,7 @@ def root(store: Store) -> Iterator[Finding]:
 
 
 def clock(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check the server's clock; nothing for a store without a provider. Raises: InvalidStore; MissingDependency."""
+    """Check the clock of a cloud provider's server. Raises: InvalidStore; MissingDependency."""
     provider = PROVIDERS.get(url.split("://", 1)[0])
     if provider and "fsspec" not in options and (where := provider[0](url, options)):
         yield from server_clock(where)
@@ -64,7 +64,7 @@ def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def disk(folder: str) -> Iterator[Finding]:
-    """Yield findings about a folder's file system, tested in that folder. Raises: OSError."""
+    """Yield findings about a folder's file system, from tests in that folder. Raises: OSError."""
     yield from file_system(folder)
     for probe in DISK:
         yield from probe(folder)

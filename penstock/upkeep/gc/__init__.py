@@ -1,4 +1,4 @@
-"""The collector: finds unneeded objects, counts for how long, and deletes them."""
+"""The garbage collector: condemns unneeded objects, and deletes them after a grace period."""
 
 from .clients import Moment
 from .collector import Options, collect

@@ -1,4 +1,4 @@
-"""Classify the objects under `data/`: their dataset, and why they may go, from a listing and the log."""
+"""Classify the objects under `data/`, from a listing and the log: their dataset, and why they may be deleted."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ OURS = (
     r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
     rf"(?:manifest-[0-9a-f]{{16}}\.json|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
 )
-"""Every name that a writer gives under `data/`, also to unfinished files of a folder."""
+"""Matches every key that a writer creates under `data/`, including a folder's unfinished files."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)
 WHY = ("foreign", "open transaction", "live", "retired version", "aborted transaction", "leftover")
 _FOREIGN = ("", FOREIGN)
@@ -25,19 +25,19 @@ _NOTHING = (0, 0)
 
 @dataclass(slots=True)
 class Tally:
-    """Sums of the listed objects."""
+    """Counts and sizes of the listed objects."""
 
     sums: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """(dataset or "", state in `WHY` or reason of a side object) -> (objects, bytes)."""
     foreign: list[str] = field(default_factory=list)
-    """Keys of the first twenty foreign objects."""
+    """Keys of the first twenty objects that penstock did not write."""
 
     def add(self, dataset: str, what: str, objects: int, nbytes: int) -> None:
         before = self.sums.get((dataset, what), _NOTHING)
         self.sums[dataset, what] = before[0] + objects, before[1] + nbytes
 
     def add_foreign(self, keys: list[str], nbytes: int = 0) -> None:
-        """Count foreign objects, and name the first twenty."""
+        """Count foreign objects, and keep the first twenty keys."""
         self.add("", WHY[FOREIGN], len(keys), nbytes)
         self.foreign += keys[: 20 - len(self.foreign)]
 
@@ -47,8 +47,8 @@ def sorter(
 ) -> Callable[[pa.RecordBatch], pa.Table]:
     """Return a function that counts a piece of a listing and returns its condemned objects.
 
-    They are a table of key, nbytes, dataset, txn, why. A link is foreign. Takes 1 s per million objects. kept: ids of
-    the versions that stay.
+    Its table has the columns key, nbytes, dataset, txn and why. Links are foreign. Takes 1 s per million objects.
+    kept: ids of the versions that stay.
     """
     fates: dict[str, tuple[str, int]] = {}
 

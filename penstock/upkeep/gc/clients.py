@@ -1,14 +1,14 @@
-"""Find live clients by their signs of life: moving counters, changing folders of data jobs.
+"""Find live clients by their signs: values that change while a client lives.
 
-A collector notes signs and how long each has been silent, by its own clock:
+A sign is a heartbeat's or lease's counter, or the state of a job folder or unfinished file. By its own clock, a
+collector records how long each sign has been silent, that is, unchanged:
 
     collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [sign, silent_us]}};
-                                   a checksum as of log entries
+                                   the checksum is computed as for log entries
     collect/<name>/plan.parquet    condemned objects with their ages; see `plan.py`
 
-A name stands for a clock: a collector has a name on each machine. Within one boot the time since its start counts.
-Between boots or machines there are only wall clocks, and a correction can make years of no time, so the caller bounds
-what such a step counts.
+Each machine's collector has its own name. Within one boot, time is measured from the boot. Between boots or machines
+there are only wall clocks, and a clock correction may look like years, so the caller caps such intervals.
 """
 
 import hashlib
@@ -37,29 +37,29 @@ from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
 from loader.storage.store import TEMPORARY, UNFINISHED, ObjectInfo
 
 SLACK_US = 1_000_000
-"""Backward step of a wall clock without a warning, in microseconds."""
+"""Largest backward step of a wall clock that is ignored, in microseconds."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment on two clocks."""
+    """A time on two clocks."""
 
     at_us: int
     """Wall clock, UTC microseconds since 1970."""
     run: str = ""
-    """Name of the machine's boot, or ""."""
+    """Id of the machine's boot or of the process, or ""."""
     run_us: int = 0
-    """Microseconds since that boot."""
+    """Microseconds on that run's clock."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the moment as notes store it."""
+        """Return the moment as stored."""
         return {"at_us": self.at_us, "run": self.run, "run_us": self.run_us}
 
     @staticmethod
     def from_json(body: Mapping[str, object]) -> "Moment":
-        """Return the moment of notes; earlier releases stored only the wall clock. Raises: KeyError; ValueError."""
+        """Return a stored moment. Earlier releases stored only the wall clock. Raises: KeyError; ValueError."""
         return Moment(
             at_us=int(str(body["at_us"])),
             run=str(body.get("run", "")),
@@ -68,7 +68,7 @@ class Moment:
 
 
 def now() -> Moment:
-    """Return this machine's moment. Its run is the boot on Linux, sleep included, and this process elsewhere."""
+    """Return the current moment. On Linux, `run` is the boot, sleep included; elsewhere it is this process."""
     at_us = time.time_ns() // 1000
     if boot := _boot():
         return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -76,14 +76,14 @@ def now() -> Moment:
 
 
 def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
-    """Return the microseconds between two looks that count. most_us: most by wall clocks.
+    """Return the microseconds between two collector passes. most_us: limit if only wall clocks are comparable.
 
-    None at a first look, or if only wall clocks compare and the time went back: earlier observations no longer count.
+    None in a first pass, or if a wall clock went back: earlier observations are then discarded.
     """
     if before is None:
         return None
     if before.run and before.run == now.run:
-        return max(now.run_us - before.run_us, 0)  # less: a machine that was restored to an earlier state
+        return max(now.run_us - before.run_us, 0)  # negative if the machine was restored to an earlier state
     wall_us = now.at_us - before.at_us
     if wall_us < -SLACK_US:
         logger.warning(
@@ -100,9 +100,9 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
 
 
 def earliest_us(before: Moment | None, now: Moment) -> int:
-    """Return the wall clock's time, or an earlier look's time plus the time since, whichever is earlier.
+    """Return the earlier of the wall-clock time and the last pass's time plus the time since.
 
-    A clock put forward meanwhile makes nothing older.
+    So a clock that was set forward meanwhile makes nothing older.
     """
     if before is None or not before.run or before.run != now.run:
         return now.at_us
@@ -125,25 +125,25 @@ def _process() -> str:
 FORMAT = 1
 JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
-"""A job is dead once its folder is unchanged for so long, in microseconds."""
+"""A job is dead once its folder has been unchanged for this long, in microseconds."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
-"""All prefixes of a root but `data/`, ascending."""
+"""All prefixes in a root except `data/`, sorted."""
 _UNFINISHED = re.compile(rf"(.+/)?{UNFINISHED}", re.DOTALL)
 _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 Sign = str
-"""Content of a sign of life: counter and holder, or ""."""
+"""A sign's value, such as counter and holder; "" if there is none."""
 
 
 def own_name() -> str:
-    """Return the name of this machine's collector."""
+    """Return the default name for this machine's collector."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:60].strip("-.") or "host"
 
 
 def check_name(name: str) -> str:
-    """Return the name itself. Raises: InvalidName."""
+    """Return the collector name if it is valid. Raises: InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name!r} cannot name a collector: 1 to 100 of A-Z a-z 0-9 . _ -, the first no sign"
@@ -153,19 +153,19 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """Signs of life of one look."""
+    """The signs seen in one collector pass."""
 
     at: Moment | None = None
-    """Time of the look; None before the first."""
+    """Time of the pass; None before the first."""
     states: Mapping[str, tuple[Sign, int]] = field(default_factory=dict)
-    """Key -> (sign, microseconds for which it has been the same)."""
+    """Key -> (sign, microseconds for which it has been unchanged)."""
 
     def silent_us(self, key: str) -> int:
-        """Return for how long a sign has been the same, in microseconds; 0 for a new one."""
+        """Return how long a sign has been unchanged, in microseconds; 0 for a new one."""
         return self.states[key][1] if key in self.states else 0
 
     def after(self, now: Mapping[str, Sign], at: Moment, most_us: int) -> "Signs":
-        """Return the signs after another look. now: key -> sign. most_us: as for `passed`."""
+        """Return the signs after another pass. now: key -> sign. most_us: as for `passed`."""
         step = passed(self.at, at, most_us)
         silent = {
             key: self.states[key][1] + step
@@ -177,7 +177,7 @@ class Signs:
 
 
 def read_signs(store: Store, name: str) -> Signs:
-    """Return the notes of the last look, empty if there are none or they are damaged."""
+    """Return the signs of the last pass; empty if the file is missing or damaged."""
     key = f"{FOLDER}{name}/signs.json"
     try:
         body = parse_json_object(store.get(key).data)
@@ -199,7 +199,7 @@ def read_signs(store: Store, name: str) -> Signs:
 
 
 def write_signs(store: Store, name: str, signs: Signs) -> None:
-    """Write the notes for the next look."""
+    """Write the signs for the next pass."""
     states = {key: [what, silent] for key, (what, silent) in signs.states.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": states}
@@ -211,19 +211,19 @@ READ_AHEAD = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """The signs of life of one look."""
+    """The clients seen in one collector pass."""
 
     signs: Signs
-    """Signs of transactions and leases, with their silence."""
+    """Their signs."""
     leases: Sequence[LeaseRecord]
-    """Leases of the look."""
+    """All leases."""
     unfinished: Sequence[ObjectInfo]
-    """Unfinished files outside `data/`, by key."""
+    """Unfinished files outside `data/`."""
     silence_us: int
-    """A client is dead once its sign has been the same for so long, in microseconds."""
+    """A client is dead once its sign has been unchanged for this long, in microseconds."""
 
     def is_dead(self, key: str, sign: Sign) -> bool:
-        """Return whether this sign has long been the same."""
+        """Return whether this sign has been unchanged for `silence_us`."""
         known = self.signs.states.get(key)
         return known is not None and known[0] == sign and known[1] >= self.silence_us
 
@@ -241,7 +241,7 @@ class Clients:
         return [one for one in leases if not self.is_dead(one.key, _lease_sign(one))]
 
     def dead(self) -> list[LeaseRecord]:
-        """Return the leases that claim nothing any more."""
+        """Return the leases of dead readers."""
         return [one for one in self.leases if self.is_dead(one.key, _lease_sign(one))]
 
     def silent_txns(self, state: State) -> list[str]:
@@ -261,10 +261,10 @@ def open_txns(state: State) -> list[str]:
 def read_clients(
     store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int
 ) -> Clients:
-    """Read all signs of life, after `state` was read, and note them under the collector's name.
+    """Read all signs, and record them under the collector's name. state: the log state, read before.
 
-    Costs a request per open transaction and lease, a listing of jobs, and three more; in a folder of this machine a
-    walk through all but `data/`.
+    Costs a request per open transaction and lease, a listing of jobs, and three more requests. In a local folder,
+    also costs a walk through everything except `data/`.
     """
     before = read_signs(store, name)
     known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
@@ -294,7 +294,7 @@ def _file_sign(info: ObjectInfo) -> Sign:
 
 
 def job_folders(store: Store) -> dict[str, dict[str, str]]:
-    """Return 'jobs/<id>/' -> key -> change token, of all data jobs. Costs a listing."""
+    """Return 'jobs/<id>/' -> key -> change token, for all data jobs. Costs a listing."""
     folders: dict[str, dict[str, str]] = {}
     for info, _ in list_in_place(store, JOBS):
         folder = job_folder(info.key)
@@ -304,19 +304,19 @@ def job_folders(store: Store) -> dict[str, dict[str, str]]:
 
 
 def job_folder(key: str) -> str:
-    """Return the 'jobs/<id>/' of a data job's object, or ""."""
+    """Return a data job's folder, 'jobs/<id>/', from the key of one of its objects, or ""."""
     match = _JOB.match(key)
     return match[0] if match else ""
 
 
 def sign_of_job(objects: Mapping[str, str]) -> Sign:
-    """Return the sign of life of a job: a hash of its folder, which changes while a process works on it or waits."""
+    """Return a job's sign: a hash of its folder, which changes while a process works on the job or waits for it."""
     lines = "".join(f"{key} {token}\n" for key, token in objects.items())
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
-    """Return for how long a collector has seen a lease unchanged, in s; 0 if it moved since, None if never seen."""
+    """Return how many seconds a lease has been unchanged; 0 if it changed since the pass, None if it is new."""
     known = signs.states.get(lease.key)
     if known is None:
         return None
@@ -334,6 +334,6 @@ def _key(txn: str) -> str:
 def _beat(store: Store, txn: str) -> Sign:
     try:
         beat = read_heartbeat(store, txn)
-    except InvalidName:  # a name of the caller's that no heartbeat can have
+    except InvalidName:  # the caller's transaction name cannot name a heartbeat
         beat = None
     return f"{beat.beat} {beat.holder}" if beat else ""

@@ -1,9 +1,9 @@
-"""One look of the collector at a root: who lives, what is condemned and for how long; with `apply`, the sweep.
+"""One collector pass over a root: find live clients and condemned objects; with `apply`, sweep.
 
     list data/ -> read the log -> find live clients -> abort dead ones -> find needed objects -> plan the rest -> sweep
 
-The order matters. The listing is older than the log, so no concurrent upload counts as garbage. Leases are read after
-the log, so a reader that opened a version before its retirement is seen. No other machine's clock decides.
+The order matters. The listing is older than the log, so a concurrent upload is never taken for garbage. Leases are
+read after the log, so a reader that opened a version before its retirement is seen. Clients' clocks are never used.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -38,19 +38,19 @@ SILENCE_S = 72 * HOUR_S
 MAX_OBJECTS = 100_000
 MAX_BYTES = 10 * 2**40
 MOST = 2**63 - 1
-"""Largest number in a plan; stands for infinity."""
+"""Largest number in a plan, used as infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of a collector; numbers may be infinite. Raises: InvalidRuntime; InvalidName."""
+    """A collector's options. Numbers may be infinite. Raises: InvalidRuntime; InvalidName."""
 
     name: str | None = None
-    """The collector's name, which stands for a machine; None: this machine's."""
+    """The collector's name, a different one on each machine; None: the host name."""
     grace_s: float = GRACE_S
     """Seconds between condemnation and deletion."""
     silence_s: float = SILENCE_S
-    """Seconds after which an unchanged heartbeat or lease is dead; at least two renewals."""
+    """Seconds after which a client with an unchanged heartbeat or lease is dead; at least two renewals."""
     max_objects: int = MAX_OBJECTS
     """Most objects that a sweep deletes."""
     max_bytes: int = MAX_BYTES
@@ -58,7 +58,7 @@ class Options:
     dataset: str | None = None
     """The only dataset to sweep and abort in; None: all."""
     condemned: Collection[str] = field(default=())
-    """Ids of retired versions that neither names nor leases keep."""
+    """Ids of retired versions to collect despite tags, aliases and leases."""
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -68,7 +68,7 @@ class Options:
             ("max_bytes", MOST),
         ):
             value = getattr(self, name)
-            if not value >= 0:  # nor is NaN
+            if not value >= 0:  # rejects NaN too
                 raise InvalidRuntime(f"{name} = {value}; 0 or more is needed")
             object.__setattr__(self, name, min(value, most))
         least = 2 * renewal.RENEW_EVERY_S
@@ -88,32 +88,34 @@ def collect(
     now_us: int | None = None,
     at: Moment | None = None,
 ) -> Report:
-    """Look at a root; note signs of life and condemned objects.
+    """Run one collector pass: record signs and condemned objects.
 
     With `apply`, abort transactions of dead writers, and delete objects condemned for `grace_s`. Any number of
     collectors may run at once. A mirror loses only objects that its primary recorded as deleted.
 
-    at: time of both clocks, by default this machine's; now_us: time of a wall clock.
+    at: time on both clocks, by default this machine's. now_us: wall-clock time, if `at` is None.
 
-    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk through a
-    folder. Costs a request per kept version, open transaction, lease, and table of shards or registered objects.
+    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk if the store is a
+    folder. Costs a request per kept version, open transaction, lease, and shards or registered-objects table.
     Memory: 0.2 KB per referenced or condemned object.
 
-    Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt, ObjectNotFound if a version's objects are
-    unknown; Conflict if the root moved meanwhile.
+    Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt or ObjectNotFound if a version's objects cannot
+    be determined; Conflict if the root moved meanwhile.
     """
     options = options or Options()
-    root = root.alone  # mirrors have notes, leases and copies of the log of their own
+    root = root.alone  # each mirror has its own leases, log and collector files
     name = str(options.name)
     at = at or (now() if now_us is None else Moment(at_us=now_us))
     grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)
     with ExitStack() as stack:
-        _check_dataset(root, root.log.refresh(), options.dataset)  # of a root, of a format that we know
+        _check_dataset(
+            root, root.log.refresh(), options.dataset
+        )  # fails unless this is a root in a supported format
         listing = stack.enter_context(listed(root.store, "data/"))
         state, leases = root.log.refresh(), Leases(root.store)
         clients = read_clients(root.store, name, state, leases, at, silence_us)
         mirror = not is_primary(root.store, state)
-        # No signs of life are copied to a mirror, and no transaction is aborted there.
+        # Heartbeats are not copied to a mirror, so no transaction is aborted there.
         silent_here = (
             txn for txn in clients.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset)
         )
@@ -194,14 +196,14 @@ def _kept(
             before, state = state, root.log.refresh()
             if state.n == before.n:
                 raise
-            # It may have been retired and collected meanwhile. The last look reads younger leases.
+            # The version may have been retired and collected meanwhile. The final check reads newer leases.
 
 
 def _abort(root: Root, txns: Collection[str], clients: Clients) -> None:
     for txn in txns:
         try:
             root.log.abort(txn, f"no sign of life for {clients.silence_us // 3_600_000_000} h")
-        except Conflict:  # it was committed this moment, or the root was moved
+        except Conflict:  # the transaction was just committed, or the root moved
             continue
 
 

@@ -1,9 +1,9 @@
-"""Records of the objects that collectors deleted from a root, kept for ever.
+"""Permanent records of the objects that collectors deleted from a root.
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
-The hex begins the SHA-256 of the keys, joined by line breaks; earlier releases had none. A record is created before
-the deletion. A mirror's collector deletes only recorded objects, of every primary that the root has had.
+The hex digits begin the SHA-256 of the keys, joined by newlines; earlier releases had none. A record is created
+before the deletion. A mirror's collector deletes only objects that one of the root's primaries recorded.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _RECORD = re.compile(r"swept/([0-9]{12})(?:-([0-9a-f]{16}))?\.parquet")
 
 
 class Record:
-    """Appends to a root's record of deleted objects. name: the collector's."""
+    """Appends to a root's records of deleted objects. name: the collector's name."""
 
     def __init__(self, root: Root, name: str) -> None:
         self._root, self._name = root, name
@@ -37,8 +37,8 @@ class Record:
     def append(self, condemned: pa.Table, at_us: int) -> str:
         """Record objects before their deletion, and return the record's key.
 
-        The same objects have one record, however often their deletion fails. at_us: for people. Raises: Conflict if
-        the root moved; StoreError.
+        The same objects have one record, however often their deletion fails. at_us: time to record. Raises: Conflict
+        if the root moved; StoreError.
         """
         store = self._root.store
         try:
@@ -51,7 +51,7 @@ class Record:
         if digest not in there:
             key = f"{FOLDER}{self._n + 1:012d}-{digest}.parquet"
             facts = {"at_us": str(at_us), "collector": self._name}
-            with suppress(AlreadyExists):  # another collector's, of the same objects
+            with suppress(AlreadyExists):  # another collector recorded the same objects
                 store.put_if_absent(key, table_bytes(condemned.select(CONDEMNED.names), "swept", facts=facts))
             self._n += 1
             there[digest] = key
@@ -73,15 +73,15 @@ def _records(store: Store) -> Iterator[tuple[int, str, str]]:
 
 
 def read_swept(store: Store) -> Iterator[pa.Table]:
-    """Yield the deleted objects, record by record."""
+    """Yield the deleted objects, one table per record."""
     for *_, key in _records(store):
         yield parse_table(store.get(key).data, f"{store.url}/{key}")
 
 
 def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
-    """Return a filter for objects in the primary's record, which migrations copy to the mirror.
+    """Return a filter for objects that the primary recorded as deleted. Migrations copy these records to the mirror.
 
-    Reads all of the record; 0.1 KB of memory per object in it.
+    Reads all records. Memory: 0.1 KB per recorded object.
     """
     keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
     swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())
@@ -93,8 +93,8 @@ def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
 
 
 class PrimaryRecord:
-    """The record of a mirror's sweeps: the primary's, which has them before they happen."""
+    """The record used in a mirror, where the primary has already recorded all objects that are deleted."""
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Return "": nothing is added."""
+        """Return "", since nothing is added."""
         return ""

@@ -1,7 +1,7 @@
-"""Find the versions that readers can open or claim, which must stay, and their objects.
+"""Find the versions that must stay because readers can open or claim them, and the objects of these versions.
 
-If a file that names a version's objects is unreadable, nothing may be deleted, unless a collector may have deleted
-the file. That is a missing file of a retired version that only leases keep, or a file recorded as deleted.
+If a file that names a version's objects is unreadable, nothing may be deleted. The exceptions are a missing file of a
+retired version that only leases keep, and a file recorded as deleted.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return id -> claims, in words, by which the log keeps retired versions.
+    """Return version id -> human-readable claims by which the log keeps retired versions.
 
     Claims are tags, aliases, holds, and open transactions on a version. condemned: as for `protected`.
     """
@@ -51,9 +51,9 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 
 
 class Unreadable:
-    """Decides about unreadable files of versions that stay.
+    """Decides whether unreadable files of kept versions may be skipped.
 
-    condemned: as for `protected`. mirror: whether the store is one; it may lack versions retired before the copy.
+    condemned: as for `protected`. mirror: True for a mirror, which may lack versions retired before the copy.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
@@ -62,9 +62,9 @@ class Unreadable:
         self._copied = state.n if mirror else moved
 
     def rank(self, record: VersionRecord) -> int:
-        """Return 2 for a readable version, 1 for a retired one that the log keeps, 0 for one that only leases keep.
+        """Return 2 for a version not retired, 1 for a retired one that the log keeps, 0 if only leases keep it.
 
-        The highest rank among versions that share a file decides about it.
+        If versions share a file, the highest rank decides.
         """
         return 2 if record.retired is None else int(record.id in self._claims)
 
@@ -106,10 +106,10 @@ READ_AHEAD = 16
 def protected(
     state: State, leases: Iterable[LeaseRecord], condemned: Collection[str] = ()
 ) -> dict[str, VersionRecord]:
-    """Return id -> version of the versions that stay.
+    """Return id -> record for each version that stays.
 
     Such a version is not retired, or is named by a tag or alias, leased, held, or the parent of an open transaction.
-    condemned: ids that, once retired, neither names nor leases keep.
+    condemned: ids of retired versions that tags, aliases and leases do not keep.
     """
     kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
     leased = [id for lease in leases for id in lease.versions if id not in condemned]
@@ -119,23 +119,23 @@ def protected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """The objects of some versions."""
+    """The objects that some versions need."""
 
     paths: pa.Array
-    """Their keys: large_string, ascending."""
+    """Object keys: large_string, ascending."""
     owners: Mapping[str, str]
-    """Dataset -> owner, by the producer of its newest version among them."""
+    """Dataset -> owner named by its newest version among these."""
 
     def within(self, keys: pa.Array) -> pa.Array:
-        """Return bool for each of `keys` (ascending large_string): whether it is referenced."""
+        """Return whether each key is referenced. keys: ascending large_string."""
         return pc.is_in(keys, value_set=self.paths[stretch(self.paths, keys)])
 
 
 def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable) -> References:
     """Return every object of these versions.
 
-    Costs a request per version and per table of shards. Memory: 0.2 KB per object. lost: decides about unreadable
-    files. Raises: ObjectNotFound, Corrupt for a version whose objects are unknown, so that nothing may be deleted.
+    Costs a request per version and per shards table. Memory: 0.2 KB per object. lost: decides about unreadable
+    files. Raises: ObjectNotFound or Corrupt if a version's objects are unknown, so that nothing may be deleted.
     """
     paths: set[str] = set()
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
@@ -168,9 +168,9 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 
 
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return dataset -> owner, by the producer of its newest version, retired or not.
+    """Return dataset -> owner named by its newest version, retired or not.
 
-    `known` gives the owner if that manifest is gone. Costs a request per dataset whose newest version does not stay.
+    known: owners to use if that manifest is gone. Costs a request per dataset whose newest version does not stay.
     """
     newest = [
         versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept

@@ -2,7 +2,7 @@
 
     collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
 
-Written anew at each look, from a listing in a file of this machine: known objects grow older, others begin at 0.
+Rewritten in each collector pass, from a listing in a local file. Known objects grow older, new ones begin at 0.
 """
 
 import logging
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link",
 
 
 def scratch() -> AbstractContextManager[None]:
-    """Return a context for writes on this machine's disk. Raises: StoreError if there is no room."""
+    """Return a context manager for writes to the local disk. Raises: StoreError if the disk is full."""
     meanwhile = "while a root was looked at; nothing was deleted"
     return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
 
@@ -48,8 +48,8 @@ def scratch_folder() -> Iterator[Path]:
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
     """Yield a listing; its file is deleted at the end.
 
-    In a folder it includes unfinished files, and links instead of their targets. Memory: `LISTED_ROWS` objects. Raises:
-    StoreError.
+    For a folder, it includes unfinished files, and links instead of their targets. Memory: `LISTED_ROWS` objects.
+    Raises: StoreError.
     """
     with scratch_folder() as folder:
         path = folder / "listing.arrow"
@@ -61,7 +61,7 @@ def listed(store: Store, prefix: str) -> Iterator["Listing"]:
 
 
 def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
-    """Return a batch of `SCHEMA`. infos: (object, whether it is a link)."""
+    """Return a batch with `SCHEMA`. infos: pairs of (object, whether it is a link)."""
     rows = [(info.key, 0 if link else info.nbytes, link) for info, link in infos]
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
@@ -75,7 +75,7 @@ class Listing:
         self._path = path
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of `SCHEMA`, up to `LISTED_ROWS` rows each."""
+        """Yield batches with `SCHEMA`, up to `LISTED_ROWS` rows each."""
         with pa.memory_map(str(self._path)) as source:
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
             for number in range(reader.num_record_batches):
@@ -83,7 +83,7 @@ class Listing:
 
 
 def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
-    """Return the slice of an ascending array in which another's elements may lie."""
+    """Return the slice of `ascending` that may contain elements of `keys`, which ascend too."""
     if not len(keys):
         return slice(0, 0)
     return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
@@ -101,7 +101,7 @@ def _first(ascending: pa.Array, key: str) -> int:
 
 
 ROWS = 10_000
-"""Condemned objects that are checked again, recorded and deleted together."""
+"""Number of condemned objects that are rechecked, recorded and deleted together."""
 _TEXT = pa.large_string()
 CONDEMNED = pa.schema(
     [("key", _TEXT), ("nbytes", pa.int64()), ("dataset", _TEXT), ("txn", _TEXT), ("why", _TEXT)]
@@ -117,7 +117,7 @@ class Before:
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
-        """Return the ages of the collector's plan plus the time that passed; none if it is missing or damaged.
+        """Return the ages in the collector's last plan plus the time since; empty if it is missing or damaged.
 
         most_us: as for `passed`.
         """
@@ -141,20 +141,20 @@ class Before:
             return nothing
 
     def ages(self, keys: pa.Array) -> pa.Array:
-        """Return int64 us for each of `keys` (ascending); 0 for new objects."""
+        """Return each key's age in microseconds, int64; 0 for new objects. keys: ascending."""
         known = stretch(self._keys, keys)
         at = pc.index_in(keys, value_set=self._keys[known])
         return pc.fill_null(self._ages[known].take(at), 0)
 
 
 class Plan:
-    """A plan in a file on this machine."""
+    """A plan in a local file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def due(self, grace_us: int) -> Iterator[pa.Table]:
-        """Yield the objects condemned for so long, at most `ROWS` at a time."""
+        """Yield the objects condemned for `grace_us` or longer, at most `ROWS` at a time."""
         for batch in pq.ParquetFile(self._path, pre_buffer=False).iter_batches(
             batch_size=ROWS, use_threads=False
         ):
@@ -168,9 +168,9 @@ class Plan:
 def planned(
     store: Store, name: str, condemned: Iterable[pa.Table], at: Moment, grace_us: int
 ) -> Iterator[Plan]:
-    """Write the plan into the root for the next look, and into a temporary file.
+    """Write the plan into the root for the next pass, and into a temporary file.
 
-    condemned: tables of `CONDEMNED`, keys ascending over all.
+    condemned: tables with schema `CONDEMNED`, whose keys ascend from table to table.
     """
     before = Before.read(store, name, at, grace_us // 2)
     facts = {"penstock.table": "condemned", "penstock.schema": "1"}

@@ -1,4 +1,4 @@
-"""The result of a look of the collector, per dataset: objects, bytes and their price."""
+"""The result of one collector pass, per dataset: objects, bytes and their price."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ PRICES_USD = {
     "abfss": 0.018,
     "adl": 0.018,
 }
-"""US dollars per GiB and month, by scheme; other stores cost nothing.
+"""US dollars per GiB and month, by URL scheme; other stores cost nothing.
 
-Price lists of 2025, standard class in each provider's first region: S3 Standard us-east-1, GCS Standard us-central1,
-Azure Blob Hot LRS East US.
+2025 list prices for the standard class in each provider's first region: S3 Standard us-east-1, GCS Standard
+us-central1, Azure Blob Hot LRS East US.
 """
 _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a look of the collector."""
+    """The result of one collector pass."""
 
     url: str
-    """The root's URL."""
+    """Root URL."""
     collector: str
     """The collector's name."""
     applied: bool
@@ -39,24 +39,24 @@ class Report:
     grace_s: float
     """Seconds between condemnation and deletion."""
     tally: Tally
-    """Sums of all objects."""
+    """Counts and sizes of all objects."""
     due: Mapping[str, tuple[int, int]]
     """Dataset -> (objects, bytes) that may be deleted now."""
     owners: Mapping[str, str]
     """Dataset -> owner."""
     silent: Sequence[str]
-    """Transactions without a sign of life, which were aborted."""
+    """Open transactions of dead writers; aborted if `applied`."""
     swept: Swept
-    """The deleted objects."""
+    """Result of the sweep."""
 
     def price_usd(self, price: float | None) -> float:
-        """Return US dollars per GiB and month: the given price, or the provider's."""
+        """Return the price in US dollars per GiB and month: the given one, or the provider's."""
         return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
 
     def rows(self, price: float | None = None) -> list[dict[str, Any]]:
-        """Return a row per dataset: owner, objects and bytes by state, price of condemned ones in USD per month.
+        """Return a row per dataset: owner, objects and bytes by state, condemned objects' price in USD per month.
 
-        The dataset is "" for objects of no dataset.
+        The dataset is "" for objects outside any dataset.
         """
         rows = []
         for dataset in sorted({dataset for dataset, _ in self.tally.sums}):
@@ -104,7 +104,7 @@ class Report:
         }
 
     def to_text(self, price: float | None = None) -> str:
-        """Return a table, silent transactions and foreign objects."""
+        """Return a table, then silent transactions and foreign objects."""
         lines = [
             f"{'dataset':<20} {'owner':<12} {'live':>18} {'condemned':>18} {'due':>18} {'USD/month':>10}"
         ]
@@ -129,7 +129,7 @@ class Report:
         return "\n".join(lines)
 
     def swept_text(self) -> str:
-        """Return the deleted objects in words."""
+        """Return the sweep's human-readable result."""
         done = self.swept
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
         more = "; more is due than the caps allow: run it again" if done.capped else ""

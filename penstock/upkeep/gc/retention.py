@@ -1,4 +1,4 @@
-"""Decide which versions of a dataset a policy retires, and retire them."""
+"""Choose a dataset's versions that a policy retires, and retire them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,24 +15,24 @@ from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
 WITNESSES = 32
-"""The newest retired versions, whose times bound later ones."""
+"""Number of newest retired versions whose times bound later ones."""
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The versions that a dataset keeps; each field keeps some by itself.
+    """The versions that a dataset keeps. A version stays if any field keeps it.
 
-    A version's time is its publisher's clock, corrected by the log's order (`_times`). A version that anything names,
-    holds, leases or builds on always stays. Raises: InvalidRuntime.
+    A version's time is its publisher's clock, corrected by log order (`_times`). A version with a tag, alias, hold,
+    lease or open transaction always stays. Raises: InvalidRuntime.
     """
 
     last: int
-    """Number of newest versions."""
+    """Number of newest versions to keep."""
     monthly: int = 0
-    """Latest months (UTC), of which each keeps its last version."""
+    """Number of latest months (UTC); the last version of each is kept."""
     days: int = 0
-    """Age in days up to which all stay."""
+    """Age in days up to which every version is kept."""
 
     def __post_init__(self) -> None:
         for name, least in (("last", 1), ("monthly", 0), ("days", 0)):
@@ -58,7 +58,8 @@ def retirements(
 ) -> list[VersionRecord]:
     """Return the versions that the policy retires, oldest first.
 
-    leased: ids. created_us: id -> creation time by the manifest; a missing version is new, or retired and no witness.
+    leased: ids of leased versions. created_us: id -> creation time. A version missing there counts as new, or is
+    ignored if it is retired.
     """
     alive = [one for one in state.versions(dataset) if one.retired is None]
     named = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
@@ -78,15 +79,13 @@ def retirements(
 def _times(
     versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return id -> creation time by its publisher's clock, and id -> latest possible creation time.
-
-    They differ if that clock is known to be wrong: it names a future time, or a time before an earlier version's.
-    Such a version existed when the next one with an undoubted clock was made, or exists now. The policy uses that
-    bound: a fresh version of a slow clock stays. So do versions after a fast clock, until the policy passes its time.
-    """
+    """Return id -> creation time by its publisher's clock, and id -> latest possible creation time."""
+    # The two differ if the clock is evidently wrong: its time is in the future, or before an earlier version's. Such a
+    # version existed when the next version with a plausible clock was made, or exists now. The policy uses this bound,
+    # so a new version with a slow clock stays. Versions after one with a fast clock stay until its time has passed.
     alive = {one.id for one in versions if one.retired is None}
     known = [one.id for one in versions if one.id in alive or one.id in created_us]
-    # Clamped to a calendar's range: a clock that is out by ages is only known to be wrong.
+    # Clamped to a calendar's range: if a clock is off by ages, its exact time does not matter.
     stated = {id: min(max(created_us.get(id, now_us), 0), now_us + _DAY_US) for id in known}
     sure, before_us = set(), min(stated.values(), default=now_us)
     for id, us in stated.items():
@@ -103,11 +102,8 @@ def _times(
 
 
 def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
-    """Return the last version of each of so many latest months.
-
-    A version with a doubtful clock replaces no other; the last such version of a month stays too, if it may belong
-    there.
-    """
+    """Return the id of the last version in each of the latest `months` months."""
+    # A version with a doubtful clock replaces no other. A month's last such version also stays, if it may belong there.
     sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
     since = sorted(sure, reverse=True)[:months]
     doubtful = {
@@ -126,12 +122,12 @@ def _month(us: int) -> tuple[int, int]:
 def retire_by_policy(
     root: Root, dataset: str, policy: Policy, *, now_us: int, apply: bool = False
 ) -> list[VersionRecord]:
-    """Retire the versions that the policy names; with apply=False only return them.
+    """Retire the versions that the policy does not keep; with apply=False only return them.
 
-    Costs a request per version that is not retired, per lease and for `WITNESSES`, and a listing of leases and a log
-    entry per retirement. Raises: VersionNotFound; Corrupt; StoreError.
+    Costs a request per version that is not retired, per lease and per witness (`WITNESSES`). Each retirement costs a
+    listing of leases and a log entry. Raises: VersionNotFound; Corrupt; StoreError.
     """
-    root = root.alone  # mirrors have leases of their own
+    root = root.alone  # each mirror has its own leases
     state = root.state
     if not state.versions(dataset):
         raise VersionNotFound(
@@ -146,7 +142,7 @@ def retire_by_policy(
         return retirements(state, dataset, policy, leased=leased, created_us=created_us, now_us=now_us)
 
     def retire_next(state: State) -> Mapping[str, object] | Done[object]:
-        # Checked again on the log that the entry extends: a reader may open, hold or name the version meanwhile.
+        # Recheck on the log state that the entry extends: a reader may open, hold or name the version meanwhile.
         versions = chosen(state)
         return (
             decide_retire(state, dataset, versions[0].number, f"retention: {policy}")

@@ -1,7 +1,7 @@
 """Find condemned objects outside `data/`.
 
-They are cards of deleted versions, unneeded adopted objects and seals, signs of life of dead clients, dead data jobs,
-unused hints, and unfinished files of killed writers.
+They are cards of deleted versions, unneeded adopted objects and seals, old heartbeats, leases of dead readers, dead
+data jobs, old hints (log snapshots), and unfinished files of killed writers. Objects with other names are foreign.
 """
 
 import re
@@ -29,11 +29,11 @@ _SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
 _ADOPTED = re.compile(rf"{FOREIGN}[0-9a-f]{{32}}/.+", re.DOTALL)
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
 SideObject = tuple[ObjectInfo, str, str, str]
-"""A condemned object, its dataset, its transaction, and the reason; "" for none."""
+"""(condemned object, its dataset, its transaction, reason); "" if it has no dataset or transaction."""
 
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[SideObject]:
-    """Yield cards of deleted versions. Costs a listing. Other objects there are foreign."""
+    """Yield cards of deleted versions. Costs a listing."""
     for info in _in_place(store, "cards/", tally):
         match = _CARD.fullmatch(info.key)
         record = state.by_id(match[2]) if match else None
@@ -44,12 +44,12 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
 
 
 def adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
-    """Yield adopted objects that no kept version needs. Costs a listing. Objects with other names are foreign."""
+    """Yield adopted objects that no kept version needs. Costs a listing."""
     return _unneeded(store, FOREIGN, _ADOPTED, "adopted object of no version", live, tally)
 
 
 def seals(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
-    """Yield seals that no kept version needs. Costs a listing. Objects with other names are foreign."""
+    """Yield seals that no kept version needs. Costs a listing."""
     return _unneeded(store, SEALS, _SEAL, "seal of no version", live, tally)
 
 
@@ -67,7 +67,7 @@ def _unneeded(
 
 
 def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[SideObject]:
-    """Yield heartbeats of finished transactions, and leftovers of probes. Costs a listing."""
+    """Yield heartbeats of finished transactions, and objects left by the doctor's probes. Costs a listing."""
     for info in _in_place(store, "heartbeats/", tally):
         txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
         if txn is not None and txn.status != "open":
@@ -79,7 +79,7 @@ def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[SideObject]
 
 
 def jobs(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]:
-    """Yield folders of dead data jobs. Costs a listing. Objects with other names are foreign."""
+    """Yield objects in dead data jobs' folders. Costs a listing."""
     dead = clients.dead_jobs()
     for info in _in_place(store, JOBS, tally):
         folder = job_folder(info.key)
@@ -98,14 +98,14 @@ def leases(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]
 
 
 def hints(store: Store, tally: Tally) -> Iterator[SideObject]:
-    """Yield all hints but the newest few. Costs a listing, and another if there are more."""
+    """Yield all hints except the newest few. Costs one listing, or two if there are old hints."""
     if old := old_hints(store):
         here = {info.key for info in _in_place(store, "log/state-", tally)}
         yield from ((info, "", "", "old hint") for info in old if info.key in here)
 
 
 def unfinished(clients: Clients, folder: str) -> Iterator[SideObject]:
-    """Yield a folder's unfinished files of killed writers. No request."""
+    """Yield unfinished files that killed writers left in a folder. Costs no request."""
     for info in clients.files_of_dead():
         if info.key.startswith(folder):
             yield info, "", "", "file that a killed writer had not finished"
@@ -120,7 +120,7 @@ def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
 
 
 def as_table(objects: Iterable[SideObject]) -> pa.Table:
-    """Return a table: key, nbytes, dataset, txn, why."""
+    """Return a table with columns key, nbytes, dataset, txn, why."""
     rows = [(info.key, info.nbytes, dataset, txn, why) for info, dataset, txn, why in objects]
     names, text = ("key", "nbytes", "dataset", "txn", "why"), pa.large_string()
     columns = zip(*rows, strict=True) if rows else [()] * len(names)

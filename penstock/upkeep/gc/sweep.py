@@ -1,6 +1,6 @@
-"""Delete condemned objects piece by piece, after a last look at each piece.
+"""Delete condemned objects piece by piece, after a final check of each piece.
 
-Objects on hold, locked, in another user's folder or behind a link are skipped.
+Objects under a hold or lock, in another user's folder, or behind a link are skipped.
 """
 
 import logging
@@ -29,14 +29,14 @@ from .plan import Plan
 
 AT_ONCE = 16
 DESCRIPTION = "job.json"
-"""A data job's object that is deleted last."""
+"""Name of a data job's description, which is deleted last."""
 
 
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
-    """Delete objects; return key -> error of objects that the store refuses to delete.
+    """Delete objects; return key -> error for objects that the store refuses to delete.
 
-    Stores do not name refused keys, so then each is deleted by itself: a request per key. Raises: Throttled,
-    Transient, which concern the store and no key.
+    Stores do not name refused keys, so after a refusal each key is deleted by its own request. Raises: Throttled or
+    Transient, which concern the whole store.
     """
     if _refused(store, keys) is None:
         return {}
@@ -63,19 +63,19 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
-"""Objects to name above the cap, or undeletable; the rest is counted."""
+"""Most too-large or undeletable objects that are named; the rest are counted."""
 GIVE_UP = 10_000
-"""Failed objects after which a sweep without any deletion stops."""
+"""A sweep that has deleted nothing stops after this many failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The most that a sweep deletes."""
+    """Limits on one sweep's deletions."""
 
     max_objects: int
-    """Objects."""
+    """Most objects deleted."""
     max_bytes: int
-    """Bytes; a larger object is skipped."""
+    """Most bytes deleted; a larger object is skipped."""
     dataset: str | None = None
     """The only dataset to delete from; None: all."""
 
@@ -85,23 +85,23 @@ class Swept:
     """The result of a sweep, or of a dry run."""
 
     objects: int = 0
-    """Deleted objects."""
+    """Number of deleted objects."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of the deleted objects."""
     why: dict[str, int] = field(default_factory=dict)
-    """Reason -> deleted objects."""
+    """Reason -> number of deleted objects."""
     records: list[str] = field(default_factory=list)
-    """Keys of the records that were written."""
+    """Keys of the deletion records."""
     spared: int = 0
-    """Objects that the last look found needed again."""
+    """Number of objects that the final check found to be needed."""
     capped: bool = False
     """True if more was due than the caps allow."""
     too_large: dict[str, int] = field(default_factory=dict)
-    """Key -> bytes of the first `NAMED` objects above the cap."""
+    """Key -> bytes, for the first `NAMED` objects larger than `max_bytes`."""
     n_too_large: int = 0
-    """Number of objects above the cap."""
+    """Number of objects larger than `max_bytes`."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Key -> error of the first `NAMED` undeletable objects."""
+    """Key -> error, for the first `NAMED` undeletable objects."""
     n_refused: int = 0
     """Number of undeletable objects."""
 
@@ -115,9 +115,9 @@ def sweep(
     record: Record | PrimaryRecord | None,
     at_us: int,
 ) -> Swept:
-    """Delete the objects that are due, `ROWS` at a time: check again, record, delete.
+    """Delete the objects that are due. Each batch of `ROWS` is rechecked, recorded, then deleted.
 
-    record: None for a dry run. A killed sweep leaves the rest for the next one. Objects that the store refuses to
+    record: None for a dry run. A killed sweep leaves the rest to the next one. Objects that the store refuses to
     delete are skipped. Raises: Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
     """
     done = Swept()
@@ -162,7 +162,7 @@ def sweep(
 
 
 def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
-    # Descriptions go last: without one, results could be another job's.
+    # Delete descriptions last: without one, results could seem to be another job's.
     last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
     for piece in (checked.filter(pc.invert(last)), checked.filter(last)):
@@ -212,8 +212,8 @@ def last_look(
 ) -> Check:
     """Return a filter for objects that are still not needed.
 
-    It reads log and leases again for each piece. kept: versions that stayed when the plan was made. condemned,
-    mirror: as for `Unreadable`. Costs a listing and a request if nothing moved, and a listing of jobs if one goes.
+    It rereads log and leases for each piece. kept: versions that stayed when the plan was made. condemned, mirror:
+    as for `Unreadable`. Costs a listing and a request if nothing changed, and a listing of jobs if one is condemned.
     """
     jobs = _Jobs(root.store, clients)
 
@@ -236,16 +236,16 @@ def last_look(
 
 
 class _Jobs:
-    """Condemned folders of data jobs. Memory: 0.2 KB per object of them."""
+    """Condemned data-job folders. Memory: 0.2 KB per object in them."""
 
     def __init__(self, store: Store, clients: Clients) -> None:
         self._store, self._clients = store, clients
         self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
 
     def worked_on(self, keys: Sequence[str]) -> list[str]:
-        """Return the keys that stay: of a job whose folder changed since the look.
+        """Return the keys that stay because their job's folder changed since it was condemned.
 
-        A description stays while its folder has other objects: without one, results could be another job's.
+        A description stays while its folder has other objects: without it, results could seem to be another job's.
         """
         folders = {folder for key in keys if (folder := job_folder(key))}
         if not folders:

@@ -1,1 +1,1 @@
-"""Copies of a root elsewhere: mirrors, their promotion, plain prefixes."""
+"""Copy a root to a mirror, promote a mirror, and copy plain prefixes."""

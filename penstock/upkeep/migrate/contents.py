@@ -1,4 +1,4 @@
-"""Find the objects that a mirror lacks from the log and manifests, without a listing of the data."""
+"""Find the objects that a mirror lacks, from the log and manifests, without listing the data."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
@@ -29,20 +29,20 @@ SMALL_FOLDERS = (
     "trails/",
     "log/repair-",
 )
-"""Prefixes of objects that no manifest names; only these are listed."""
+"""Prefixes of objects that no manifest names. Only these are listed."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 
 Failed = Callable[[str, PenstockError], None]
-"""Receives the path of an unreadable object, and the error."""
+"""Callback for an unreadable object: its path, and the error."""
 LeftOut = Callable[[str, str], object]
-"""Receives the name of a version, and the path of an object outside of `OWN`."""
+"""Callback for an object outside `OWN`: its version's name, and its path."""
 OWN = "data/"
-"""Prefix of every object of a version, except registered ones."""
+"""Prefix of all of a version's objects, except registered ones."""
 
 
 def new_versions(state: State, after: int) -> list[VersionRecord]:
-    """Return the versions committed after that entry and not retired, in log order."""
+    """Return the versions committed after entry `after` and not retired, in log order."""
     records = [
         one for versions in state.datasets.values() for one in versions if one.n > after and not one.retired
     ]
@@ -52,13 +52,13 @@ def new_versions(state: State, after: int) -> list[VersionRecord]:
 def new_items(
     source: Store, target: Store, state: State, after: int, failed: Failed, left_out: LeftOut
 ) -> Iterator[Item]:
-    """Yield the objects of versions committed after entry `after` that earlier versions lack.
+    """Yield the objects that versions committed after entry `after` have and earlier versions lack.
 
-    An object outside of `OWN` is never copied: its publisher chooses the path, where the mirror's log may lie. A
-    version's manifest comes last, `SMALL_FOLDERS` at the end. Objects that a takedown deletes are skipped.
+    An object outside `OWN` is never copied: its publisher chose the path, and could overwrite the mirror's log. A
+    version's manifest follows its objects; `SMALL_FOLDERS` come last. Objects that a takedown deletes are skipped.
 
-    Costs the records of takedowns, listings of the small folders, two requests per new version, and one per new or
-    merged shards table. Memory: the shards tables that one version adds.
+    Costs reading the takedown records, listings of the small folders, two requests per new version, and one per new
+    or merged shards table. Memory: the shards tables that one version adds.
     """
     for record in new_versions(state, after):
         if record.manifest.startswith(OWN):
@@ -87,7 +87,7 @@ def _version(
     except PenstockError as error:
         failed(record.manifest, error)
         return
-    # A retired parent was copied before its retirement, or never.
+    # A retired parent was copied before its retirement, or not at all.
     may_exist = not base and record.parent is not None
     for file in table_references(manifest):
         if file.path in known:

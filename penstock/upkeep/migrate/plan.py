@@ -1,4 +1,4 @@
-"""The cost of updating a mirror: objects, bytes, requests, money; and lists for other tools."""
+"""Estimate the cost of updating a mirror, and list the objects for other copy tools."""
 
 import shlex
 from dataclasses import asdict, dataclass, field, replace
@@ -20,10 +20,10 @@ from .target import copied_entries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """List prices of one provider in US dollars: standard storage in a US region, first tier."""
+    """One provider's list prices in US dollars: standard storage in a US region, first tier."""
 
     egress: float = 0.0
-    """Per GB (1e9 bytes) leaving the provider."""
+    """Per GB (1e9 bytes) that leaves the provider."""
     read: float = 0.0
     """Per 1,000 reads."""
     write: float = 0.0
@@ -38,7 +38,7 @@ BY_SCHEME = {
 
 
 def prices_of(url: str) -> Prices:
-    """Return the prices of a URL's provider; zeros for disks and others."""
+    """Return the prices of a URL's provider; zeros if it is a disk or unknown."""
     return BY_SCHEME.get(url.partition("://")[0], Prices())
 
 
@@ -47,33 +47,33 @@ class MigrationPlan:
     """The cost of a migration."""
 
     source: str
-    """URL of the source."""
+    """Source URL."""
     target: str
-    """URL of the target."""
+    """Target URL."""
     versions: list[str] | None = None
     """Names of the versions to copy; None for a plain prefix."""
     entries: int = 0
-    """Log entries to copy."""
+    """Number of log entries to copy."""
     objects: int = 0
-    """Objects to copy, without log entries."""
+    """Number of objects to copy, without log entries."""
     nbytes: int = 0
-    """Their bytes, as far as known."""
+    """Total bytes of the objects whose size is known."""
     reads: int = 0
-    """Requests to the source."""
+    """Number of requests to the source."""
     writes: int = 0
-    """Requests to the target."""
+    """Number of requests to the target."""
     egress_usd: float = 0.0
     """Cost of egress, US dollars."""
     requests_usd: float = 0.0
     """Cost of requests, US dollars."""
     unlisted: list[str] = field(default_factory=list)
-    """Keys with a line break, which no list for other tools can hold."""
+    """Keys with a line break, which cannot be listed for other tools."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def add(self, item: Item, sent: bool, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
-        """Count one more object, and list it. sent: as for `requests_of`."""
+        """Add an object to the totals and lists. sent: as for `requests_of`."""
         reads, writes = requests_of(item.nbytes, sent=sent)
         self.objects += 1
         self.nbytes += item.nbytes or 0
@@ -81,7 +81,7 @@ class MigrationPlan:
         self.writes += writes
         if not (rclone or s5cmd):
             return
-        if "\n" in item.path or "\r" in item.path:  # it would be two lines, or another key
+        if "\n" in item.path or "\r" in item.path:  # a line break would split or change the key
             self.unlisted.append(item.path)
             return
         if rclone:
@@ -91,7 +91,7 @@ class MigrationPlan:
             s5cmd.write(f"cp --raw {' '.join(both)}\n")  # --raw: `*`, `?` and `[` are characters of a key
 
     def price(self, egress: float | None) -> None:
-        """Set the costs. egress: USD per GB instead of the list price."""
+        """Set the costs. egress: USD per GB; None: the list price."""
         here, there = prices_of(self.source), prices_of(self.target)
         leaves = Prices() if here == there and egress is None else here
         leaves = leaves if egress is None else replace(leaves, egress=egress)
@@ -124,12 +124,12 @@ def plan_migration(
 ) -> MigrationPlan:
     """Return the cost of updating the mirror at `target`.
 
-    The lists are only for data: `penstock migrate run` then checks it, and copies the log.
+    The lists cover only data. After another tool has copied it, `penstock migrate run` checks it and copies the log.
 
-    egress: USD per GB instead of the list price. rclone: receives paths for `rclone copy --files-from-raw`. s5cmd:
-    receives commands for `s5cmd run`.
+    egress: USD per GB; None: the list price. rclone: file that receives paths for `rclone copy --files-from-raw`.
+    s5cmd: file that receives commands for `s5cmd run`.
 
-    Raises: as `copied_entries`; as reading a manifest or table of the source.
+    Raises: as `copied_entries`; as reading the source's manifests and tables.
     """
     source, state = root.store, root.state
     after = copied_entries(source, target)
@@ -155,7 +155,7 @@ def plan_prefix(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """Return the cost of copying a plain prefix, by two listings. Raises: as `check_places`; as listing."""
+    """Return the cost of copying a plain prefix, from two listings. Raises: as `check_places`; as listing."""
     check_places(source, target)
     plan = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:
@@ -166,8 +166,6 @@ def plan_prefix(
 
 
 def _quoted(url: str) -> str:
-    """Return a URL as one word for `s5cmd run`.
-
-    s5cmd cuts a line at ` #` even between quotes, so those two characters are kept apart.
-    """
+    """Return a URL as one word for `s5cmd run`."""
+    # s5cmd cuts a line at ` #` even between quotes, so those two characters are kept apart.
     return shlex.quote(url).replace(" #", " '\"#\"'")

@@ -1,12 +1,12 @@
-"""Copy plain prefixes between places, compared by earlier notes, sizes and ETags; and report the progress.
+"""Copy plain prefixes between stores, and report the progress. Journal, sizes and ETags show what is already copied.
 
-Objects at the target besides the copies:
+Besides the copies, the target has:
 
-    .penstock-migration/source.json             {"format", "source"}: its source
-    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object there
-    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of unfinished runs
+    .penstock-migration/source.json             {"format", "source"}: the source's URL
+    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every copied object
+    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), from unfinished runs
 
-Both hashes are "" for objects of another tool, until `verify --full` has read them.
+Both hashes are "" for objects that another tool copied, until `verify --full` reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 FOLDER = ".penstock-migration/"
-"""Hidden, so that a listing of media there skips it."""
+"""Hidden, so that listings of media skip it."""
 SOURCE = f"{FOLDER}source.json"
 _OF_SERVER = ("endpoint_url", "account_name", "account_host")
-"""fsspec's options that locate a server; ours have the same names."""
+"""fsspec options that locate a server; penstock's options have the same names."""
 
 
 def check_places(source: Store, target: Store) -> None:
-    """Check that a plain prefix may be copied between the places.
+    """Check that a plain prefix may be copied from source to target.
 
-    Raises: Conflict for a root, or a target of another source; InvalidStore if one contains the other, or the source
-    is empty and was never copied; Corrupt for an edited note.
+    Raises: Conflict if one is a root, or the target has another source; InvalidStore if one contains the other, or
+    the source is empty and was never copied; Corrupt if `SOURCE` was edited.
     """
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
@@ -68,7 +68,7 @@ def check_places(source: Store, target: Store) -> None:
                     "URL as --root, makes a mirror of it; give other places here"
                 )
         note = read(target, SOURCE)
-        if note is None and first.result() is None:  # one that was emptied since is no mistake
+        if note is None and first.result() is None:  # a source emptied since an earlier copy is accepted
             raise InvalidStore(
                 f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
             )
@@ -82,13 +82,13 @@ def check_places(source: Store, target: Store) -> None:
 
 
 def objects(store: Store, refuse: Refuse | None = None) -> Iterator[ObjectInfo]:
-    """Return the objects of a place, without the notes of migrations."""
+    """Return a store's objects, except migration files."""
     infos = list_place(store, refuse=refuse, outside=True)
     return (info for info in infos if not info.key.startswith(FOLDER))
 
 
 def read(store: Store, key: str) -> bytes | None:
-    """Return the bytes of an object, or None."""
+    """Return an object's bytes, or None if there is no object."""
     try:
         return store.get(key).data
     except ObjectNotFound:
@@ -123,20 +123,20 @@ def _server(store: Opened) -> str:
 
 
 UNREAD = "unknown"
-"""Stands for the digest of an unread object."""
+"""Placeholder for an unread object's digest."""
 FORMAT = 1
 
 
 @dataclass(slots=True, kw_only=True)
 class PrefixReport(Copies):
-    """The result of a copy of a plain prefix."""
+    """The result of copying a plain prefix."""
 
     source: str
-    """URL of the source."""
+    """Source URL."""
     markers: int = 0
-    """Keys that stand for folders made by a console."""
+    """Number of keys that are only a console's folder markers."""
     unhashed: int = 0
-    """Earlier objects, accepted by size."""
+    """Number of earlier objects accepted by size."""
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
         if nbytes == 0 and isinstance(error, ObjectNotFound):
@@ -153,7 +153,7 @@ class PrefixReport(Copies):
 
 @dataclass(slots=True, kw_only=True)
 class Sides:
-    """One key on both sides, with its note."""
+    """One key's objects on both sides, and its journal record."""
 
     key: str
     """The key."""
@@ -162,20 +162,20 @@ class Sides:
     target: ObjectInfo | None = None
     """The target's object, or None."""
     noted: Copied | None = None
-    """The journal's note, or None."""
+    """The journal's record, or None."""
 
 
 def both_sides(
     source: Store, target: Store, journal: Journal, refuse: Refuse | None = None
 ) -> Iterator[Sides]:
-    """Yield every key of either side, in order. Costs two listings, and a journal look-up per key.
+    """Yield every key on either side, in order. Costs two listings, and a journal look-up per key.
 
-    refuse: receives keys that a listing of the source cannot return.
+    refuse: called with source keys that a listing cannot return.
 
-    Raises: Conflict for a root inside the source, before its marker is yielded.
+    Raises: Conflict if the source contains a root, before its marker is yielded.
     """
     here, there = _without_roots(source, refuse), objects(target)
-    with in_background(next, there, None) as first:  # both wait for their first page
+    with in_background(next, there, None) as first:  # both first pages are fetched at once
         ours, theirs = next(here, None), first.result()
     while ours or theirs:
         key = min(one.key for one in (ours, theirs) if one)
@@ -190,7 +190,7 @@ def both_sides(
 def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
     """Return the item to copy, or None if the target has it.
 
-    Raises: Changed if the target's object is not the copied one; AlreadyExists for another object there.
+    Raises: Changed if the target's object is not the recorded copy; AlreadyExists if it is another object.
     """
     info, there, noted = sides.source, sides.target, sides.noted
     assert info is not None
@@ -198,7 +198,7 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
         return Item(path=info.key, nbytes=info.nbytes, etag=info.etag)
     if noted is None:
         if there.nbytes == info.nbytes:
-            # If they differ, the object there is read: a killed run left no note.
+            # If the ETags differ, the target's object is read: a killed run may have left no record.
             other = differ(info.etag, there.etag)
             return Item(path=info.key, nbytes=info.nbytes, etag=info.etag) if other else None
         raise AlreadyExists(
@@ -227,14 +227,14 @@ def migrate_prefix(
     hash: str = "sha256",
     cluster: "Cluster | None" = None,
 ) -> PrefixReport:
-    """Copy what the target lacks, and name keys that cannot be copied.
+    """Copy what the target lacks, and report keys that cannot be copied.
 
-    Objects that changed at the source are named, or replaced with `replace`; nothing is deleted. Memory: at most 228
-    MiB of objects.
+    If an object changed at the source, it is reported, or replaced if `replace` is True. Nothing is deleted. Memory:
+    at most 228 MiB of objects.
 
-    hash: one of `items.KINDS`, computed and noted for every copied object. cluster: as for `migrate`.
+    hash: digest kind recorded for copied objects, one of `items.KINDS`. cluster: as for `migrate`.
 
-    Raises: as `check_places`; Corrupt for an edited journal; as listing; with a cluster as `attach`.
+    Raises: as `check_places`; Corrupt if the journal was edited; as listing; with a cluster, as `attach`.
     """
     check_places(source, target)
     report = PrefixReport(source=source.url, target=target.url)
@@ -287,7 +287,7 @@ def _items(
 
 
 def missing_items(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """Yield the items that a run would copy or check, without the failures."""
+    """Yield the items that a run would copy or check, except failures."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
@@ -299,12 +299,12 @@ def missing_items(source: Store, target: Store, journal: Journal) -> Iterator[It
 
 
 def left_out(source: Store) -> Iterator[tuple[str, str]]:
-    """Yield (path, reason) of files that no listing names. Raises: Forbidden; Transient."""
+    """Yield (path, reason) for files that no listing returns. Raises: Forbidden; Transient."""
     return unlisted(source.url) if isinstance(source, LocalStore) else iter(())
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Return whether a listed key stands for a folder made by a console. Costs a request, if empty."""
+    """Return whether a listed key is only a console's folder marker. Costs a request if its size is 0."""
     if info.nbytes:
         return False
     try:
@@ -315,7 +315,7 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
-    """Yield the objects of a place; a root in it would get two writable copies. Raises: Conflict."""
+    """Yield a store's objects. Raises: Conflict at a root in it, which would get a second writable copy."""
     for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(
@@ -335,24 +335,24 @@ def _is_root(store: Store, key: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class PrefixStatus:
-    """Counts of a plain prefix's objects."""
+    """Object counts of a plain prefix's copy."""
 
     missing: int = 0
     """Objects that the target lacks."""
     missing_nbytes: int = 0
-    """Their bytes."""
+    """Bytes of the missing objects."""
     changed: int = 0
-    """Objects that changed at the source since their copy."""
+    """Objects that changed at the source since they were copied."""
     refused: int = 0
-    """Objects that a run would name, not copy."""
+    """Objects that a run would report instead of copying."""
     uncopied: int = 0
-    """Files of the source's folder that can be no object."""
+    """Files in the source's folder that cannot be objects."""
     there: int = 0
     """Objects that the target has."""
     unhashed: int = 0
-    """Objects of `there` accepted by size."""
+    """Objects in `there` that were accepted by size."""
     unfinished: bool = False
-    """True if a run was killed or is at work."""
+    """True if a run was killed or is still running."""
 
     @property
     def lags(self) -> bool:
@@ -376,7 +376,7 @@ class PrefixStatus:
 
 
 def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
-    """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; as listing."""
+    """Return a plain prefix's progress, from two listings. Raises: as `check_places`; as listing."""
     check_places(source, target)
     status, refused = PrefixStatus(), dict[str, str]()
     with Journal(target, FOLDER, scratch) as journal:

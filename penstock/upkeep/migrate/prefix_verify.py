@@ -1,4 +1,4 @@
-"""Check that a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
+"""Verify a copied plain prefix: compare both listings and the manifest, and with `full` every byte."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -22,24 +22,24 @@ AT_ONCE = 16
 
 @dataclass(slots=True, kw_only=True)
 class PrefixVerdict:
-    """The result of a check of a plain prefix."""
+    """The result of verifying a plain prefix."""
 
     source: str
-    """URL of the source."""
+    """Source URL."""
     target: str
-    """URL of the target."""
+    """Target URL."""
     full: bool
     """True if every byte was read."""
     checked: int = 0
-    """Objects of the source that the target has."""
+    """Number of source objects that the target has."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of the checked objects."""
     read: int = 0
-    """Objects whose bytes were compared; without `full`, if both ETags may be MD5s and differ."""
+    """Number of objects whose bytes were compared."""
     unhashed: int = 0
-    """Objects accepted by size, unread."""
+    """Number of objects accepted by size, unread."""
     extra: int = 0
-    """Objects that only the target has."""
+    """Number of objects that only the target has."""
     problems: dict[str, str] = field(default_factory=dict)
     """Key -> problem."""
 
@@ -61,11 +61,11 @@ class PrefixVerdict:
 
 
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
-    """Compare the target with the source, and with the notes of the copy.
+    """Compare the target with the source and the journal.
 
-    full: read all of the target, and compare it with the hash of the source's bytes; an unhashed object is read at
-    the source too. Without `full` an object is read if its two ETags may be MD5s and differ, until such a pair has
-    equal bytes: then ETags there (with KMS) prove nothing.
+    full: read all objects in the target, and compare them with their recorded hashes; an unhashed object is read at
+    the source too. Without `full`, an object is read if its two ETags may be MD5s and differ. This stops at the first
+    such pair with equal bytes, which shows that ETags (with KMS) prove nothing.
 
     Raises: as `check_places`; as listing.
     """

@@ -1,11 +1,11 @@
 """Cut over: a mirror becomes the primary, and the primary its mirror.
 
-Killed at any step, a second run continues, and at no moment two places accept appends:
+If a run is killed at any step, a second run continues. Two roots never accept appends at the same time:
 
 1. Update and verify the mirror, and prove that its store never creates an object twice.
-2. Close the primary's log by an entry `primary`. A later writer must find its token in the marker where it writes.
-3. Update the mirror again, the log with that entry last.
-4. Write the token into the mirror's marker: now it is the primary.
+2. Close the primary's log with a `primary` entry. A later writer must find the entry's token in its root's marker.
+3. Update the mirror again; the log with that entry comes last.
+4. Write the token into the mirror's marker, which makes it the primary.
 5. Write `mirror_of` into the former primary's marker.
 """
 
@@ -33,18 +33,18 @@ HINTS = "log/state-"
 
 @dataclass(slots=True, kw_only=True)
 class Promotion(Copies):
-    """The result of a promotion."""
+    """Result of a promotion."""
 
     former: str
-    """URL of the former primary, or the target's own."""
+    """URL of the former primary; the target's own if that is lost."""
     closed: int = 0
     """Number of the log entry that closed the former primary, or 0."""
     promoted: bool = False
     """True once the target is the primary."""
     entries: int = 0
-    """Entries of the target's log."""
+    """Number of entries in the target's log."""
     open_txns: tuple[str, ...] = ()
-    """Ids of uncommitted transactions, which begin anew there."""
+    """Ids of uncommitted transactions, which must be started again."""
 
     def to_text(self) -> str:
         lines = self.lines()
@@ -70,9 +70,9 @@ class Promotion(Copies):
 def promote(
     root: Root, target: Store, pace: Pace, *, at_once: int = 16, scratch: str | None = None
 ) -> Promotion:
-    """Make the mirror at `target` the primary of the root, and the root's place its mirror.
+    """Make the mirror at `target` the primary, and the former primary its mirror.
 
-    Raises: Conflict if the root is a mirror or moves elsewhere, or the target is no mirror of it; InvalidStore,
+    Raises: Conflict if the root is a mirror or is moving elsewhere, or the target is not its mirror; InvalidStore,
     before anything is closed, if the target's creates are not exclusive; as `migrate` and `verify_root`.
     """
     source, state = root.store, root.state
@@ -109,12 +109,12 @@ def promote(
 
 
 def promote_alone(target: Store) -> Promotion:
-    """Make a mirror the primary if its primary is lost for good, with all versions that were not copied.
+    """Make a mirror the primary after its primary is lost for good, with all versions that were not copied.
 
     If the former primary comes back, it must become a mirror (`migrate`) before a writer uses it.
 
-    Raises: Conflict for a place that is no mirror; Corrupt for a damaged log; NotARoot; InvalidStore if its creates
-    are not exclusive.
+    Raises: Conflict if the target is not a mirror; Corrupt if its log is damaged; NotARoot; InvalidStore if its
+    creates are not exclusive.
     """
     marker, state = check_root(target), Log(target).state
     done = Promotion(target=target.url, former=target.url)
@@ -122,8 +122,8 @@ def promote_alone(target: Store) -> Promotion:
     if MIRROR_OF not in marker and not (moved is not None and is_primary(target, state)):
         raise Conflict(f"{target.url} is no mirror: its marker names no primary")
     if MIRROR_OF in marker:
-        if moved is None or moved.url != target.url:  # else it was on its way here
-            for problem in check_log(target, set(), set())[1]:  # what else is lost is lost
+        if moved is None or moved.url != target.url:  # otherwise it was already moving here
+            for problem in check_log(target, set(), set())[1]:  # other lost objects stay lost
                 raise Corrupt(f"{target.url}/{problem.address}: {problem.what}")
             prove_create_only(target)
             was = str(marker[MIRROR_OF])

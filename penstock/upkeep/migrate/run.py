@@ -1,4 +1,4 @@
-"""Update a mirror: data first, the log last, so that it never names missing objects."""
+"""Update a mirror: data first, the log last, so that the log never names missing objects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Report(Copies):
-    """The result of a migration of a root."""
+    """The result of migrating a root."""
 
     versions: list[str] = field(default_factory=list)
     """Names of versions that the mirror lacked."""
     entries: int = 0
-    """Log entries of the mirror."""
+    """Number of log entries in the mirror."""
     recorded: bool = False
     """True if the primary's log names the mirror."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Version with an object outside of its data, which is not copied -> path of the first such object."""
+    """Version name -> path of its first object outside `data/`, which is not copied."""
 
     @property
     def is_whole(self) -> bool:
@@ -60,14 +60,14 @@ def migrate(
     scratch: str | None = None,
     cluster: "Cluster | None" = None,
 ) -> Report:
-    """Copy what the mirror at `target` lacks of `root`.
+    """Copy what the mirror at `target` lacks.
 
-    Memory: at most 228 MiB of objects. Objects that cannot be copied are named; then the log stays unchanged. A
-    former primary that came back becomes a mirror.
+    If an object cannot be copied, the report names it, and the mirror's log stays unchanged. A former primary that
+    came back becomes a mirror. Memory: at most 228 MiB of objects.
 
-    cluster: copies the objects, each process `at_once` of them, within the shared limits; None: this process.
+    cluster: copies the objects, `at_once` per process, within the shared rate limits; None: this process copies.
 
-    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; with a cluster as `attach`.
+    Raises: Conflict and NotARoot as `copied_entries`; InvalidStore; with a cluster, as `attach`.
     """
     source, state = root.store, root.state
     close_former(source, state, target)
@@ -75,7 +75,7 @@ def migrate(
     report.entries = after
     report.versions = [one.name for one in new_versions(state, after)]
     with Journal(target, scratch=scratch) as journal:
-        # (another tool may have copied data first)
+        # Another tool may have copied data first.
         resumed = journal.is_resumed or (not after and any(True for _ in target.list("data/")))
         make_mirror(source, target)
 
@@ -118,7 +118,7 @@ def _items(items: Iterator[Item], journal: Journal, report: Report) -> Iterator[
 
 
 def _copy_places(source: Store, target: Store) -> None:
-    """Copy the records of registered places after the objects: a record may state that they are in the root."""
+    """Copy records of registered folders and buckets last: a record may state that the root has their objects."""
     there = {info.key for info in target.list(PLACES)}
     for info in source.list(PLACES):
         if info.key not in there:
@@ -129,9 +129,9 @@ def _copy_log(root: Root, target: Store, state: State, after: int) -> int:
     copy_entries(root.store, target, after, state.n, state.prev)
     try:
         recorded = root.log.mirror(target.url, state.n)
-    except (Forbidden, Conflict):  # a mirror's mirror, or a reader's without the right to write
+    except (Forbidden, Conflict):  # the source is itself a mirror, or read-only here
         return state.n
-    if recorded == state.n + 1:  # else others have written meanwhile: the next run copies that
+    if recorded == state.n + 1:  # otherwise the next run copies what others wrote meanwhile
         copy_entries(root.store, target, state.n, recorded, "")
         return recorded
     return state.n

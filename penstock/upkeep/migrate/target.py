@@ -1,4 +1,4 @@
-"""A place that is or becomes a mirror: its marker, and the length of its log."""
+"""The target of a migration, which is or becomes a mirror: its marker, and the length of its log."""
 
 from typing import Any
 
@@ -27,10 +27,10 @@ COPIED = ("data/", PLACES, *SMALL_FOLDERS)
 
 
 def copied_entries(source: Store, target: Store) -> int:
-    """Return the number of the last log entry in a mirror of `source`; 0 for an empty place.
+    """Return the number of the last log entry in a mirror of `source`; 0 if the target is empty.
 
-    Raises: Conflict if the target is another root, accepts writes, or has another history; NotARoot if it holds other
-    things.
+    Raises: Conflict if the target is another root, accepts writes, or has a different history; NotARoot if it has
+    other objects.
     """
     marker = check_root(source)
     try:
@@ -53,13 +53,13 @@ def copied_entries(source: Store, target: Store) -> int:
 
 def _common_entries(source: Store, target: Store) -> int:
     last = 0
-    for info in target.list("log/"):  # in their order; hints come after them
+    for info in target.list("log/"):  # entries are listed in order, hints after them
         if info.key != entry_key(last + 1):
             break
         last += 1
-    for entry in read_tail(target, last):  # no listing decides
+    for entry in read_tail(target, last):  # the listing may be incomplete
         last = entry.n
-    # Each entry has the hash of the one before it. Either may be read wrong once.
+    # Each entry has its predecessor's hash, so comparing the last one suffices. Either copy may be misread once.
     if last and not any(target.get(entry_key(last)).data == _entry(source, last) for _ in range(3)):
         raise Conflict(
             f"{target.url}/{entry_key(last)} is not the entry of {source.url}: the mirror was written to, or the "
@@ -69,7 +69,7 @@ def _common_entries(source: Store, target: Store) -> int:
 
 
 def lags(source: Store, after: int, upto: int) -> bool:
-    """Return whether the source's entries after `after`, up to `upto`, do more than name mirrors."""
+    """Return whether the source's log entries after `after`, up to `upto`, do more than name mirrors."""
     behind = (entry for entry in read_tail(source, after) if entry.n <= upto)
     return after < upto and any(entry.kind != "mirror" for entry in behind)
 
@@ -82,12 +82,12 @@ def _entry(store: Store, n: int) -> bytes | None:
 
 
 def make_mirror(source: Store, target: Store) -> None:
-    """Write the marker that names the primary of this mirror. Idempotent.
+    """Write the marker that names this mirror's primary. Idempotent.
 
-    A place that became the primary meanwhile stays one.
+    A target that became the primary meanwhile stays the primary.
     """
-    marker = {MIRROR_OF: source.url, **check_root_twice(source)}  # a mirror's mirror is one of the primary
-    marker.pop(PRIMARY, None)  # which would make it another primary
+    marker = {MIRROR_OF: source.url, **check_root_twice(source)}  # a mirror's mirror names the primary
+    marker.pop(PRIMARY, None)  # would make it a second primary
     try:
         stored = target.get(MARKER).data
     except ObjectNotFound:
@@ -100,7 +100,7 @@ def make_mirror(source: Store, target: Store) -> None:
         ):
             return
         target.put(MARKER, canonical(marker))  # its primary was moved
-        # Promoted between the look and the put: its log got the entry before its marker was written, so it is seen now.
+        # It may have been promoted between the get and the put. Its log gets the entry before its marker: check again.
         if token := _moved_here(target):
             make_primary(target, token)
 
@@ -111,15 +111,15 @@ def _moved_here(store: Store) -> str | None:
 
 
 def make_primary(store: Store, token: str) -> None:
-    """Write the marker of the root behind the log entry with that token. Idempotent.
+    """Write the marker that makes this root the primary, with the token from its log entry. Idempotent.
 
-    A late marker changes nothing: its token is not the last.
+    A late write changes nothing, since its token is no longer the latest.
     """
     store.put(MARKER, canonical({**_plain_marker(store), PRIMARY: token}))
 
 
 def make_mirror_of(store: Store, url: str) -> None:
-    """Write the marker of a root that its log closed. Idempotent."""
+    """Write the marker that makes a closed root the mirror of `url`. Idempotent."""
     marker = canonical({**_plain_marker(store), MIRROR_OF: url})
     if store.get(MARKER).data != marker:
         store.put(MARKER, marker)
@@ -132,10 +132,10 @@ def _plain_marker(store: Store) -> dict[str, Any]:
 
 
 def close_former(source: Store, state: State, target: Store) -> None:
-    """Make a mirror of a former primary that did not learn of the move.
+    """Turn a former primary that missed its own move into a mirror.
 
-    Its log is a prefix of the source's. A target of any other kind stays unchanged. Raises: Conflict if it was
-    written to since.
+    Its log is a prefix of the source's. Any other target stays unchanged. Raises: Conflict if it was written to since
+    the move.
     """
     try:
         stored = check_root(target)
@@ -151,7 +151,7 @@ def close_former(source: Store, state: State, target: Store) -> None:
         return  # it is the source itself, or the source was made a primary by hand
     last = _common_entries(source, target)
     moves = [entry.body["token"] for entry in read_tail(target, 0, coming=1) if entry.kind == "primary"]
-    if not moves or moves[-1] == stored.get(PRIMARY):  # its own log lets it be written to
+    if not moves or moves[-1] == stored.get(PRIMARY):  # by its own log, it accepts writes
         data = read_twice(source, entry_key(last + 1))
         if parse(last + 1, data).kind != "primary":
             raise Conflict(

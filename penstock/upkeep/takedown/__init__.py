@@ -1,1 +1,1 @@
-"""Takedowns: remove what the denied names touch, and prove it."""
+"""Takedowns: remove denied samples from a root, and prove it."""

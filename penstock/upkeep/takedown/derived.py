@@ -1,6 +1,6 @@
 """Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions.
 
-No version needs them to be read. All but lists, ledgers and exclusions are made again on demand.
+Versions can be read without them. All but lists, ledgers and exclusions are regenerated on demand.
 """
 
 import json
@@ -28,13 +28,13 @@ class Edits:
     puts: Mapping[str, bytes] = field(default_factory=dict)
     """Path -> its new bytes."""
     deletes: tuple[str, ...] = ()
-    """Paths to delete for ever."""
+    """Paths to delete permanently."""
     remade: tuple[str, ...] = ()
-    """Paths of views, packs and pages to delete, which may come again."""
+    """Paths of views, packs and pages to delete, which may be regenerated."""
 
 
 def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
-    """Record the edits, then make them. Returns the paths. Idempotent."""
+    """Record the edits, then apply them. Returns the paths. Idempotent."""
     places: list[Place] = [
         {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
         for path in edits.puts
@@ -55,7 +55,7 @@ def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
     add_to_record(store, n, places)
     for path, data in edits.puts.items():
         store.put(path, data)
-    # First what only plans name: killed before it deletes the plans, the next run finds the rest by them.
+    # Delete what only plans name before the plans: after a kill, the next run finds the rest through them.
     for paths in (edits.remade, edits.deletes):
         if paths:
             store.delete_many(list(paths))
@@ -66,7 +66,7 @@ FOLDER = "exclusions/"
 
 
 def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
-    """Return the edits of a dataset's records. Costs a read of each."""
+    """Return the edits of a dataset's exclusion records. Reads each record."""
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     for info in store.list(f"{FOLDER}{dataset}/"):
@@ -82,7 +82,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
 
 
 def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
-    """Return a record without denied samples, an equal one if it has none, or None if no sample is left."""
+    """Return a record without denied samples: an equal one if it has none, None if no sample is left."""
     of = "keys" if "keys" in body else "samples"
     named = body.get(of)
     named = named if isinstance(named, list) else []
@@ -105,10 +105,9 @@ _LIST = re.compile(rb'"list":"([0-9a-f]{64})"')
 
 
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
-    """Return the deletion of a dataset's gate pages: of all, or else of pages whose text names a denied sample.
+    """Return the deletions of a dataset's gate pages whose text names a denied sample. Reads each page.
 
-    everything: delete all unread, since any image may show a sample, also of batches that no version has. Pages may
-    come again.
+    everything: also delete all other pages, since any image may show a sample. These may be regenerated.
     """
     named: list[str] = []
     others: list[str] = []
@@ -118,7 +117,7 @@ def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) ->
 
 
 def page_names(data: bytes, marks: Marks) -> bool:
-    """Return whether a text of an HTML page is or holds a name."""
+    """Return whether a text on an HTML page is or contains a denied name."""
     page = _Texts()
     page.feed(data.decode(errors="replace"))
     page.close()
@@ -126,7 +125,7 @@ def page_names(data: bytes, marks: Marks) -> bool:
 
 
 class _Texts(HTMLParser):
-    """The visible texts of a page, unescaped, and the alternative texts of its images."""
+    """A page's visible texts, unescaped, and its images' alternative texts."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -140,10 +139,10 @@ class _Texts(HTMLParser):
 
 
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
-    """Return the edits of objects made of these versions.
+    """Return the edits of objects derived from these versions.
 
-    Cards and plans go, with their views, lists and packs that no other plan names; ledgers are rewritten. Costs a
-    read of each plan, pack and ledger.
+    Deletes cards, plans, and the plans' views, lists and packs that no other plan names; rewrites ledgers. Reads each
+    plan, pack and ledger.
     """
     records = list(versions)
     if not records:
@@ -168,11 +167,11 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
             remade.append(info.key)
     for info in store.list("packs/"):
         content = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
-        if content is None or content.encode() not in kept:  # without: checksums of pieces, beside a table
+        if content is None or content.encode() not in kept:  # None: checksums of pieces, beside a table
             remade.append(info.key)
     for info in store.list(
         "lists/"
-    ):  # only where a plan of these versions names them: they cannot be made again
+    ):  # only if a plan of these versions names them: they cannot be regenerated
         name = info.key.removeprefix("lists/").removesuffix(".parquet")
         if name in lists and name.encode() not in kept:
             remade.append(info.key)
@@ -186,7 +185,7 @@ def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
 
 
 def plan_is_of(data: bytes, ids: Collection[str]) -> bool:
-    """Return whether a plan is of one of these versions."""
+    """Return whether a plan is for one of these versions."""
     return any(one.encode() in data for one in ids)
 
 
@@ -200,16 +199,16 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 
 
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a ledger without denied names in lines of these versions, the same bytes if none had any.
+    """Return a ledger without denied names in lines about these versions; the same bytes if there are none.
 
-    Text that is no line of a ledger stays.
+    Text that is not a ledger line stays.
     """
     return b"".join(_line(line, ids, marks) for line in data.splitlines(keepends=True))
 
 
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
     try:
-        line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
+        line = json.loads(data)  # lenient, unlike other readers: everything readable is searched
     except (ValueError, RecursionError):
         return data
     if not isinstance(line, dict) or line.get("version_id") not in ids:
@@ -223,7 +222,7 @@ def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
         new["error"] = TAKEN_DOWN if of_theirs else marks.without(line["error"])
     if new == line:
         return data
-    # Half a character, which only an escape can spell, stays one.
+    # A lone surrogate, which only an escape can spell, stays an escape.
     return (
         json.dumps(new, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
     )

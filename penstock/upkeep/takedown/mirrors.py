@@ -1,4 +1,4 @@
-"""Mirrors of a root with a takedown, and node caches with pages of its shards."""
+"""Purge and check mirrors of a root with a takedown, and node caches with pages of its shards."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,11 +19,11 @@ from .derived import FOLDER
 from .noncurrent import delete_noncurrent, noncurrent
 
 PAGE_SIZES = tuple(2**power for power in range(12, 27))
-"""Page sizes to look for, besides the sizes in the folder."""
+"""Page sizes to search for, in bytes, besides those found in the folder."""
 
 
 def purge_cache(folder: str, record: Record) -> int:
-    """Delete the pages of a takedown's shards. Returns their number. Raises: InvalidRuntime for no node cache."""
+    """Delete a takedown's shard pages, and return their number. Raises: InvalidRuntime if there is no node cache."""
     pages = _pages(folder, record)
     for path in pages:
         os.unlink(path)
@@ -31,7 +31,7 @@ def purge_cache(folder: str, record: Record) -> int:
 
 
 def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
-    """Yield a place for each folder."""
+    """Yield a check result per folder."""
     for folder in folders:
         place = {"check": "cache", "what": "a node cache", "path": folder}
         if pages := _pages(folder, record):
@@ -69,16 +69,16 @@ def _pages(folder: str, record: Record) -> list[str]:
 
 
 COLLECTED = ("data/", SEALS, FOREIGN)
-"""Folders of objects that the mirror's own collector deletes, as its readers may need them."""
+"""Prefixes whose objects only the mirror's own collector deletes, since its readers may need them."""
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
-    """Delete a takedown's objects from a mirror. Returns the number of objects and versions.
+    """Delete a takedown's objects from a mirror. Returns the number of objects and noncurrent versions.
 
-    They are derived objects and exclusions that the primary deleted or replaced, and versions of them in an S3
-    bucket.
+    These are derived objects and exclusions that the primary deleted or replaced, and their noncurrent versions in an
+    S3 bucket.
 
-    Raises: InvalidRuntime for a place that is no mirror of this root.
+    Raises: InvalidRuntime if the URL is not a mirror of this root.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):
@@ -89,7 +89,7 @@ def purge_mirror(url: str, record: Record, root: Store) -> int:
 
 
 def still_there(store: Store, places: Iterable[Place]) -> list[str]:
-    """Return the paths of these places that a store has. Costs a request each."""
+    """Return the paths of recorded objects that a store has. Costs a request each."""
     return [place["path"] for place in places if is_there(store, place["path"])]
 
 
@@ -111,9 +111,9 @@ def _former(store: Store, record: Record, root: Store) -> list[str]:
 def mirror_places(
     root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
 ) -> Iterator[Place]:
-    """Yield a place for each mirror in the log and each given URL.
+    """Yield check results for each mirror in the log and each given URL.
 
-    The same paths must be absent there, with no remains. keeps_nothing: URLs of stores without remains.
+    The same paths must be absent there, with no remains. keeps_nothing: URLs of stores that keep no remains.
     """
     denied = DeniedBytes(root.store, root.state.denies)
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}

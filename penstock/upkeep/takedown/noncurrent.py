@@ -1,7 +1,7 @@
-"""Bytes of deleted objects that stores keep: noncurrent versions, soft-deleted objects, unfinished uploads.
+"""Remains of deleted objects that stores keep: noncurrent versions, soft-deleted objects, unfinished uploads.
 
-S3 is listed through boto3, Azure through azure-storage-blob; Google Cloud Storage and fsspec's stores are not. A
-folder of this machine keeps unfinished files of killed writers.
+S3 is listed through boto3, Azure through azure-storage-blob. Google Cloud Storage and fsspec stores are not listed.
+A local folder keeps unfinished files that killed writers left.
 """
 
 import logging
@@ -22,12 +22,12 @@ from ..doctor.azure_container import azure_credential, azure_endpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Bytes of a deleted object that a store keeps."""
+    """One remnant of a deleted object."""
 
     path: str
-    """Path of the object."""
+    """Object path."""
     what: str
-    """The kind of bytes, in words."""
+    """Human-readable kind."""
     until: str
     """Why it cannot be deleted here, or ""."""
     delete: Callable[[], object] | None = None
@@ -35,7 +35,7 @@ class Kept:
 
 
 class Unseen(Exception):
-    """A store's remains of deleted objects cannot be listed; the text has the reason."""
+    """Raised if a store's remains of deleted objects cannot be listed. The text has the reason."""
 
 
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
@@ -91,21 +91,21 @@ logger = logging.getLogger(__name__)
 
 RUN = "penstock takedown run --apply"
 SIGNS_OF_LIFE = ("heartbeats/", "leases/")
-"""Rewritten all the time; hold no samples."""
+"""Prefixes that are rewritten all the time and hold no samples."""
 _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 
 
 def noncurrent(
     store: Store, paths: Sequence[str], client: Any = None, *, stated: bool = False, mirror: str = ""
 ) -> Iterator[Place]:
-    """Yield a place for each kept version and upload of these paths, or one place if there is none.
+    """Yield a check result for each version and upload kept of these paths, or one clean result if there is none.
 
-    Costs a request per path, one per version, and one per 1,000 uploads; a walk through a folder.
+    Costs a request per path, one per version, and one per 1,000 uploads; a walk for a local folder.
 
-    client: boto3's, of an S3 bucket. stated: the caller states that an unlistable store keeps nothing. mirror: URL of
-    the mirror.
+    client: boto3 client for S3. stated: the caller states that an unlistable store keeps nothing. mirror: the
+    mirror's URL, or "".
     """
-    # By its URL: a store with mirrors is local too, where one of these is.
+    # The URL decides: a store with mirrors counts as local if one of them is.
     if not paths:
         return
     if urlsplit(store.url).scheme in ("", "file", "memory"):
@@ -146,9 +146,9 @@ def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what an S3 bucket keeps of these paths, unless locked. Returns the number.
+    """Delete what an S3 bucket keeps of these paths, unless locked. Returns the number of deletions.
 
-    Deletes nothing without boto3 or the right to list; the proof names the reason.
+    Deletes nothing if boto3 or the permission to list is missing. The proof then names the reason.
     """
     if not store.url.startswith("s3://") or not paths:
         return 0

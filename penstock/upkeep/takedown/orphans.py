@@ -1,6 +1,6 @@
-"""Objects under data/ that no version names and that have denied samples.
+"""Find objects under data/ that no version names and that contain denied samples.
 
-They are leftovers of writers, unpublished parts, and the samples that parts' writers passed on.
+They are leftovers of writers, unpublished parts, and samples tables from part writers.
 """
 
 import re
@@ -30,9 +30,9 @@ PART_SAMPLES = "part-samples"
 
 
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
-    """Yield places in a dataset's transactions that no version names.
+    """Yield record entries for objects in a dataset's transactions that no version names.
 
-    Reads each index, table and manifest among them. All of a partly collected version has to go.
+    Reads each index, table and manifest among them. If a version was partly collected, the rest must go too.
     """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:
@@ -42,7 +42,7 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
             named |= {one.path for one in references(root.store, version.manifest)}
         return whole, named
 
-    # The log first: what is committed while we look is not taken for one that lacks something.
+    # Read the log first, so that a version committed meanwhile is not taken for a partly collected one.
     txns = [one for one in root.state.txns.values() if one.dataset == dataset]
     whole, named = over_whole(root, dataset, named_by)
     for txn in sorted(txns, key=lambda txn: txn.txn):
@@ -62,10 +62,8 @@ def _rest(path: str) -> Iterator[tuple[str, str]]:
 def _looked_at(
     store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield (path, what) of an object, and of its shard for an index, if it has or names a sample.
-
-    waits: whether it may be published yet; then an object that only names samples is rewritten by the next run.
-    """
+    """Yield (path, what) for an object, and for an index's shard, if it has or names a denied sample."""
+    # waits: it may still be published; if it only names samples, the next run rewrites it.
     try:
         for object_path, what in _with_marks(store, path, keys, marks, waits):
             yield object_path, f"{what} that no version names"
@@ -86,13 +84,13 @@ def _with_marks(
         if not waits and producer_names_some(json_object(store.get(path).data, path, store.url), marks):
             yield path, "manifest"
     elif path.endswith(".tar") and path.removesuffix(".tar") + ".index.parquet" not in keys:
-        with suppress(Corrupt):  # a proof names an unreadable one
+        with suppress(Corrupt):  # a proof names an unreadable shard
             if any(marks.takes("sample", key) for key in member_keys(store, path)):
                 yield path, "shard without an index"
 
 
 def member_keys(store: Store, path: str) -> Iterator[str]:
-    """Yield the keys of a shard's members as far as it is readable."""
+    """Yield the keys of a shard's members, as far as it is readable."""
     try:
         with (
             store.open_stream(path) as stream,
@@ -106,7 +104,7 @@ def member_keys(store: Store, path: str) -> Iterator[str]:
 
 
 def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
-    """Return path -> redacted table, for parts' samples tables with denied samples."""
+    """Return path -> redacted table, for part-samples tables with denied samples."""
     newest = root.state.newest(dataset)
     if newest is None or not rows:
         return {}
@@ -117,7 +115,7 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
             path = place["path"]
             try:
                 table = parse_table(root.store.get(path).data, path)
-            except ObjectNotFound:  # collected this moment
+            except ObjectNotFound:  # it was just collected
                 continue
             new = scrub(redact_rows(table, rows_of(table, keys)), marks)
             out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()

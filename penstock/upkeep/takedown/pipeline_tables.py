@@ -1,9 +1,9 @@
-"""Edit a pipeline's files on denied samples: tables, stage records, batch manifests.
+"""Remove denied samples from a pipeline's files: tables, stage records, batch manifests.
 
 No version names these files. They are replaced in an order that a killed run can resume:
 
-1. Write a table again without the rows, under a new name.
-2. Replace every record that named it, under its own number, so its readers use the new table.
+1. Write the table without the rows, under a new name.
+2. Overwrite every record that named the old table, so that its readers use the new one.
 3. Delete the old table.
 """
 
@@ -24,13 +24,13 @@ from .derived import Edits
 
 Json = dict[str, Any]
 AHEAD = "clips_ahead"
-"""Folder of clips that wait for their batch to be cut; they are made again."""
+"""Folder of clips that wait for their batch to be cut; they can be made again."""
 
 
 def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[str, Json]) -> Edits:
     """Return the edits of a pipeline's objects, and write the new tables. Reads each table and record.
 
-    shards: path of a shard or samples table -> its replacement, for records that name it.
+    shards: path of a shards or samples table -> its replacement in records.
     """
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
@@ -52,7 +52,7 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
 
 
 def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
-    """Return the marks with the units of denied raw objects, published or not. Reads the tables of units."""
+    """Return the denied names, plus the units of denied raw objects, published or not. Reads the units tables."""
     names: set[str] = set()
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         table = parse_table(store.get(path).data, path)
@@ -69,7 +69,7 @@ def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
 
 
 def without_names(path: str, body: Json, marks: Marks) -> Json:
-    """Return a stage's record or a batch's manifest without denied names, an equal one if it has none."""
+    """Return a stage record or batch manifest without denied names; an equal one if it has none."""
     if path.startswith("tables/"):
         return _batch(body, marks)
     new: Json = scrubbed(body, marks)

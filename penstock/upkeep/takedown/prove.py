@@ -1,7 +1,7 @@
-"""`penstock takedown prove`: check now every place that had, or may have, denied samples.
+"""`penstock takedown prove`: check everything that had, or may have, denied samples.
 
-One place that is not clean makes the proof "incomplete". Names are keyed hashes, as in the log.
-`examples/recheck_takedown.py` checks the same places without penstock.
+If one check is not clean, the proof is "incomplete". Names are keyed hashes, as in the log.
+`examples/recheck_takedown.py` repeats the checks without penstock.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 NOT_LOOKED_AT = ("retired", "replaced", "remade")
-"""Recorded places that other checks cover: the log's versions, and the scan."""
+"""Recorded checks that the version check and the scan cover."""
 Proof = dict[str, Any]
 
 
@@ -44,17 +44,17 @@ def prove(
     s3: Any = None,
     cluster: "Cluster | None" = None,
 ) -> Proof:
-    """Check every place of a takedown. Returns the proof as JSON.
+    """Check everything that a takedown recorded. Returns the proof as JSON.
 
-    Costs a check per place, and a read of every table and JSON object under the root.
+    Costs a check per recorded object, and a read of every table and JSON object under the root.
 
     mirrors: URLs of reachable mirrors. caches: folders of node caches.
-    known: places outside of penstock, such as "backups until 2026-12-24".
-    keeps_nothing: URLs of stores that keep nothing of deleted objects, as their operator states.
-    s3: boto3's client of the root's bucket; None: default credentials.
+    known: copies outside penstock, such as "backups until 2026-12-24".
+    keeps_nothing: URLs of stores that, as their operators state, keep nothing of deleted objects.
+    s3: boto3 client for the root's bucket; None: default credentials.
     cluster: reads tables and JSON objects; None: this process.
 
-    Raises: TakedownNotFound; InvalidRuntime for another URL in `keeps_nothing`.
+    Raises: TakedownNotFound; InvalidRuntime if `keeps_nothing` names an unchecked store.
     """
     if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
         stores = ", ".join([root.url, *mirrors])

@@ -1,4 +1,4 @@
-"""Raw objects at their source, outside the root: find other users, and delete."""
+"""Find the raw objects outside the root that nothing else uses, and delete them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -26,30 +26,30 @@ from ...denied.sources import joined_objects, plain_uri
 from .pipeline_tables import is_hint
 
 Uris = Mapping[str, Collection[str]]
-"""Dataset -> raw objects of its denied samples."""
+"""Dataset -> URIs of its denied samples' raw objects."""
 
 
 class FilesBeside(Protocol):
-    """`penstock.formats.files_beside.files_beside`."""
+    """Signature of `penstock.formats.files_beside.files_beside`."""
 
     def __call__(
         self, alone: Mapping[str, Collection[str]], refused: dict[str, str], /
     ) -> dict[str, list[str]]:
-        """Return the files that only these raw objects need; add objects to keep to `refused`."""
+        """Return the sidecar files that only these raw objects need. Adds objects that must stay to `refused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawDeletion:
-    """Deletion of raw objects and their further files. Both parts are required, so that no file is forgotten."""
+    """Deletes raw objects and their sidecar files. Both functions are required, so that no file is forgotten."""
 
     delete: Callable[[str], None]
-    """Deletes the object of a URI."""
+    """Deletes the object at a URI."""
     files_beside: FilesBeside
-    """Finds the further files of raw objects."""
+    """Finds raw objects' sidecar files."""
 
 
 def delete_object(uri: str) -> None:
-    """Delete an object, which may be missing. Raises: InvalidStore for no path or URL; StoreError."""
+    """Delete an object, which may be missing. Raises: InvalidStore if the URI is invalid; StoreError."""
     place, slash, name = plain_uri(uri).rpartition("/")
     if not slash or not name:
         raise InvalidStore(
@@ -59,9 +59,9 @@ def delete_object(uri: str) -> None:
 
 
 def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
-    """Return the sorted URIs of raw objects with a further file of one of these names, keys or URIs.
+    """Return the sorted URIs of raw objects with a sidecar file of one of these names (keys or URIs).
 
-    dataset: limits the pipelines; "" for all. Reads the manifests of batches.
+    dataset: the only dataset to search; "" for all. Reads the batch manifests.
     """
     asked = set(names)
     return sorted(
@@ -73,9 +73,9 @@ def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list
 
 
 def check_whole(root: Root, deny: Deny) -> None:
-    """Raise InvalidRuntime if a takedown names a further file of a raw object that no takedown names.
+    """Raise InvalidRuntime if a takedown names a sidecar file of a raw object that no takedown names.
 
-    Such an object was discovered before the takedown was known. Costs as `objects_named`.
+    Such an object was discovered before the takedown was requested. Costs as much as `objects_named`.
     """
     for dataset in all_datasets(root):
         own, every = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
@@ -89,7 +89,7 @@ def check_whole(root: Root, deny: Deny) -> None:
 
 
 def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool) -> Iterator[Place]:
-    """Yield these raw objects as a record has them, once for each dataset."""
+    """Yield record entries for these raw objects, one per dataset."""
     for dataset, cut_of in uris.items():
         for uri in sorted(set(cut_of) & set(these)):
             yield {
@@ -102,7 +102,7 @@ def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool)
 
 
 def deleted_raw(record: Record, deny: Deny, uris: Uris) -> set[str]:
-    """Return the raw objects that are recorded as deleted."""
+    """Return the URIs of raw objects recorded as deleted."""
     deleted = {place["mark"] for place in record.having("raw") if place["deleted"]}
     return {
         uri for dataset, cut_of in uris.items() for uri in cut_of if mark(deny.salt, dataset, uri) in deleted
@@ -110,19 +110,19 @@ def deleted_raw(record: Record, deny: Deny, uris: Uris) -> set[str]:
 
 
 def used_by_others(root: Root, uris: Uris) -> set[str]:
-    """Return the raw objects that something remaining was or will be cut from.
+    """Return the raw objects from which something that stays was or will be cut.
 
-    - Samples of any dataset that no takedown denies, published or waiting.
-    - Batches of other datasets' pipelines.
+    - Samples in any dataset that no takedown denies, published or waiting.
+    - Batches in other datasets' pipelines.
 
-    Reads the keys of every version, samples of open transactions, and each table and record of a pipeline.
+    Reads every version's keys, the samples of open transactions, and each pipeline's tables and records.
     """
     asked = {uri: plain_uri(uri) for cut_of in uris.values() for uri in cut_of}
     plain = frozenset(asked.values())
 
     def meant(text: str) -> set[str]:
         if TAKEN_DOWN in text:
-            # An earlier release took a name out of an address: it may have been any fitting one.
+            # An earlier release removed a name from this URI: it may mean any URI that fits.
             pieces = plain_uri(text).split(TAKEN_DOWN)
             return {uri for uri in plain if _fits(uri, pieces)}
         return {plain_uri(text)} & plain
@@ -133,7 +133,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """Return the marks of recorded raw objects that something remaining needs. Costs, raises: as `used_by_others`."""
+    """Return the marks (hashed URIs) of raw objects that something remaining needs. Costs as `used_by_others`."""
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])
@@ -147,14 +147,14 @@ def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
 
 
 Meant = Callable[[str], set[str]]
-"""Text that names a raw object -> the requested objects that it means."""
+"""Text that names a raw object -> the requested objects that it may mean."""
 
 
 def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
-        # Parts first: what is published while we look is in a version then.
+        # Unpublished parts first: those published meanwhile are then found in a version.
         for table in waiting_tables(root, dataset):
             used |= _staying(table, tests, meant)
         used |= _of_versions(root, dataset, tests, meant)
@@ -163,16 +163,14 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 
 
 def _fits(uri: str, pieces: list[str]) -> bool:
-    """Return whether an address is these pieces in order, with something between each two.
-
-    Linear in the address, since the object's owner decides how many pieces there are.
-    """
+    """Return whether a URI consists of these pieces in order, with text between each two."""
+    # Linear in the URI's length, since the object's owner decides how many pieces there are.
     first, last = pieces[0], pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):
         return False
     at = len(first)
     for piece in pieces[1:-1]:
-        position = uri.find(piece, at + 1)  # the earliest place leaves the most to the next pieces
+        position = uri.find(piece, at + 1)  # the earliest match leaves the most to the next pieces
         if position < 0:
             return False
         at = position + len(piece)
@@ -206,7 +204,7 @@ def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
         for info in listed_twice(store, place):
             if info.key.endswith((".parquet", ".json")) and not is_hint(info.key):
-                with suppress(ObjectNotFound):  # replaced, or done with
+                with suppress(ObjectNotFound):  # replaced or deleted meanwhile
                     out = out.union(*map(meant, set(_texts_of(store, info.key))))
     return out
 

@@ -1,4 +1,4 @@
-"""Publish the newest version again, with its denied samples redacted and excluded."""
+"""Republish the newest version with its denied samples redacted and excluded."""
 
 import hashlib
 import secrets
@@ -40,7 +40,7 @@ from ...denied.hashed_names import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
-    """Return the takedown's open transaction on the version `parent`, the same one whenever the takedown resumes."""
+    """Return the takedown's open transaction on version `parent`; the same one if the takedown resumes."""
     again = 0
     while True:
         named = f"takedown {n} {dataset} {parent} {again}"
@@ -54,7 +54,7 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
     """Commit the dataset's newest version without a takedown's samples and names; return None if it has none.
 
-    Every shard of an affected part is read and written once. Versions of concurrent publishers are redacted too.
+    Each shard of an affected part is read and written once. Versions that others publish meanwhile are redacted too.
 
     Raises: NothingLeft if no sample remains; Conflict; Fenced if a collector considered this takedown dead: run it
     again.
@@ -87,7 +87,7 @@ def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
 
 
 class NothingLeft(Exception):
-    """Every sample of the newest version is denied. version: its id."""
+    """Raised if every sample of the newest version is denied. version: its id."""
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
@@ -95,7 +95,7 @@ class NothingLeft(Exception):
 
 
 class _Redaction:
-    """Redacts each shard once, whatever others publish meanwhile."""
+    """Redacts each shard once, even if others publish meanwhile."""
 
     def __init__(self, root: Root, txn: str, deny: Deny, marks: Marks) -> None:
         self._store = root.store
@@ -105,7 +105,7 @@ class _Redaction:
         self._denied = DeniedBytes(root.store, root.state.denies)
 
     def build(self, state: State) -> CommitBody:
-        # Another place each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
+        # A new folder each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
         self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"
         dataset = state.txns[self._txn].dataset
         newest = state.newest(dataset)
@@ -144,7 +144,7 @@ class _Redaction:
             ],
             "samples": samples,
             "stats": stats,
-            "key_hashes": [],  # the next publisher makes them of the keys as they are now
+            "key_hashes": [],  # the next publisher computes them from the current keys
             "exclusions": [self._scrubbed(one) for one in version.manifest["exclusions"]],
         }
         if version.placed is not None:
@@ -207,7 +207,7 @@ class _Redaction:
             for at, run in enumerate(_runs(here, len(stats_here))):
                 prefix = f"{self._attempt}{next(numbers):04x}"
                 for entry in run:
-                    # All of a run's: readers look for its statistics beside its samples.
+                    # Write every table of the run: readers look for its statistics beside its samples.
                     table = now[entry["path"]]
                     table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
                     file = put_named_table(self._store, prefix, table, table_facts(table)["table"])
@@ -250,7 +250,7 @@ class _Redaction:
 
 
 def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
-    """Return an annotation's table in which a cell that became null removes the earlier value."""
+    """Return an annotation table in which a cell that became null removes the earlier value."""
     there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
     removed = [list(names or ()) for names in there]
     for name in was.column_names:
@@ -275,7 +275,7 @@ def _runs(entries: list[Any], n: int) -> list[list[Any]]:
 
 
 def zeroed(version: Version, denied: Rows) -> list[dict[str, Any]]:
-    """Return the places whose bytes must be zeros: ranges [offset, nbytes] of each redacted shard."""
+    """Return record entries for redacted shards, with the ranges [offset, nbytes] that must be zeros."""
     places = []
     for shard in version.parts.shard_rows().to_pylist():
         rows = denied.get(shard["part"])

@@ -1,11 +1,11 @@
 """`penstock takedown run`: find and take the steps that a deny entry requires.
 
 1. Record the findings.
-2. Commit, per dataset, the version without the samples, and retire the versions that had them (`steps.py`).
+2. For each dataset, commit a version without the samples, and retire the versions that had them (`steps.py`).
 3. Rewrite or delete objects that no version protects.
-4. Delete raw objects last, when all that stays is known.
+4. Delete raw objects last, when everything that stays is known.
 
-Each step derives the remaining work from the store, so a killed run is run again.
+Each step derives the remaining work from the store, so a killed run can be repeated.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def deny_entry(root: Root, n: int) -> Deny:
-    """Return the takedown of this number. Raises: TakedownNotFound, with the existing ones."""
+    """Return the takedown with this number. Raises: TakedownNotFound, which lists the existing ones."""
     for deny in root.state.denies:
         if deny.n == n:
             return deny
@@ -48,7 +48,7 @@ def deny_entry(root: Root, n: int) -> Deny:
 
 
 def keys_tables(root: Root, deny: Deny, cluster: "Cluster | None") -> KeysTables:
-    """Return the reader of keys tables. cluster: reads them; None: this process."""
+    """Return a reader for keys tables. cluster: reads them; None: this process."""
     if cluster is None:
         return KeysTables(root, deny)
     from ...denied.keys_job import KeysTablesOnCluster
@@ -67,11 +67,11 @@ def run_takedown(
 ) -> TakedownReport:
     """Find the samples, and with `apply` redact them.
 
-    Reads the keys of every version; rewrites each shard with one of the samples once.
+    Reads every version's keys; rewrites each shard with denied samples once.
 
-    raw: deletes raw objects that nothing else was cut from, after their further files; None keeps them.
-    raw_below: places that may lose raw objects; empty: the landing places of the dataset's batches.
-    cluster: reads the tables of keys; None: this process.
+    raw: deletes sidecar files, then raw objects that nothing else was cut from; None: keep them.
+    raw_below: URLs below which raw objects may be deleted; empty: the landing locations of the dataset's batches.
+    cluster: reads the keys tables; None: this process.
 
     Raises: TakedownNotFound; InvalidRuntime as `check_whole`; Corrupt; StoreError; Fenced; with a cluster as
     `outcomes_anew`.

@@ -1,6 +1,6 @@
-"""Find every object under a root that a run would rewrite or delete, also unrecorded ones.
+"""Find every object under a root that a run would rewrite or delete, even if it is not recorded.
 
-A run followed by a collection leaves nothing to find.
+After a run and a garbage collection, there is nothing to find.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,11 +43,11 @@ SCANNED = (
     "jobs/",
     "foreign/",
 )
-"""Folders of a root that may name samples or hold their bytes."""
+"""Prefixes in a root that may name samples or hold their bytes."""
 ELSEWHERE = {
     "checkpoints/": "a model keeps what it learnt: each that was trained on the samples has a place of its own"
 }
-"""Folders with a check of their own."""
+"""Prefixes with their own check."""
 WITHOUT = {
     "penstock.json": "the root's id",
     "collect/": "paths of objects, replaced at each look",
@@ -65,7 +65,7 @@ WITHOUT = {
     "trainings/": "commands, steps and times of training runs",
     "views/": "bits; views of the samples' versions have places of their own",
 }
-"""Folders without bytes or names of samples -> their contents."""
+"""Prefixes without samples' bytes or names -> their contents."""
 _NEVER = {
     "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
     "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
@@ -78,15 +78,15 @@ _WHY = (
 
 
 Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
-"""Objects -> (path, `Scan.verdict`) of each, in order."""
+"""Callback: objects -> (path, `Scan.verdict`) for each, in order."""
 
 
 def scanned(
     root: Root, record: Record, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
 ) -> Iterator[Place]:
-    """Yield every object that names denied samples and has no place of its own.
+    """Yield a check result for each unrecorded object that names denied samples.
 
-    marks: dataset -> its marks. verdicts: checks the objects; None: this process.
+    marks: dataset -> its denied names. verdicts: checks the objects; None: this process.
     """
     known = {place["path"] for place in record.having("absent")}
     refused = dict[str, str]()
@@ -117,7 +117,7 @@ def scanned(
 
 
 class Scan:
-    """Checks one object after the other. marks: dataset -> its marks."""
+    """Checks objects for denied samples. marks: dataset -> its denied names."""
 
     def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
         self._store: Store = root.store
@@ -147,16 +147,18 @@ class Scan:
         self._root = root
 
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
-        """Yield (path, verdict) of each object."""
+        """Yield (path, verdict) for each object."""
         for info in infos:
             yield info.key, self.verdict(info.key)
 
     def verdict(self, path: str) -> str | None:
-        """Return None for a clean object, "" for one that names or may show denied samples, or an error's type."""
+        """Return None if an object is clean, "" if it names or may show denied samples, or the error's type."""
         try:
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
-            return type(error).__name__  # of JSON with other types, too: a forged one stops no proof
+            return type(
+                error
+            ).__name__  # covers JSON with unexpected types: a forged object must not stop a proof
 
     def _get(self, path: str) -> bytes:
         return self._store.get(path).data
@@ -245,7 +247,7 @@ class Scan:
         return any(scrubbed(body, one) != body for one in self._marks.values())
 
     def _job(self, path: str) -> bool:
-        """Return whether an object of a data job holds a name: a whole text of its JSON, or a word of a log."""
+        """Return whether a data job's object holds a denied name: a whole text in JSON, or a word in a log."""
         try:
             data = self._get(path)
         except ObjectNotFound:

@@ -1,6 +1,6 @@
-"""Scan for a proof on a cluster: a unit is a run of objects.
+"""Scan for a proof on a cluster. A unit is a list of objects.
 
-As in `keys_job`, no name travels: a worker derives names from the record, marks and table rows of its unit.
+As in `keys_job`, no name is sent: a worker derives names from the record and its unit's marks and table rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,55 +25,55 @@ from .run import deny_entry
 from .scan import Scan
 
 OBJECTS = 256
-"""Most objects of a unit."""
+"""Most objects per unit."""
 NBYTES = 64 * 2**20
-"""Most bytes of a unit; a larger object is a unit of its own."""
+"""Most bytes per unit; a larger object is a unit of its own."""
 READ_BYTES_PER_S = 20e6
-"""Estimated bytes that a process scans per second."""
+"""Estimated bytes per second that a process scans."""
 OBJECT_S = 0.01
-"""Estimated overhead of an object, in s."""
+"""Estimated overhead per object, in seconds."""
 SLOWEST_BYTES_PER_S = 1e5
-"""A unit scanned slower than this, after an hour of grace, fails."""
+"""Bytes per second. A unit scanned more slowly fails, after an hour of grace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMarks:
-    """Marks of a dataset without the names."""
+    """One dataset's marks (hashed denied names), without the names."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     more: list[str]
-    """Marks of the names, besides the recorded ones."""
+    """Marks besides the recorded ones."""
     others: list[str]
     """Marks of shared names."""
     named_in: dict[str, list[int]]
-    """Path of a table -> numbers of its rows with the names."""
+    """Table path -> numbers of its rows with the names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanUnit:
-    """Objects to scan."""
+    """One unit of work: objects to scan."""
 
     root: str
-    """URL of the root."""
+    """Root URL."""
     n: int
-    """Number of the takedown."""
+    """Takedown number."""
     marks: list[StoredMarks]
     """Marks of every dataset."""
     paths: list[str]
-    """Paths of the objects."""
+    """Object paths."""
     nbytes: int
-    """Their bytes."""
+    """Total size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """Result of a unit."""
+    """Result of one unit."""
 
     verdicts: list[str | None]
-    """`Scan.verdict` of each object."""
+    """`Scan.verdict` for each object."""
     error: str = ""
-    """Type of the error, or ""."""
+    """Error type, or ""."""
 
 
 def scan_objects(unit: ScanUnit, node: Node) -> ScanResult:
@@ -106,7 +106,7 @@ SCAN = Work(
 )
 
 _scans: dict[bytes, Scan] = {}
-"""A worker process scans objects of one takedown after the other."""
+"""This worker process's scan, for one takedown at a time."""
 
 
 def _scan(unit: ScanUnit, node: Node) -> Scan:
@@ -135,7 +135,7 @@ def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Mar
 def scan_on(
     cluster: Cluster, root: Root, record: Record, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (path, verdict) of each object, in order. Objects that fail on a machine are scanned here."""
+    """Yield (path, verdict) for each object, in order. Units that fail on the cluster are scanned in this process."""
     marks = {one.dataset: one.marks for one in findings}
     units = list(_units(root, record, findings, infos))
     if not units:

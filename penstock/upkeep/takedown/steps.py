@@ -21,14 +21,14 @@ from .rewrite import NothingLeft, publish_redacted, zeroed
 
 @dataclass(slots=True)
 class TakedownReport:
-    """The result of a run."""
+    """The result of a takedown run."""
 
     n: int
     """Number of the takedown's log entry."""
     applied: bool
-    """True if applied; False for a dry run."""
+    """False for a dry run."""
     samples: dict[str, int] = field(default_factory=dict)
-    """Dataset -> number of samples."""
+    """Dataset -> number of denied samples."""
     new: list[str] = field(default_factory=list)
     """Names of published versions."""
     retired: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class TakedownReport:
     touched: list[str] = field(default_factory=list)
     """Paths of rewritten or deleted objects."""
     uris: list[str] = field(default_factory=list)
-    """URIs of raw objects of these samples only."""
+    """URIs of raw objects that only these samples need."""
     deleted: list[str] = field(default_factory=list)
     """Raw objects among `uris` that were deleted, by this run or an earlier one."""
     shared: list[str] = field(default_factory=list)
@@ -46,14 +46,14 @@ class TakedownReport:
     adopted: list[str] = field(default_factory=list)
     """Paths of adopted objects that hold samples denied by any takedown."""
     waiting: int = 0
-    """Objects that wait for a collector."""
+    """Number of objects that wait for garbage collection."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields."""
         return asdict(self)
 
     def text(self) -> str:
-        """Return the text for people."""
+        """Return human-readable text."""
         n = sum(self.samples.values())
         lines = [
             f"takedown {self.n}: {n} samples" + "".join(f", {k} in {d}" for d, k in self.samples.items())
@@ -80,9 +80,9 @@ class TakedownReport:
 
 
 class Steps:
-    """Takes the steps in one dataset.
+    """Takes a takedown's steps in one dataset.
 
-    tables: reader of keys tables. findings: of its versions. report: receives the results.
+    tables: reader for keys tables. findings: denied samples in the dataset's versions. report: receives the results.
     """
 
     def __init__(self, tables: KeysTables, findings: Findings, report: TakedownReport) -> None:
@@ -128,19 +128,15 @@ class Steps:
         self._uris |= self._findings.uris
 
     def _delete_pages(self) -> None:
-        """Delete every gate page while a version with the samples exists: a page may show one.
-
-        They go before that version is retired, so that a killed run deletes them again. A later run leaves newer
-        pages.
-        """
+        """Delete every gate page while a version with the samples is not retired: a page may show a sample."""
+        # Before that version is retired, so that after a kill the next run still deletes them. A run after the
+        # retirement keeps newer pages.
         if any(record.retired is None for record in self._findings.versions):
             self._do(page_edits(self._root.store, self._dataset, self._marks, everything=True))
 
     def _retire(self, nothing_left_of: str) -> bool:
-        """Retire the versions that had the samples; return False if one was published on them since.
-
-        The newest version is never retired while its other samples have no version without the denied ones.
-        """
+        """Retire the versions that had the samples; return False if a version based on one was published since."""
+        # The newest version is not retired until its other samples are in a version without the denied ones.
         had = {record.id for record in self._findings.versions}
 
         def retire_next(state: State) -> Mapping[str, object] | Done[object]:
@@ -150,8 +146,8 @@ class Steps:
             newest = state.newest(self._dataset)
             if not unretired or newest is None:
                 return Done(True)
-            # Asked of the log that the entry is appended to. A version published on one of which nothing is left
-            # has the samples too, excluded and not redacted: it is to be found and published without them first.
+            # Checked on the log state that the entry extends. A version based on one with nothing left also has the
+            # samples, excluded but not redacted. It must first be found, and published without them.
             moved_on = newest.id != nothing_left_of if nothing_left_of else newest.id in had
             if moved_on:
                 return Done(False)

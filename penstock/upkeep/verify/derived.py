@@ -1,6 +1,6 @@
-"""Check objects named after their content, or with their name or a checksum inside.
+"""Check objects that are named after their content, or that contain their name or a checksum.
 
-They are plans, views, packs, lists, seals, cards, gate pages, reports, trails, exclusions, takedown findings.
+They are plans, views, packs, lists, seals, cards, gate pages, reports, trails, exclusions, takedown records.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """Yield the problem of the object at a key under one of `CHECKS`, if any. Costs at most one request."""
+    """Yield the problem with an object whose key is below one of `CHECKS`, if any. Costs at most one request."""
     check = CHECKS.get(key.partition("/")[0])
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return
@@ -62,7 +62,7 @@ def _plan(key: str, data: bytes, _: State) -> str:
 def _view(key: str, data: bytes, _: State) -> str:
     table = parse_stored(data, key, key)
     if "crc32c" not in table.column_names:
-        return ""  # stored before there were checksums
+        return ""  # from a release without checksums
     rows = zip(*(table[name].to_pylist() for name in ("first_ordinal", "bits", "crc32c")), strict=True)
     wrong = [first for first, bits, crc in rows if crc32c(bits) != crc]
     return f"the bits from ordinal {wrong[0]} on are damaged; {AGAIN}" if wrong else ""
@@ -115,7 +115,7 @@ def _report(key: str, data: bytes, _: State) -> str:
     except DamagedJson as error:
         return f"it is no JSON object: it was edited ({error}); restore it from a mirror"
     if body.pop("format") != FORMAT:
-        return ""  # a newer penstock's, whose names may be made otherwise
+        return ""  # from a newer penstock, which may name reports differently
     try:
         own_key = Report.from_json(body).key
     except (TypeError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Check the log against itself: every entry, the chain of hashes, the rules, and the hints."""
+"""Check the log for consistency: every entry, the hash chain, the rules, and the hints."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,12 +17,12 @@ from .shard import Problem
 
 
 def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
-    """Return the state after the last good prefix of the log, and the problems. Reads every entry and hint.
+    """Return the state after the log's longest undamaged prefix, and the problems. Reads every entry and hint.
 
-    No entry follows the last one to state its hash: an edit of it that keeps canonical JSON and the rules shows in
-    its commit's manifest, or nowhere.
+    No later entry has the last one's hash. So an edit of the last entry that keeps canonical JSON and the rules shows
+    only in its commit's manifest, if at all.
 
-    numbers, hints: of the listed entries and hints.
+    numbers, hints: numbers of the listed entries and hints.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
     entries = _linked(read_tail(store, 0, prev=""), links, problems)
@@ -41,14 +41,14 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
             if state.n in hints:
                 problems.extend(_hint(store, state))
     for _ in entries:
-        pass  # only the chain
+        pass  # checks only the chain
     if names := edited(links):
-        # The entry after an edited one breaks the chain; it is the one before that was changed.
+        # The entry after an edited one breaks the chain, but the edited one has the problem.
         problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
         problems += [_broken(store, links, n) for n in names]
     read = len(links)
     if lost := list(_lost(store, read, numbers)):
-        # The read ends at a missing entry, which is one of these, or at one that is none.
+        # The read ended at the first lost entry, or at an invalid one.
         problems = [one for one in problems if one.address != lost[0].address] + lost
     last = max(read, *numbers, 0)
     for n in sorted(hints):
@@ -97,9 +97,7 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
-        if not is_there(
-            store, entry_key(first)
-        ):  # else it was created after the listing, as the later one was
+        if not is_there(store, entry_key(first)):  # if it exists, it was created after the listing
             what = f"{missing(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)
 
@@ -125,7 +123,7 @@ def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
 
 
 def _hint(store: Store, state: State) -> Iterator[Problem]:
-    # A newer penstock's, which readers of this one skip too; or a collector deleted it since the listing.
+    # It is from a newer penstock, and readers skip it too; or a collector deleted it since the listing.
     with suppress(FormatTooNew, ObjectNotFound):
         try:
             same = load_state(store.get(hint_key(state.n)).data) == state

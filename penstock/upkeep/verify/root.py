@@ -1,4 +1,4 @@
-"""`penstock verify` without a version: the whole root, from its log to unreferenced objects."""
+"""`penstock verify` without a version: check the whole root, from its log to unreferenced objects."""
 
 import re
 from collections.abc import Iterator
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 FOLDERS = frozenset(folder.rstrip("/") for folder in ROOT_FOLDERS if folder != "log/")
-"""Folders of a root besides its marker and log; anything else is foreign."""
+"""A root's folders, besides its marker and log. Anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100
-"""Foreign objects to name; the rest is counted."""
+"""Most foreign objects that are named; the rest are counted."""
 
 
 @dataclass(slots=True)
 class RootReport:
-    """The result of a check of a root."""
+    """The result of verifying a root."""
 
     root: str
-    """URL of the root."""
+    """Root URL."""
     full: bool
     """True if every byte of the shards was read."""
     entries: int = 0
-    """Log entries of the good prefix."""
+    """Number of log entries before the first damaged one."""
     versions: int = 0
-    """Versions, also retired ones."""
+    """Number of versions, including retired ones."""
     retired: int = 0
-    """Retired versions."""
+    """Number of retired versions."""
     objects: int = 0
-    """Objects under the root."""
+    """Number of objects under the root."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of these objects."""
     shards: int = 0
-    """Checked shards."""
+    """Number of checked shards."""
     foreign: list[str] = field(default_factory=list)
     """Keys of the first foreign objects."""
     n_foreign: int = 0
-    """Objects that penstock did not write."""
+    """Number of objects that penstock did not write."""
     unreferenced: int = 0
-    """Objects under data/ that no version names."""
+    """Number of objects under data/ that no version names."""
     unreferenced_nbytes: int = 0
-    """Their bytes."""
+    """Bytes of the unreferenced objects."""
     nothing_leased: list[str] = field(default_factory=list)
-    """Keys of leases of versions that the log lacks."""
+    """Keys of leases on versions that the log lacks."""
     problems: list[Problem] = field(default_factory=list)
-    """Problems."""
+    """All problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,13 +76,13 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
 
     - The log's entries, chain, rules and hints.
     - Each version's manifest against its commit.
-    - The objects of each version that is not retired, as `check_version` does.
-    - The objects that `check_stored` checks.
+    - The objects of each version that is not retired, through `check_version`.
+    - Derived objects, through `check_stored`.
 
-    Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` once per
-    shard. Memory: 100 bytes per object.
+    Costs a listing of the root, a request per log entry, version, lease and table, and each shard's cost in
+    `check_version` once. Memory: 100 bytes per object.
 
-    cluster: reads the shards with `full`; None: this process.
+    cluster: reads the shards if `full` is True; None: this process.
 
     Raises: NotARoot; FormatTooNew; StoreError if the root cannot be listed.
     """
@@ -127,10 +127,10 @@ def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | 
         report.retired += record.retired is not None
         problems = list(_manifest(root, record, named))
         if record.retired is None and not problems:
-            # With a lease, so that no collector deletes it meanwhile; a damaged log stops collectors anyway.
+            # `open` takes a lease, so that no collector deletes the version meanwhile. A damaged log stops collectors.
             try:
                 version = root.open(record.id) if log_is_sound else open_record(root.store, record)
-            except VersionRetired:  # since the log was read
+            except VersionRetired:  # it was retired since the log was read
                 report.retired += 1
                 continue
             version_report = check_version(version, full=report.full, seen=looked_at, cluster=cluster)
@@ -156,14 +156,14 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
         return
     yield from (Problem(address=entry_key(record.n), what=what) for what in differences(record, body))
     named.update(one.path for one in table_references(body))
-    with suppress(PenstockError, OSError):  # `check_version` names the table that cannot be read
+    with suppress(PenstockError, OSError):  # `check_version` reports the unreadable table
         named.update(one.path for one in references(store, body))
 
 
 def _retired_since(root: Root, record: VersionRecord) -> bool:
     try:
         current = root.state.by_id(record.id)
-    except PenstockError:  # of a damaged log, which is a problem of its own
+    except PenstockError:  # the log is damaged, which is reported separately
         return False
     return current is not None and current.retired is not None
 

@@ -1,4 +1,4 @@
-"""Check one shard against its version: size, index, and all bytes in one pass or one row; also registered bytes."""
+"""Check one shard, registered or not, against its version: size, index, and all bytes or only the last row."""
 
 import hashlib
 from collections import deque
@@ -30,30 +30,30 @@ class Problem:
     address: str
     """Version, part, field, byte range and key, as far as known."""
     what: str
-    """The damage in words, often with the remedy."""
+    """Human-readable damage, often with the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardProblems:
-    """The result of a shard."""
+    """The result of checking a shard."""
 
     problems: list[Problem]
-    """Problems."""
+    """All problems."""
     unverified_nbytes: int
-    """Bytes that were read and have no known checksum."""
+    """Bytes that were read but have no known checksum."""
 
 
 def shard_address(version: Version, shard: dict[str, Any]) -> str:
-    """Return version, part, group and path of a shard."""
+    """Return a shard's version, part, group and path as text."""
     return f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
 
 
 def check_bytes(
     version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:
-    """Check every byte of a shard against its hash and index, and the index against the keys of its part.
+    """Check every byte of a shard against its hash and index, and the index against the part's keys.
 
-    keys: by the samples table; None if unknown.
+    keys: the part's keys according to the samples table; None if unknown.
     """
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
@@ -82,9 +82,9 @@ def check_bytes(
 
 
 def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the first row of an index, numbered from `first`, whose key differs from the samples table.
+    """Yield a problem at the first row of an index, numbered from `first`, whose key differs from `keys`.
 
-    keys: of the part, by the samples table; None if unknown.
+    keys: as for `check_bytes`.
     """
     named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
     for position, (got, expected) in enumerate(zip_longest(rows.keys, named)):
@@ -97,16 +97,16 @@ def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None)
 
 
 def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield a problem if an index has fewer rows than the samples table has keys of its part."""
+    """Yield a problem if an index has fewer rows than its part has keys. keys: as for `check_bytes`."""
     if keys is not None and len(keys) > n_rows:
         yield Problem(address=address, what=f"its index has {n_rows} rows, the samples table {len(keys)}")
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """Check the last row's smallest field where its index places it.
+    """Check the last row's smallest field at the offset that the index states.
 
-    An exchanged shard has another key there. Costs one index row group and one range; only the header of a field
-    above `BLOCK_BYTES`.
+    A swapped shard has another key there. Costs one index row group and one range. If the field is larger than
+    `BLOCK_BYTES`, only its header is read.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
@@ -150,9 +150,9 @@ def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Ha
 
 
 class _Hashing:
-    """Reads a stream in blocks and hashes it, also by pages unless `page_bytes` is 0.
+    """Reads a stream in blocks and hashes it, and unless `page_bytes` is 0 also each page.
 
-    at: bytes read; ended: it was too short.
+    at: number of bytes read. ended: True if the stream was too short.
     """
 
     def __init__(self, stream: BinaryIO, page_bytes: int) -> None:
@@ -202,7 +202,7 @@ class _Hashing:
 
 
 READ_BYTES = 16 * 2**20
-"""Bytes of fields read together, or one larger field."""
+"""Most bytes of fields read together; a larger field is read by itself."""
 
 
 def check_registered(
@@ -215,8 +215,7 @@ def check_registered(
 ) -> Iterator[Problem]:
     """Read every field of a registered shard, and compare it with its known checksum.
 
-    keys: of the part, by the samples table; None if unknown. unverified: receives the bytes of fields without a
-    checksum.
+    keys: as for `check_bytes`. unverified: called with the size of each field that has no checksum.
     """
     decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
     if decoded is not None:
@@ -276,10 +275,7 @@ def _where(version: Version, shard: dict[str, Any], key: str, field: str, place:
 def check_shard(
     version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
 ) -> ShardProblems:
-    """Return the problems of a shard and its index.
-
-    keys: of its part, by the samples table; None if unknown. full: read every byte.
-    """
+    """Return the problems in a shard and its index. keys: as for `check_bytes`. full: read every byte."""
     unverified: list[int] = []
     problems = list(_problems(version, shard, keys, unverified.append, full=full))
     return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
@@ -297,7 +293,7 @@ def _problems(
     try:
         registered = is_foreign(shard["path"])
         if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
-            return  # its object may be another now, or gone: registering again has left its samples out
+            return  # its object may have changed or gone: registering it again left its samples out
         index = IndexFile(version.store, IndexPlace.of(shard))
         info = _head(version, shard, index)
         if info.nbytes != shard["nbytes"]:
@@ -312,7 +308,7 @@ def _problems(
             )
         if full:
             there = version.store.head(shard["index_path"]).nbytes
-            if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
+            if there != shard["index_nbytes"]:  # readers only read the stated number of bytes
                 yield Problem(
                     address=address,
                     what=f"its index has {there} bytes, the manifest states {shard['index_nbytes']}",

@@ -1,4 +1,4 @@
-"""Read every byte of a version's shards on a cluster: a shard is a unit."""
+"""Read every byte of a version's shards on a cluster. Each shard is a unit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,29 +18,29 @@ from .shard import Problem, ShardProblems, check_shard, shard_address
 from .tables import keys_of_parts
 
 READ_BYTES_PER_S = 200e6
-"""Estimated bytes that a process reads and hashes per second."""
+"""Estimated bytes per second that a process reads and hashes."""
 SLOWEST_BYTES_PER_S = 1e6
-"""A shard read slower than this, after ten minutes of grace, fails."""
+"""Bytes per second. A shard read more slowly fails, after ten minutes of grace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnit:
-    """A shard to read."""
+    """One unit of work: a shard to read."""
 
     root: str
-    """URL of its root."""
+    """Root URL."""
     version: str
-    """Id of the version that names it."""
+    """Id of the version that names the shard."""
     shard: dict[str, Any]
-    """Its row of the shards table."""
+    """The shard's row in the shards table."""
     keys: dict[str, Any] | None
-    """Samples file with its part's keys, from the manifest; None if there is none."""
+    """Manifest entry of the samples file with the part's keys; None if there is none."""
     keys_are_known: bool
     """False if a samples file is damaged."""
 
 
 def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:
-    """Read every byte of a shard; compare it with its index and the keys of its part."""
+    """Return the problems in a shard, after reading every byte."""
     store = node.open(unit.root)
     keys: list[str] | None = None
     if unit.keys_are_known:
@@ -68,9 +68,9 @@ READ_SHARDS = Work(
 
 
 def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit]) -> Iterator[ShardProblems]:
-    """Yield the result of each shard, in order; a shard that no worker survived is a problem.
+    """Yield the result for each shard, in order. A shard that no worker could finish is a problem.
 
-    An abandoned verification continues; one that ended begins again. Raises: as `attach`.
+    An abandoned verification is resumed; a finished one starts again. Raises: as `attach`.
     """
     about = f"verify {version.name}"
     outcomes = outcomes_anew(READ_SHARDS, units, cluster, store=version.store, about=about)
@@ -86,7 +86,7 @@ def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:
 
 _opened: dict[str, Version] = {}
 _read: dict[str, dict[str, list[str]]] = {}
-"""By path: a worker process reads few samples files, in turn."""
+"""Path of the last samples file that this worker process read -> its keys."""
 
 
 def _version(id_: str, store: Store) -> Version:

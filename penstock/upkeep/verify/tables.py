@@ -23,17 +23,18 @@ from .shard import Problem
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 TOLERANCE = 1e-9
-"""Relative and absolute: sums of floats depend on the order of adding."""
+"""Relative and absolute tolerance for sums, since float sums depend on the order of addition."""
 
 
 def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
-    """Check the tables of a version against each other.
+    """Check a version's tables against each other and the manifest.
 
-    - Their counts are the manifest's.
+    - Their counts are equal to the manifest's.
     - Samples tables name every row of every part once and in order, which defines ordinals.
-    - Columns and groups have their names in the manifest.
+    - The manifest names their columns and groups.
 
-    bad: paths from `bad_tables`. A check that needs one is skipped; all are if it is a table of shards or exclusions.
+    bad: paths from `bad_tables`. Checks that need a bad table are skipped: all of them, if it is a shards or exclusions
+    table.
     """
     if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
         return
@@ -47,9 +48,9 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
-    """Check the statistics of all columns, and the hashes of keys, computed again from the samples tables.
+    """Recompute all columns' statistics and the key hashes from the samples tables, and compare them.
 
-    bad: as of `compare_tables`.
+    bad: as for `compare_tables`.
     """
     entries, columns = version.manifest["samples"], version.manifest["columns"]
     if any_in(bad, entries):
@@ -64,7 +65,7 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
 
 
 def keys_of_parts(store: Store, files: Sequence[TableFile]) -> dict[str, list[str]]:
-    """Return part -> its keys. The rows of a part lie in one samples file."""
+    """Return part -> its keys. All rows of a part are in one samples file."""
     keys: dict[str, list[str]] = {}
     for table in get_tables(store, files, ["part", "key"]):
         for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
@@ -96,9 +97,9 @@ def _statistics(
 
 
 def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
-    """Return path -> problem, of tables without the manifest's SHA-256 and rows.
+    """Return path -> problem, for tables that lack the manifest's SHA-256 or number of rows.
 
-    seen: tables that were good with another version; the good ones of this version are added.
+    seen: tables found undamaged with other versions; this version's undamaged tables are added.
     """
     bad: dict[str, Problem] = {}
     rows = {
@@ -270,7 +271,7 @@ def _different(stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | N
         return
     values = [
         row["n"] - row["nulls"] for row in (stored, computed)
-    ]  # nulls: of rows of runs without the column none count
+    ]  # nulls are subtracted: rows written without the column are not counted as nulls
     if values[0] != values[1]:
         yield f"they are of {values[0]} values, there are {values[1]}"
     for name in ("nans", "zeros", "min", "max", "sum", "sum_squares", "histogram", "bottom_k"):

@@ -1,4 +1,4 @@
-"""`penstock verify REF`: check stored bytes against the history, down to field and byte range."""
+"""`penstock verify REF`: check a version's stored bytes against the history, down to field and byte range."""
 
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 SAMPLE_SHARDS = 1000
-"""Shards to check without `--full`: first, last, and evenly in between."""
+"""Most shards checked without `--full`: first, last, and evenly spaced ones."""
 AT_ONCE = 16
 
 
 @dataclass(slots=True)
 class Report:
-    """The result of a check of a version."""
+    """The result of verifying a version."""
 
     version: str
-    """Name of the version."""
+    """Version name."""
     full: bool
     """True if every byte was read."""
     shards: int = 0
-    """Checked shards."""
+    """Number of checked shards."""
     of_shards: int = 0
-    """Shards of the version."""
+    """Number of the version's shards."""
     rows: int = 0
-    """Rows of the checked shards."""
+    """Rows in the checked shards."""
     nbytes: int = 0
-    """Bytes of the checked shards."""
+    """Bytes in the checked shards."""
     unverified_nbytes: int = 0
-    """Registered bytes that were read and have no known checksum; 0 unless every byte was read."""
+    """Registered bytes that were read but have no known checksum; 0 unless `full`."""
     problems: list[Problem] = field(default_factory=list)
-    """Problems."""
+    """All problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,17 +63,17 @@ def check_version(
 ) -> Report:
     """Check a version's tables against their hashes and each other, and its shards.
 
-    Without `full`, of a sample of the shards: the size, the index, and the last row's header and checksum. With
-    `full`:
+    Without `full`, checks up to `SAMPLE_SHARDS` shards: size, index, and the last row's header and checksum. With
+    `full`, checks all shards:
 
-    - the SHA-256 of each shard, the CRC-32C of each field, and the tar headers;
-    - that all groups of a part and the samples table hold the same keys in the same order;
-    - the hashes of keys and the statistics, computed again.
+    - each shard's SHA-256, each field's CRC-32C, and the tar headers;
+    - that all groups of a part and the samples table have the same keys in the same order;
+    - the key hashes and statistics, which are recomputed.
 
     Registered objects are checked by size and change token; with `full` their fields are read. A bad table stops only
-    the checks that need it. Costs a request per table and, without `full`, 3 per shard of the sample.
+    the checks that need it. Costs a request per table and, without `full`, 3 per checked shard.
 
-    seen: shards and tables that were checked before; this version's are added. cluster: reads the shards with `full`;
+    seen: shards and tables checked before; this version's are added. cluster: reads the shards if `full` is True;
     None: this process.
     """
     report = Report(version=version.name, full=full)
@@ -141,14 +141,14 @@ def _shards_on(
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
-    """Return the keys of a part without a good samples file, or None if a bad one may have them."""
+    """Return the keys of a part with no undamaged samples file: [], or None if a damaged file may have them."""
     return None if any_in(bad, version.manifest["samples"]) else []
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
     try:
         return version.parts.shard_rows()
-    except PenstockError:  # a problem that was found before
+    except PenstockError:  # already reported as a problem
         files = [file for file in version.manifest["shards"] if file["path"] not in bad]
         tables = get_tables(version.store, [TableFile.from_json(file) for file in files])
         return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")

@@ -1,1 +1,1 @@
-"""Records that answer questions about trainings and versions, for web, terminal and command line alike."""
+"""Records about training runs and versions, shared by the web, the terminal and the command line."""

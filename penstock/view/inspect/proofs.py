@@ -1,4 +1,4 @@
-"""Proofs that a displayed batch is the batch of the training: planned, bytes, code, tensors."""
+"""Prove that a displayed batch is the one trained on, by its plan, bytes, code and tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..replays.training import Row, Training, crcs
 from .shown_batch import ShownBatch
 
 PartOf = Callable[[int, int], tuple[ShownBatch, str]]
-"""Function of a rank and world size: that part of a step, and why it lacks the recipe."""
+"""Function (rank, world size) -> (that part of a step, recipe error or "")."""
 WHOLE = 2**64
 UNDECIDED = "the ledger lists substitutions of all runs of the plan: too many to single out this run's"
 STAGES = {
@@ -24,26 +24,26 @@ STAGES = {
     "transformed": "values after the transform of --recipe, not proved to equal the training's",
     "decoded": "decoded values, without a transform",
 }
-"""Stage -> description. Only values that were replayed and proved are `trained`."""
+"""Stage name -> description. Only values that were replayed and proved are `trained`."""
 NO_LEDGER = "the ledgers of this root lack these substitutions; for Loader(ledger=...): penstock trail verify --ledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof(Record):
-    """One proof."""
+    """Result of one proof."""
 
     name: str
-    """`planned`, `bytes`, `code` or `tensors`."""
+    """Name: `planned`, `bytes`, `code` or `tensors`."""
     proved: bool | None
-    """True, False, or None if not tried."""
+    """True if proved, False if disproved, None if undecided."""
     text: str
-    """The reason, or the compared facts."""
+    """Reason, or the facts that were compared."""
 
 
 def proofs(
     training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> tuple[Proof, ...]:
-    """Return the four proofs of a batch. trouble: why `batch` lacks the recipe."""
+    """Return a batch's four proofs. trouble: recipe error, or ""."""
     recorded = training.rows(batch.step)
     return (
         _planned(training, batch),
@@ -54,7 +54,7 @@ def proofs(
 
 
 def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
-    """Return a key of `STAGES` for a batch. recipe: True if its functions made the values."""
+    """Return a batch's key in `STAGES`. recipe: True if the recipe produced the values."""
     start, proved = training.start(step), {one.name: one.proved for one in results}
     unproved = "transformed" if recipe else "decoded"
     if start is None or training.untrained(step) or (start.transforms and not recipe):
@@ -66,9 +66,9 @@ def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recip
 def slot_stage(
     training: Training, values: SlotValues, functions: Functions | None, trouble: str, part: PartOf | None
 ) -> str:
-    """Return a key of `STAGES` for a slot.
+    """Return a slot's key in `STAGES`.
 
-    part: called only if the trail has checksums of tensors; otherwise the digest decides, from indexes.
+    part: called only if the run log has tensor checksums. Otherwise the digest, recomputed from indexes, decides.
     """
     step, recipe = values.step, functions is not None and not trouble
     start, digests = training.start(step), training.part_digests(step)
@@ -103,7 +103,7 @@ def _planned(training: Training, batch: ShownBatch) -> Proof:
     text = f"plan {plan.hash[:14]} {verb} these samples into step {batch.step}"
     if untrained:
         text += f"; {untrained}"
-    # For a run with a trail the question is which batch was trained on, and there is none.
+    # For a run with a log, the plan proves nothing about a step that was not trained.
     return Proof(name="planned", proved=None if untrained and training.trail else True, text=text)
 
 
@@ -124,7 +124,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         if batch.settled is False and batch.digest not in recorded_digests:
             whose += f", with {own[-1]['substituted']} substituted slots: {NO_LEDGER}"
         return _compared(proof, {batch.digest}, recorded_digests, whose)
-    # A digest is a sum over ranks: recompute the recorded ones from indexes.
+    # Digests add up over ranks, so the recorded ranks' digests can be recomputed from indexes and compared.
     digests = training.part_digests(batch.step)
     if not digests:
         return proof(None, "the trail has this step only under another plan")
@@ -217,7 +217,7 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
 
 
 def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> facts as text. A function's module is left out: a script's is `__main__`."""
+    # A function's module is left out, because in a script it is `__main__`.
     texts = {}
     for key, fact in facts.items():
         if isinstance(fact, CodeFacts):

@@ -1,4 +1,4 @@
-"""A step by its trail: digests and metrics, which remain when its samples are unavailable."""
+"""A step according to its run log: digests and metrics, which remain when its samples are unavailable."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ ADVICE = (
     "Pages that need no store still open."
 )
 MOST_LINES = 32
-"""Parts, and slots, listed as text."""
+"""Most parts, and most slots, listed as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPart(Record):
-    """A rank's part of a step, as it was once delivered."""
+    """One recorded delivery of a rank's part of a step."""
 
     rank: int
     """Rank."""
@@ -35,43 +35,43 @@ class RecordedPart(Record):
     at_us: int
     """Time in UTC microseconds."""
     crc32c: Mapping[str, int]
-    """Field -> CRC-32C of its tensor; empty if none were computed."""
+    """Field -> CRC-32C of its tensor; empty if not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep(Record):
-    """A step as the trail has it."""
+    """A step as recorded in the run log."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     plan: str
-    """Hash of the step's plan; "" if only metrics have the step."""
+    """Hash of the step's plan; "" if only the metrics contain the step."""
     step: int
     """Global step."""
     parts: tuple[RecordedPart, ...]
-    """Recorded parts, by rank and time."""
+    """Recorded parts, sorted by rank and time."""
     notes: Mapping[str, float]
-    """Metrics of this step."""
+    """Metric -> value at this step."""
     largest: Mapping[int, Mapping[str, float]]
-    """Slot -> metric -> value, for slots with the step's largest; on a slot's page only for that slot."""
+    """Slot -> metric -> value, for the slots with the step's largest values; on a slot's page, only that slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord(Record):
-    """An error in place of a page."""
+    """An error shown instead of a page."""
 
     error: str
     """Class name."""
     message: str
-    """Text."""
+    """Error message."""
     advice: str
-    """Remedy; "" if the message names it."""
+    """Remedy; "" if the message already gives it."""
     recorded: RecordedStep | None
-    """The step by its trail, on pages of steps and slots; None if that is empty."""
+    """Recorded facts about the step, on step and slot pages; None if there are none."""
 
 
 def recorded_step(training: Training, step: int, slot: int | None = None) -> RecordedStep | None:
-    """Return a step by its trail and metrics, or None, without a request. slot: only its metrics."""
+    """Return the recorded facts about a step, or None. Makes no request. slot: limits per-slot metrics to this one."""
     rows, notes, start = training.rows(step), training.notes(step), training.start(step)
     if not rows and not notes:
         return None
@@ -98,7 +98,7 @@ def recorded_step(training: Training, step: int, slot: int | None = None) -> Rec
 
 @contextmanager
 def attach_recorded_step(training: Training, step: int, slot: int | None = None) -> Iterator[None]:
-    """Attach the trail's record of a step to an error raised inside, except to InvalidRuntime."""
+    """Attach the recorded facts about a step to any error raised inside, except InvalidRuntime."""
     try:
         yield
     except InvalidRuntime:
@@ -107,14 +107,14 @@ def attach_recorded_step(training: Training, step: int, slot: int | None = None)
         recorded = recorded_step(training, step, slot)
         if recorded is None:
             raise
-        own = copy(error)  # several pages may share one error
+        own = copy(error)  # several pages may share this error
         own.__dict__["recorded"] = recorded
         own.__notes__ = [*getattr(error, "__notes__", ()), *recorded_lines(recorded)]
         raise own from error
 
 
 def failure_record(error: PenstockError) -> FailureRecord:
-    """Return the record of an error in place of a page."""
+    """Return the record for an error that is shown instead of a page."""
     return FailureRecord(
         error=type(error).__name__,
         message=clean(error, 2000),
@@ -124,7 +124,7 @@ def failure_record(error: PenstockError) -> FailureRecord:
 
 
 def recorded_lines(record: RecordedStep) -> list[str]:
-    """Return the trail's facts of a step as lines."""
+    """Return the recorded facts about a step as lines of text."""
     lines = [f"the trail of {clean(record.training, 80)} has of step {record.step}:"]
     for part in record.parts[:MOST_LINES]:
         substituted = f", {part.substituted} substituted" if part.substituted else ""

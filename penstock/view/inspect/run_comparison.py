@@ -1,4 +1,4 @@
-"""Comparison of two runs: the first step whose digests differ, and its slots in both."""
+"""Compare two runs: find the first step whose digests differ, and its slots in both runs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_SLOTS = 200
-"""Slots listed."""
+"""Most slots listed."""
 _KEY = ("step", "world_size", "rank")
 _COLUMNS = (*_KEY, "digest", "substituted", "start")
 
@@ -27,51 +27,51 @@ class ComparedSample(Record):
     """A run's sample in a slot."""
 
     source: str
-    """Source in the plan."""
+    """Source name in the plan."""
     key: str
     """Sample key."""
     version: str
-    """Name of its version; "" for a source without bytes."""
+    """Version name; "" for a source without stored bytes."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSlot(Record):
-    """A slot with different samples."""
+    """A slot whose samples differ."""
 
     slot: int
     """Global slot."""
     samples: tuple[ComparedSample | None, ComparedSample | None]
-    """Sample of the first and of the second run; None for padding."""
+    """The first and the second run's sample; None for padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison(Record):
-    """Two runs of trainings."""
+    """Comparison of two training runs."""
 
     runs: tuple[str, str]
     """Run names."""
     compared: int
-    """Steps that both runs recorded, whole or by one rank of equally many."""
+    """Number of steps that both runs recorded, as whole batches or for the same rank and world size."""
     n_differing: int
-    """Number of these whose digests differ."""
+    """Number of compared steps whose digests differ."""
     step: int
-    """First step whose digests differ; -1 for none."""
+    """First step whose digests differ, or -1."""
     rank: int
-    """Its data-parallel rank; 0 for whole batches."""
+    """Data-parallel rank at that step; 0 for whole batches."""
     world_size: int
     """Number of ranks; 1 for whole batches."""
     digests: tuple[int, ...]
-    """Digests of the first and of the second run; none if no step differs."""
+    """The first and the second run's digest at that step; empty if no step differs."""
     n_slots: int
-    """Slots of that step with different samples."""
+    """Number of slots in that step whose samples differ."""
     slots: tuple[ComparedSlot, ...]
-    """The first 200 of them."""
+    """The first 200 of these slots."""
     problem: str
-    """Why slots are not listed; "" if they are."""
+    """Reason that slots are not listed, or ""."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -95,9 +95,9 @@ class RunComparison(Record):
 
 
 def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunComparison:
-    """Compare two runs; the last time that a rank ran a step counts.
+    """Compare two runs. If a rank ran a step several times, the last time is compared.
 
-    Costs a pass over both trails, and the keys of one step; reads no media.
+    Costs a pass over both run logs, and one step's keys. Reads no media.
     """
     parts = _parts(first).join(_parts(second), on=_KEY, suffix="_two").sort(*_KEY)
     differing = parts.filter(parts["digest"] != parts["digest_two"])
@@ -126,7 +126,7 @@ def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunC
 
 
 def _parts(trail: RunTrail) -> "pl.DataFrame":
-    """Return the last row of each step, world size and rank; a whole batch counts as one rank."""
+    # Whole batches become rank 0 of 1.
     import polars as pl
 
     whole = trail.whole.sort("at_us").unique("step", keep="last", maintain_order=True)
@@ -144,7 +144,6 @@ _Samples = dict[int, tuple[int, ComparedSample]]
 
 
 def _compared(first: _Samples, second: _Samples) -> list[ComparedSlot]:
-    """Return the slots whose samples differ. A sample of another version is another sample."""
     return [
         ComparedSlot(
             slot=slot,

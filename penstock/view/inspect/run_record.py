@@ -1,4 +1,4 @@
-"""A run of a training: its metrics by step, thinned for a chart; unusual steps, starts, repeated steps."""
+"""A training run: metrics thinned for a chart, unusual steps, starts and repeated steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 MOST_POINTS = 1000
-"""Stretches of a chart over all metrics; each keeps a metric's smallest and largest value."""
+"""Chart intervals, shared among all metrics. Each interval keeps a metric's smallest and largest value."""
 LEAST_POINTS = 100
-"""Stretches of a metric, however many metrics there are."""
+"""Fewest chart intervals per metric."""
 MOST_LARGEST = 12
-"""Samples listed per metric."""
+"""Most samples listed per metric."""
 MOST_SPIKES = 20
-"""Unusual steps per page."""
+"""Most unusual steps per page."""
 MOST_STRUCK = 2000
-"""Unusual steps marked in a chart: more would share pixels."""
+"""Most unusual steps marked in a chart. More would share pixels."""
 
 
 def unusual_steps(training: Training) -> NDArray[np.int64]:
-    """Return the steps with a mark of `note_marks`, the worst first: not finite, then the farthest."""
+    """Return the steps that `note_marks` would mark: first the steps with non-finite metrics, then by deviation."""
     frame = _last_notes(training)
     steps = frame["step"].to_numpy()
     bad, farthest = np.zeros(len(steps), bool), np.zeros(len(steps))
     for column in frame.columns:
         if column == "step":
             continue
-        values = frame[column].to_numpy().astype(np.float64, copy=False)  # null is NaN
+        values = frame[column].to_numpy().astype(np.float64, copy=False)  # null becomes NaN
         finite = np.isfinite(values)
         bad |= ~finite & ~frame[column].is_null().to_numpy()
         spread = training.spreads[column.removeprefix(NOTE)]
@@ -64,7 +64,7 @@ def _last_notes(training: Training) -> "pl.DataFrame":
     if (numbers[1:] > numbers[:-1]).all():
         return frame.select("step", *notes)
     plans = {one.id: one.plan for one in trail.starts}
-    if len(set(plans.values())) > 1:  # a step that ran under several plans counts for the last one
+    if len(set(plans.values())) > 1:  # if a step ran under several plans, keep the last plan's rows
         plan = pl.col("start").replace_strict(plans, default=None, return_dtype=pl.String)
         frame = frame.with_columns(plan.alias("plan"))
         frame = frame.filter(pl.col("plan").eq_missing(pl.col("plan").sort_by("at_us").last().over("step")))
@@ -74,22 +74,22 @@ def _last_notes(training: Training) -> "pl.DataFrame":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRow(Record):
-    """A start of the run."""
+    """One start of a run."""
 
     plan: str
     """Plan hash."""
     world_size: int
     """Number of ranks."""
     recipe: str
-    """Function that returns the training's decoders and transform; "" for none."""
+    """Recipe: the function that returns decoders and transforms, or ""."""
     code: str
-    """Description of the training's code."""
+    """Description of the training code."""
     at_us: int
     """Time in UTC microseconds."""
     versions: tuple[str, ...]
-    """Names of the versions that the plan reads; none if unknown."""
+    """Names of the versions that the plan reads; empty if unknown."""
     error: str = ""
-    """Why the versions are unknown, such as deleted data; "" if they are known."""
+    """Reason that the versions are unknown, such as deleted data, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Spike(Record):
     step: int
     """Global step."""
     marks: tuple[StepMark, ...]
-    """Marks of its metrics, the worst first."""
+    """Marks of its metrics, worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,53 +107,53 @@ class LargestNote(Record):
     """A sample with one of the largest values of a per-sample metric."""
 
     note: str
-    """Metric."""
+    """Metric name."""
     step: int
     """Global step."""
     slot: int
     """Global slot."""
     value: float
-    """Finite value."""
+    """The metric's finite value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord(Record):
-    """A run of a training."""
+    """A training run."""
 
     run: str
     """Run name."""
     n_steps: int
-    """Recorded steps, each counted once."""
+    """Number of distinct recorded steps."""
     first_step: int
-    """First recorded step; -1 for none."""
+    """First recorded step, or -1."""
     last_step: int
-    """Last recorded step; -1 for none."""
+    """Last recorded step, or -1."""
     differing: tuple[int, ...]
-    """Steps that a rank received twice with different digests."""
+    """Steps that a rank received more than once, with different digests."""
     substituted: tuple[int, ...]
     """Steps with substituted or masked samples."""
     starts: tuple[StartRow, ...]
-    """Starts, by time."""
+    """Starts, sorted by time."""
     n_spikes: int
     """Number of steps with unusual metrics."""
     first_spike: int
-    """Index of the first of `spikes` among them."""
+    """Index of the first of `spikes` among all unusual steps."""
     spikes: tuple[Spike, ...]
-    """Steps of this page with unusual metrics, the worst first."""
+    """Unusual steps on this page, worst first."""
     struck: tuple[int, ...]
     """Steps with unusual metrics, ascending, thinned to 2,000."""
     largest: tuple[LargestNote, ...]
-    """Samples with the largest metrics, 12 per metric, the largest first."""
+    """Samples with the largest values, up to 12 per metric, largest first."""
     chart: Mapping[str, tuple[float | None, ...]]
-    """"step", and by name each metric, `wait_ms` and `substituted`; null if missing."""
+    """Column name -> values: `step`, each metric, `wait_ms` and `substituted`; None if missing."""
     stale: str = ""
-    """Why recent steps may be missing; "" if the trail was just read."""
+    """Reason that recent steps may be missing; "" if the run log was just read."""
 
 
 def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> RunRecord:
-    """Return the record of a run with a trail or metrics. Costs a pass over its steps.
+    """Return the record of a run that has a run log or metrics. Costs a pass over its steps.
 
-    first: index of the first unusual step listed. most: number of these; None for all.
+    first: index of the first unusual step listed. most: number of unusual steps listed; None for all.
     """
     trail = training.charted
     assert trail is not None
@@ -185,7 +185,7 @@ def _start_row(training: Training, start: Start) -> StartRow:
     try:
         versions = training.versions(start)
     except (RootError, InvalidPlan, StoreError) as failure:
-        error = clean(failure, 400)  # the trail's digests and metrics remain
+        error = clean(failure, 400)  # the run log's digests and metrics can still be shown
     return StartRow(
         plan=start.plan,
         world_size=start.world_size,
@@ -227,7 +227,7 @@ def _largest(training: Training) -> tuple[LargestNote, ...]:
 
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
-    """Return about 2 * MOST_POINTS steps: each stretch keeps its smallest and largest value."""
+    """Return up to about 2 * MOST_POINTS steps, with each interval's smallest and largest values."""
     assert training.charted is not None
     numbers = training.charted.steps["step"].to_numpy()  # ascending
     last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
@@ -243,7 +243,7 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
     if n > 2 * MOST_POINTS:
         ends = np.linspace(0, n, max(LEAST_POINTS, MOST_POINTS // len(shown)) + 1).astype(int)
         indexes = {0, n - 1}
-        for column in shown.values():  # one after the other: a column of 1e6 steps is 8 MB
+        for column in shown.values():  # one at a time, because a column of 1e6 steps takes 8 MB
             values = _floats(frame[column])
             for start, stop in pairwise(ends.tolist()):
                 stretch = values[start:stop]
@@ -264,5 +264,4 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
 
 
 def _floats(column: "pl.Series") -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return float64 [n], NaN for null; shares memory if possible."""
     return column.to_numpy().astype(np.float64, copy=False)

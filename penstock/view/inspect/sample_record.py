@@ -1,4 +1,4 @@
-"""A sample of a version: its decoded fields, its row of the samples table, its provenance and relations."""
+"""A version's sample: decoded fields, samples table row, provenance and relations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from .version_record import fields_of
 
 _MEDIA = ("image", "video", "audio")
 MAX_FIELD_BYTES = 256 * 2**20
-"""A larger field is not read whole."""
+"""Largest field that is read whole, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class SampleField(Record):
     path: str
     """Path of its shard, relative to the root."""
     offset: int
-    """First byte."""
+    """Offset in the shard, in bytes."""
     nbytes: int
-    """Number of bytes."""
+    """Size in bytes."""
     crc32c: str
     """CRC-32C, 8 hex digits; "not known" for unsealed registered bytes."""
     decoded: ShownValue | None
     """Value as the loader decodes it; None if unreadable."""
     error: str = ""
-    """Why it is unreadable."""
+    """Read error, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,37 +58,37 @@ class SampleRecord(Record):
     number: int
     """Version number."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     n_samples: int
-    """Live samples of the version."""
+    """Number of live samples in the version."""
     key: str
     """Sample key."""
     part: str
-    """Id of its part."""
+    """Part id."""
     row: int
     """Row in its part."""
     fields: tuple[SampleField, ...]
-    """Its fields."""
+    """Stored fields."""
     columns: Mapping[str, str]
-    """Its row of the samples table, without empty cells."""
+    """Samples table column -> value, without empty cells."""
     marks: tuple[StepMark, ...]
-    """Columns far from the version's mean, the farthest first."""
+    """Marks for columns far from the version's mean, farthest first."""
     provenance: Mapping[str, str]
-    """Provenance columns."""
+    """Provenance column -> value."""
     trainings: tuple[HeldSteps, ...]
-    """Slots that held it, per searched training."""
+    """Slots that contained the sample, per searched training run."""
     runs_left: tuple[str, ...]
-    """Runs of the root that were not searched."""
+    """Runs in the root that were not searched."""
     runs_error: str
-    """Why the other runs of the root are unknown; "" if known."""
+    """Error while listing the other runs, or ""."""
     edits: tuple[ColumnEdit, ...]
-    """Edits of its columns, by column, the oldest first."""
+    """Edits to its columns, by column, oldest first."""
     neighbours: tuple[Neighbour, ...]
-    """Samples of the version that look like it by `phash`, the nearest first."""
+    """Look-alikes in the version according to `phash`, nearest first."""
 
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
-    """Return a field's bytes, verified. Raises: InvalidRuntime for no such or too large a field; Corrupt."""
+    """Return a field's verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
     _check_ordinal(version, ordinal)
     if field not in fields_of(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
@@ -103,7 +103,7 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
 
 
 def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
-    """Return a field's bytes, and the bytes of a field needed to decode it. Raises: as `stored`."""
+    """Return a field's bytes, plus another field's if decoding needs them. Raises: as `stored`."""
     data = {field: stored(version, ordinal, field)}
     if is_run(field) and field + SUFFIX in fields_of(version, [ordinal])[0]:
         data[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
@@ -111,7 +111,7 @@ def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[s
 
 
 def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes, str]:
-    """Return a field's bytes and their extension; a run of packets becomes mp4. Raises: as `stored`; DecodeFailed."""
+    """Return (bytes, extension) of a field. A run of packets becomes mp4. Raises: as `stored`; DecodeFailed."""
     data = stored_sample(version, ordinal, field)
     if is_run(field):
         return mp4_of(data[field], facts_of(data, field, version)), "mp4"
@@ -119,7 +119,7 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
 
 
 def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | None = None) -> SampleRecord:
-    """Return the record of a sample. Costs its bytes, and the samples table."""
+    """Return a sample's record. Reads its bytes and the samples table."""
     _check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
@@ -152,7 +152,7 @@ def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | N
 def _fields(
     version: "loader.Version", ordinal: int, names: Sequence[str], address: SampleAddress
 ) -> tuple[SampleField, ...]:
-    """Return the fields, media first. All are decoded at once, with one reservation."""
+    # One memory reservation covers all fields.
     data, values, errors = dict[str, dict[str, bytes]](), dict[str, DecodedValue](), dict[str, str]()
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""A rank's part of a step for display, made where the values are: a batch of 150 MiB becomes 2 MiB."""
+"""Reduce a rank's part of a step for display, in the process with the values: 150 MiB become 2 MiB."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -16,28 +16,28 @@ from ..replays.replayed_values import PartValues, Texts
 from ..shown_values import ShownValue, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
-"""Kinds with a thumbnail; a slot shows its first such field."""
+"""Kinds with a thumbnail. A slot shows its first such field."""
 PICTURED_SLOTS = 32
-"""Slots of a part whose thumbnails come with it: more than a window shows. Others come on request."""
+"""Slots whose thumbnails are included in a part, more than fit a window. Others are made on request."""
 _MIN_BYTES = 64
 _LINE_BYTES = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownSlot:
-    """One slot of a part."""
+    """One slot of a part, for display."""
 
     fields: tuple[ShownValue, ...]
-    """Its fields; none at padding."""
+    """Field values; empty for padding."""
     thumbnails: Mapping[str, Media] = field(repr=False)
-    """Field -> its thumbnail."""
+    """Field -> thumbnail."""
     hashes: Mapping[str, bytes] = field(repr=False)
-    """Field -> BLAKE2b of its bytes, if another slot's CRC-32C is equal. Small values have none."""
+    """Field -> BLAKE2b of its bytes, if its CRC-32C equals another slot's. Omits small values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownBatch:
-    """A rank's part of a step. Fields that `BatchValues` has too are equal."""
+    """A rank's part of a step, for display."""
 
     step: int
     """Global step."""
@@ -50,28 +50,28 @@ class ShownBatch:
     digest: int
     """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
-    """Field -> CRC-32C of its column."""
+    """Field -> CRC-32C of the batched field."""
     errors: Mapping[int, str]
-    """Slot of the global batch -> why its sample is unreadable."""
+    """Slot of the global batch -> read error of its sample."""
     settled: bool | None
-    """As in `BatchValues`."""
+    """See `BatchValues`."""
     slots: list[ShownSlot] = field(repr=False)
-    """Slots of the part."""
+    """Slots in the part."""
     n_pictured: int
-    """Number of slots with thumbnails: the first ones."""
+    """Number of leading slots with thumbnails."""
     cut: tuple[str, ...] = ()
-    """Fields with values that were decoded in part: their checksums differ from the training's."""
+    """Partly decoded fields, whose checksums differ from those in training."""
 
     @property
     def nbytes(self) -> int:
-        """Approximate size in memory."""
+        """Approximate memory in bytes."""
         lines = sum(len(shown.lines) + len(shown.boxes) for slot in self.slots for shown in slot.fields)
         thumbnails = (media for slot in self.slots for media in slot.thumbnails.values())
         return _LINE_BYTES * lines + sum(len(media.data) for media in thumbnails)
 
 
 def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
-    """Return a part for display. n_pictured: number of slots with thumbnails."""
+    """Return a part for display. n_pictured: number of slots to draw thumbnails for."""
     parts: dict[int, _SlotParts] = defaultdict(_SlotParts)
     versions: dict[str, loader.Version | None] = {}
 
@@ -118,16 +118,13 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
 
 @dataclass(slots=True)
 class _SlotParts:
-    """One slot, as far as examined."""
-
     fields: dict[str, ShownValue] = field(default_factory=dict)
     thumbnails: dict[str, Media] = field(default_factory=dict)
     crcs: dict[str, int] = field(default_factory=dict)
-    """Field -> CRC-32C of its value; none for small values, which are often equal."""
+    # Small values are left out, because they are often equal.
 
 
 def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
-    """Return slot -> field -> hash, for values with equal checksums, which are replayed again."""
     times = Counter(item for part in parts.values() for item in part.crcs.items())
     twice = {
         i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()

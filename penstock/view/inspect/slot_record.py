@@ -1,4 +1,4 @@
-"""One slot of a step: stored, decoded and transformed values, provenance, and the steps with its sample."""
+"""One slot of a step: stored, decoded and transformed values, provenance, and other uses of its sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,15 +31,15 @@ from .proofs import PartOf, slot_stage
 from .version_record import fields_of
 
 _SHOWN = 24
-"""Characters shown of both texts, from where they differ."""
+"""Characters shown of each text, from the first difference on."""
 
 
 def restored_marks(
     version: loader.Version, ordinal: int, restored: Mapping[str, str], slot: int
 ) -> list[StepMark]:
-    """Return a mark per token field that decodes to none of its source texts (fact `text_fields`).
+    """Return a mark for each token field that decodes to none of its source texts (fact `text_fields`).
 
-    Truncation and outer blanks do not count. restored: field -> text of its tokens, without special ones.
+    Ignores truncation and outer whitespace. restored: field -> text decoded from its tokens, without special tokens.
     """
     marks = []
     for field, decoded in restored.items():
@@ -73,7 +73,7 @@ def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
 
 
 def _is_beginning(restored: str, text: str) -> bool:
-    """Return whether a text is restored, possibly truncated, which may cut a character into U+FFFD."""
+    """Return whether `text` starts with `restored`, whose last character truncation may have turned into U+FFFD."""
     beginning = restored.strip()
     return text.startswith((beginning, beginning.rstrip("\ufffd"))) and bool(restored or not text)
 
@@ -87,24 +87,24 @@ def _not_restored(restored: str, name: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRow(Record):
-    """One field at its three stages."""
+    """One field, stored, decoded and transformed."""
 
     field: str
     """Field name."""
     path: str
-    """Path of its shard, relative to the root; "" for a field of the transform."""
+    """Path of its shard, relative to the root; "" if the transform added the field."""
     offset: int
-    """First byte in the shard."""
+    """Offset in the shard, in bytes."""
     nbytes: int
-    """Number of stored bytes."""
+    """Stored size in bytes."""
     crc32c: str
     """CRC-32C of the stored bytes, 8 hex digits; "not known" for unsealed registered bytes."""
     decoded: ShownValue | None
-    """Value before the transform; None without one."""
+    """Value before the transform, or None."""
     transformed: ShownValue | None
     """Value after the transform; None if it dropped the field or did not run."""
     placement: Placement | None = None
-    """Position of the transformed image in the decoded one; None for other values."""
+    """Placement of the transformed image in the decoded one; None for other values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class SlotRecord(Record):
     """One slot of a step."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     plan: str
     """Plan hash."""
     step: int
@@ -120,61 +120,61 @@ class SlotRecord(Record):
     slot: int
     """Global slot."""
     batch_size: int
-    """Slots over all ranks."""
+    """Number of slots over all ranks."""
     source: str
-    """Source in the plan."""
+    """Source name in the plan."""
     key: str
     """Sample key."""
     version: str
     """Version name."""
     ordinal: int
-    """Number in its version."""
+    """Index in the version."""
     epoch: int
     """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
     stage: str
-    """`trained` if `transformed` was replayed and proved; else `transformed`, or `decoded`."""
+    """`trained` if `transformed` was replayed and proved, else `transformed`, or `decoded`."""
     untrained: str
-    """Why no record shows that this step was trained; "" if it is recorded."""
+    """Reason that no record shows this step was trained, or ""."""
     fields: tuple[FieldRow, ...]
-    """Stored fields first, then fields of the transform."""
+    """Stored fields, then fields that the transform added."""
     draws: tuple[str, ...]
-    """Random draws of the transform from the sample's generator."""
+    """Random draws that the transform made from the sample's generator."""
     repeats: bool
-    """True if the transform gave equal values twice."""
+    """True if running the transform twice gave equal values."""
     marks: tuple[StepMark, ...]
-    """Faults of this slot, the worst first."""
+    """Marks of this slot, worst first."""
     largest: Mapping[str, float]
-    """Metric -> value of this slot, if it is among the step's largest."""
+    """Metric -> this slot's value, if it is among the step's largest."""
     provenance: Mapping[str, str]
-    """Provenance columns of the sample."""
+    """Provenance column -> the sample's value."""
     runs: tuple[StageRun, ...]
-    """Dagster runs that made the sample, upstream first."""
+    """Dagster runs that produced the sample, upstream first."""
     trainings: tuple[HeldSteps, ...]
-    """Slots that held the sample: of this training, then of others; none for a packed sequence."""
+    """Slots that contained the sample, in this training run, then in others; empty for a packed sequence."""
     runs_left: tuple[str, ...]
-    """Runs of the root that were not searched."""
+    """Runs in the root that were not searched."""
     runs_error: str
-    """Why the other runs of the root are unknown; "" if known."""
+    """Error while listing the other runs, or ""."""
     edits: tuple[ColumnEdit, ...]
-    """Edits of its columns, by column, the oldest first; none for a packed sequence."""
+    """Edits to the sample's columns, by column, oldest first; empty for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
-    """Look-alikes in its version by `phash`, the nearest first; none for a packed sequence."""
+    """Look-alikes in its version according to `phash`, nearest first; empty for a packed sequence."""
     explained: str
-    """Provenance as text, as `penstock explain` prints it."""
+    """Provenance as printed by `penstock explain`."""
     error: str = ""
-    """Why values are missing."""
+    """Error that left values missing, or ""."""
     trouble: str = ""
-    """Why the recipe failed; "" if it did not, or without one."""
+    """Recipe error, or ""."""
 
 
 def slot_values(
     training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
 ) -> tuple[T, str]:
-    """Return the result of `take` for a slot, and why it lacks the recipe."""
+    """Return (result of `take` for a slot, recipe error or "")."""
     plain, own = replayers.plain, replayers.recipe
     trouble, digests = "", training.part_digests(step)
     if own is not None:
@@ -194,9 +194,9 @@ def slot_record(
     functions: Functions | None = None,
     part: PartOf | None = None,
 ) -> SlotRecord:
-    """Return the record of a slot. others: search of further trainings for its sample.
+    """Return a slot's record. others: search for its sample in other training runs.
 
-    part: makes a part of the step, to prove its tensors.
+    part: function that returns a part of the step, to prove its tensors.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)
@@ -211,7 +211,7 @@ def slot_record(
         provenance=explained.provenance,
         error=values.error,
     )
-    # A packed sequence is no sample of its version: its number would be another sample's.
+    # A packed sequence is not a sample of its version: its ordinal would denote an unrelated sample.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
     marks = _all_marks(values, facts, fields, stage, sample)
     (runs,) = pipeline_runs(training.root, [explained])

@@ -1,4 +1,4 @@
-"""A step of a training: its slots, the proofs that they were trained on, and the marks of the batch."""
+"""A training step: its slots, proofs that they were trained on, and the batch's marks."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,33 +32,33 @@ class SlotRow(Record):
     slot: int
     """Global slot."""
     source: str
-    """Source in the plan; "" at padding."""
+    """Source name in the plan; "" for padding."""
     key: str
-    """Key of the sample; "" at padding."""
+    """Sample key; "" for padding."""
     version: str
-    """Name of its version; "" at padding."""
+    """Version name; "" for padding."""
     ordinal: int
-    """Number in its version; -1 at padding."""
+    """Index in the version; -1 for padding."""
     epoch: int
     """Epoch of the source."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
     raw: str
     """URI of the raw object; "" if not recorded."""
     shown: tuple[ShownValue, ...]
-    """Fields, at the record's stage."""
+    """Field values at the record's stage."""
     largest: Mapping[str, float]
-    """Metric -> value of this slot, if it is among the step's largest."""
+    """Metric -> this slot's value, if it is among the step's largest."""
     error: str = ""
-    """Why it is unreadable; "" if readable."""
+    """Read error, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord(Record):
-    """A rank's part of a step."""
+    """Record of a rank's part of a step."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     plan: str
     """Plan hash."""
     step: int
@@ -68,29 +68,29 @@ class StepRecord(Record):
     world_size: int
     """Number of ranks."""
     batch_size: int
-    """Slots of the global batch, over all ranks."""
+    """Number of slots in the global batch, over all ranks."""
     digest: int
     """64-bit digest of this part."""
     bucket: str
-    """Bucket of the batch; "" without buckets."""
+    """Bucket of the batch, or ""."""
     proofs: tuple[Proof, ...]
     """Proofs that this batch was trained on."""
     stage: str
     """`trained` if the values were replayed and proved; else `transformed`, or `decoded`."""
     untrained: str
-    """Why no record shows that this step was trained; "" if it is recorded."""
+    """Reason that no record shows this step was trained, or ""."""
     marks: tuple[StepMark, ...]
-    """Faults, the worst first."""
+    """Marks, worst first."""
     notes: Mapping[str, float]
-    """Metrics of this step."""
+    """Metric -> value at this step."""
     mixture: Mapping[str, int]
-    """Source -> slots of this part."""
+    """Source -> number of slots in this part."""
     slots: tuple[SlotRow, ...]
-    """Slots of this part, without padding."""
+    """Slots in this part, without padding."""
     trouble: str = ""
-    """Why the recipe failed; "" if it did not, or without one."""
+    """Recipe error, or ""."""
     stale: str = ""
-    """Why the trail may have grown since it was read; "" if it was just read."""
+    """Reason that the run log may have grown since it was read; "" if it was just read."""
 
 
 def step_values(
@@ -102,9 +102,9 @@ def step_values(
     take: Take[PartValues, T],
     digests: Sequence[PartDigest] | None = None,
 ) -> tuple[T, str]:
-    """Return the result of `take` for a rank's part of a step, and why it lacks the recipe.
+    """Return (result of `take` for a rank's part of a step, recipe error or "").
 
-    digests: None for this part's.
+    digests: recorded digests of the part; None looks these up.
     """
     digests = training.part_digests(step, rank, world_size) if digests is None else digests
     return _recipe_or_plain(
@@ -118,7 +118,7 @@ def step_values(
 def whole_values(
     training: Training, replayers: Replayers, step: int, rank: int, world_size: int
 ) -> tuple[BatchValues, str]:
-    """Return all values of a rank's part of a step, and why they lack the recipe."""
+    """Return (all values in a rank's part of a step, recipe error or "")."""
     digests = training.part_digests(step, rank, world_size)
     return _recipe_or_plain(
         training,
@@ -146,7 +146,7 @@ def step_record(
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
-    """Return the record of a part. functions: of the recipe; None without one."""
+    """Return a part's record. functions: facts about the recipe's functions; None if there is no recipe."""
     plan, step = training.plan(batch.step), batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)
@@ -190,13 +190,13 @@ def step_record(
 
 
 def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:
-    """Return the provenance of each slot of a part, with recorded substitutes."""
+    """Return the provenance of each slot in a part, including recorded substitutes."""
     slots = training.slots(batch.step, batch.rank, batch.world_size)
     return explain_slots(plan, batch.step, slots, np.arange(len(slots)), batch.first_slot)
 
 
 def default_part(training: Training, step: int) -> tuple[int, int]:
-    """Return (rank, world size) of a recorded part; without a trail, of a first part of at most 256 slots."""
+    """Return (rank, world size) of a recorded part or, if there is no run log, of a first part of up to 256 slots."""
     recorded = training.rows(step)
     if recorded:
         last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
@@ -209,14 +209,14 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
 def part_of(
     training: Training, step: int, rank: int | None = None, world_size: int | None = None
 ) -> tuple[int, int]:
-    """Return the requested (rank, world size); None takes the default part's."""
+    """Return the requested (rank, world size). None is replaced by the default part's value."""
     first, world = default_part(training, step)
     world_size = world if world_size is None else world_size
     return (first if world_size == world else 0) if rank is None else rank, world_size
 
 
 def rank_of_slot(training: Training, step: int, slot: int, world_size: int) -> int:
-    """Return the rank whose part holds a slot."""
+    """Return the rank whose part contains a slot."""
     n = training.plan(step).batch_size(step)
     return next(rank for rank in range(world_size) if slot < rank_slice(n, rank, world_size).stop)
 
@@ -238,7 +238,6 @@ def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float],
 
 
 def _column_marks(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> list[StepMark]:
-    """Return the marks of the samples' columns, except for packed sequences."""
     by_source: dict[str, dict[int, SampleAddress]] = {}
     for slot, explanation in explained.items():
         if not isinstance(plan.sources[explanation.source].view, PackedView):

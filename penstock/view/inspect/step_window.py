@@ -1,4 +1,4 @@
-"""A window of a training's steps: repeated samples, the mixture, buckets and substitutes."""
+"""A window of consecutive steps: repeated samples, the mixture, buckets and substitutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -17,83 +17,83 @@ from ..replays.training import Training
 from ..shown_values import version_of
 
 MOST_STEPS = 2000
-"""Steps of a window."""
+"""Most steps in a window."""
 MOST_SLOTS = 4_000_000
-"""Slots of a window, over all its steps."""
+"""Most slots in a window, over all its steps."""
 FIRST_STEPS = 100
-"""Steps of the default window: the last ones recorded."""
+"""Steps in the default window, which ends at the last recorded step."""
 MOST_LISTED = 60
-"""Listed repeated samples, and substitutes."""
+"""Most repeated samples, and most substitutes, listed."""
 MOST_PLACES = 20
-"""Slots listed per sample."""
+"""Most slots listed per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSource(Record):
-    """A source of the mixture."""
+    """A source in the mixture."""
 
     source: str
-    """Name without its bucket."""
+    """Source name, without the bucket."""
     planned: float
-    """Slots by the plan's weights: each step's slots times the source's share."""
+    """Expected slots: the sum of each step's slots times the source's weight share."""
     delivered: int
-    """Slots that held its samples."""
+    """Slots that contained its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample(Record):
-    """A sample, and the slots of the window that held it."""
+    """A sample and the slots in the window that contained it."""
 
     source: str
-    """Source without its bucket."""
+    """Source name, without the bucket."""
     key: str
     """Sample key."""
     version: str
-    """Name of its version; "" for a source without bytes."""
+    """Version name; "" for a source without stored bytes."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     n_slots: int
-    """Slots that held it."""
+    """Slots that contained it."""
     places: tuple[tuple[int, int], ...]
-    """(step, slot) of the first 20."""
+    """(step, slot) of the first 20 slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindow(Record):
-    """Consecutive steps of a training."""
+    """Consecutive steps of a training run."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     first: int
     """First step."""
     last: int
     """Last step."""
     unrecorded: tuple[int, ...]
-    """Steps that neither trail nor metrics have: nothing shows that they were trained; slots are as planned."""
+    """Steps in neither run log nor metrics. Nothing shows that they were trained; their slots are as planned."""
     n_slots: int
-    """Slots of all steps."""
+    """Number of slots in all steps."""
     n_padding: int
-    """Slots without a sample."""
+    """Number of slots without a sample."""
     n_samples: int
-    """Different samples, by version."""
+    """Number of distinct samples."""
     n_repeated: int
-    """Samples in several slots."""
+    """Number of samples in more than one slot."""
     repeated: tuple[WindowSample, ...]
-    """The most repeated samples; at most 60."""
+    """Most repeated samples, at most 60."""
     sources: tuple[WindowSource, ...]
-    """Sources, by name."""
+    """Sources, sorted by name."""
     buckets: Mapping[str, int]
-    """Bucket -> steps; empty without buckets."""
+    """Bucket -> number of steps, if the plan has buckets."""
     n_substituted: int
-    """Slots with a substitute, for a quarantined sample or on record."""
+    """Slots with a substitute, recorded or for a quarantined sample."""
     substituted: tuple[WindowSample, ...]
-    """The first substitutes, one slot each; at most 60."""
+    """The first substitutes, one slot each, at most 60."""
 
 
 def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
-    """Return the record of the steps first to last, inclusive; by default the last 100 recorded.
+    """Return the record of steps `first` to `last`, both included. By default, the last 100 recorded steps.
 
-    Reads no media. Raises: InvalidRuntime above 2,000 steps or 4,000,000 slots.
+    Reads no media. Raises: InvalidRuntime for more than 2,000 steps or 4,000,000 slots.
     """
     if last is None:
         last = first + FIRST_STEPS - 1 if first is not None else max(training.last_step, 0)
@@ -104,7 +104,7 @@ def step_window(training: Training, first: int | None = None, last: int | None =
         )
     builder = _WindowBuilder()
     for step in range(first, last + 1):
-        # Without a trail, reports and checkpoints name each step's plan: the first step's plan counts for all.
+        # If there is no run log, use the first step's plan, known from reports or checkpoints, for all steps.
         with (
             training.settled_replay(step)
             if training.trail is not None
@@ -116,8 +116,6 @@ def step_window(training: Training, first: int | None = None, last: int | None =
 
 
 class _WindowBuilder:
-    """Slots of the steps so far."""
-
     def __init__(self) -> None:
         self._planned: defaultdict[str, float] = defaultdict(float)
         self._delivered: Counter[str] = Counter()
@@ -196,15 +194,12 @@ class _SampleGroups(NamedTuple):
     """Groups of slots with the same sample."""
 
     n: int
-    """Groups."""
     n_repeated: int
-    """Groups of several slots."""
     most: list[NDArray[np.int64]]
-    """Slots of the largest of these, ascending; at most 60 groups."""
+    """Slots of the largest such groups, ascending, at most 60 groups."""
 
 
 def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:
-    """Return the groups of equal identities, uint64 [n]: the largest first, then by first slot."""
     _, inverse, counts = np.unique(identities, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.cumsum(counts) - counts

@@ -1,4 +1,4 @@
-"""Records of a root, of a version with a page of its samples, and of the difference of two versions."""
+"""Records about a root, a version with a page of samples, and the difference between two versions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,27 +19,27 @@ from ...text import clean
 from ...upkeep.diff import Diff, column_statistics, diff
 from ..json_record import Record
 
-# Limits of a filter and an order: a page must not keep its server busy for minutes. polars' time grows with the
-# square of the words, and by powers with the depth: BETWEEN, CASE and some functions repeat their operand.
+# Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
+# quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
 MOST_WORDS = 600
-"""Words and operators: about 200 comparisons."""
+"""Most words and operators: enough for about 200 comparisons."""
 MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
-"""Nested brackets; nested CASE; WHEN in all."""
+"""Deepest bracket and CASE nesting, and most WHEN clauses."""
 REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
-"""Words whose operand polars repeats, and their number in all."""
+"""Keywords whose operand polars repeats, and how many are allowed."""
 PAGE = 60
 """Samples per page of the grid."""
 MOST_CATEGORIES = 12
-"""Values listed of a column."""
+"""Most values listed per column."""
 GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
-"""Columns shown with a sample in the grid, if present."""
+"""Columns shown for a sample in the grid, if present."""
 _IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
 MOST_SAMPLES = 200
-"""Samples listed per side."""
+"""Most samples listed per side."""
 
 
 def check_limit(text: str, what: str) -> None:
-    """Raise FieldNotFound for an expression beyond the limit. what: "where" or "sort"."""
+    """Raise FieldNotFound if an expression exceeds the limits. what: "where" or "sort"."""
     tokens = tokens_of(text)
     words = [token for kind, token in tokens if kind == "word"]
     counts_by_limit = {
@@ -84,7 +84,7 @@ class Facet(Record):
     n: int
     """Samples with a value."""
     nulls: int
-    """Samples without a value."""
+    """Number of samples without a value."""
     low: float | None = None
     """Smallest value; None for text."""
     high: float | None = None
@@ -92,9 +92,9 @@ class Facet(Record):
     mean: float | None = None
     """Mean; None for text."""
     values: tuple[tuple[str, int], ...] = ()
-    """(value, samples) of the most frequent values; none for numbers, or too many values."""
+    """(value, sample count) pairs of the most frequent values; empty for numbers or too many values."""
     n_values: int = 0
-    """Number of different values; 0 if not counted."""
+    """Number of distinct values; 0 if not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +102,18 @@ class GridRow(Record):
     """A sample in the grid."""
 
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     key: str
-    """Key."""
+    """Sample key."""
     fields: tuple[str, ...]
     """Field names."""
     columns: Mapping[str, str]
-    """Column -> value, of GRID_COLUMNS; empty unless the page is filtered or sorted."""
+    """GRID_COLUMNS column -> value; empty unless the page is filtered or sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecord(Record):
-    """A version, and a page of its samples."""
+    """A version and one page of its samples."""
 
     dataset: str
     """Dataset name."""
@@ -124,25 +124,25 @@ class VersionRecord(Record):
     n_samples: int
     """Live samples."""
     n_excluded: int
-    """Excluded rows."""
+    """Excluded samples."""
     fields: tuple[str, ...]
-    """Fields."""
+    """Field names."""
     created_us: int
-    """Time of the publish in UTC microseconds."""
+    """Publish time in UTC microseconds."""
     producer: Mapping[str, str]
-    """Producer in the manifest."""
+    """Producer property -> value, from the manifest."""
     facets: tuple[Facet, ...]
-    """Statistics of its columns, excluded samples included."""
+    """Statistics of its columns, including excluded samples."""
     where: str
-    """SQL expression of the filter; "" for none."""
+    """SQL filter expression; "" for no filter."""
     sort: str
-    """SQL expression of the order, prefixed `-` for descending; "" for the version's order."""
+    """SQL sort expression, prefixed with `-` for descending; "" for the version's own order."""
     n_found: int
-    """Samples that match the filter."""
+    """Number of samples that match the filter."""
     first: int
-    """Index of the first row among these."""
+    """Index of this page's first sample among the matches."""
     rows: tuple[GridRow, ...]
-    """Samples of this page."""
+    """Samples on this page."""
 
 
 def version_record(
@@ -150,7 +150,7 @@ def version_record(
 ) -> VersionRecord:
     """Return a version's record. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
 
-    Reads a samples table only for a filter or an order.
+    Reads the samples table only to filter or sort.
     """
     if first < 0:
         raise InvalidRuntime(f"from = {first}; pass a number from 0")
@@ -180,7 +180,7 @@ def version_record(
 
 
 def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[str, ...]]:
-    """Return the fields of each sample, by the groups of its part."""
+    """Return each sample's fields, known from its part's groups."""
     part, _ = version.parts.locate(np.asarray(ordinals, np.int64))
     groups = {name: version.parts.has_group(name) for name in version.manifest["groups"]}
     fields = {name: tuple(body["field_nbytes"]) for name, body in version.manifest["groups"].items()}
@@ -218,7 +218,7 @@ def _page(
         ]
     page = matches[first : first + PAGE]
     values = [frame[str(i + 1)][page].to_list() for i in range(len(columns))]
-    # A version without any of these columns has an empty row for each sample.
+    # If a version has none of these columns, each sample gets an empty row.
     rows = zip(*values, strict=True) if values else (() for _ in page)
     return page.to_list(), len(matches), [dict(zip(columns, row, strict=True)) for row in rows]
 
@@ -267,22 +267,22 @@ def _rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Record):
-    """The difference of two versions, a and b."""
+    """The difference between two versions, a and b."""
 
     counts: Diff
-    """Difference by tables that are small for any data."""
+    """Difference computed from small tables only."""
     left_out: tuple[tuple[int, str], ...]
-    """(ordinal in a, key) of samples only in a; the first 200."""
+    """(ordinal in a, key) of the first 200 samples that are only in a."""
     added: tuple[tuple[int, str], ...]
-    """(ordinal in b, key) of samples only in b; the first 200."""
+    """(ordinal in b, key) of the first 200 samples that are only in b."""
     n_left_out: int
-    """Samples only in a."""
+    """Number of samples that are only in a."""
     n_added: int
-    """Samples only in b."""
+    """Number of samples that are only in b."""
 
 
 def difference(a: "loader.Version", b: "loader.Version") -> Difference:
-    """Return the difference from a to b. Costs the key columns of both."""
+    """Return the difference from a to b. Reads the key columns of both."""
     keys = [one.samples().select("ordinal", "key").collect() for one in (a, b)]
     removed = keys[0].join(keys[1], on="key", how="anti", maintain_order="left")
     added = keys[1].join(keys[0], on="key", how="anti", maintain_order="left")
@@ -297,10 +297,10 @@ def difference(a: "loader.Version", b: "loader.Version") -> Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionLine(Record):
-    """A version of a dataset."""
+    """A dataset version, as listed."""
 
     number: int
-    """Number."""
+    """Version number."""
     retired: bool
     """True if it is retired."""
 
@@ -310,15 +310,15 @@ class RootRecord(Record):
     """A root."""
 
     root: str
-    """URL of the root."""
+    """Root URL."""
     runs: tuple[str, ...]
-    """Runs with a trail, sorted."""
+    """Runs with a run log, sorted."""
     datasets: Mapping[str, tuple[VersionLine, ...]]
-    """Dataset -> its versions, the newest first."""
+    """Dataset -> its versions, newest first."""
 
 
 def root_record(root: loader.Root) -> RootRecord:
-    """Return the record of a root. Costs its state, and a listing of runs."""
+    """Return a root's record. Reads the root's state, and lists its runs."""
     state = root.state
     return RootRecord(
         root=root.url,

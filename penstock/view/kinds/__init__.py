@@ -1,4 +1,4 @@
-"""Kinds of values. To add one, write a module with its `Kind` and add it to `KINDS`."""
+"""Kinds of values. To add a kind, write a module that defines a `Kind`, and add it to `KINDS`."""
 
 from .array import ARRAY
 from .audio import AUDIO
@@ -15,11 +15,11 @@ __all__ = ["KINDS", "Facts", "Kind", "Mark", "Media", "TokenBox", "kind_of"]
 
 
 def kind_of(value: object, facts: Facts) -> Kind:
-    """Return the kind of a value."""
+    """Return a value's kind."""
     return next(kind for kind in KINDS.values() if kind.fits(value, facts))
 
 
-# The first kind that fits wins; the last fits every value.
+# The first kind that fits wins. The last kind fits every value.
 KINDS = {
     kind.name: kind
     for kind in (PACKED, TOKENS, IMAGE, VIDEO, AUDIO, TEXT, JSON, ARRAY, stored_of(kind_of), OTHER)

@@ -1,4 +1,4 @@
-"""Arrays of numbers of any rank. From rank 2 on they are drawn: one gray pixel per value, planes side by side."""
+"""Numeric arrays of any rank. From rank 2 on, they are drawn with one gray pixel per value, planes side by side."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from .kind import EDGE_PX, Facts, Kind, Mark, Media
 from .pixels import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 
 MAX_PLANES = 8
-"""Planes that are drawn, at equal distances."""
+"""Most planes drawn, evenly spaced."""
 MAX_PLANE_PX = 2048
-"""Values per side of a drawn plane; of a larger one, every n-th row or column."""
+"""Largest side of a plane, in values. Beyond it, every n-th row or column is drawn."""
 MAX_VALUES = 16
-"""Values listed as text."""
+"""Most values listed as text."""
 _GAP_PX = 1
 
 
 def _array(value: object) -> Array:
     array = as_array(value)
-    assert array is not None  # it fits
+    assert array is not None  # guaranteed by `fits`
     return array
 
 
@@ -29,7 +29,7 @@ def fits(value: Any, facts: Facts) -> bool:
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    """Return the planes, small; small planes are enlarged."""
+    """Return a small image of the planes. Tiny planes are enlarged."""
     array = _array(value)
     if not _is_drawn(array):
         return None
@@ -51,7 +51,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     out = list(array_lines(value, array))
     if array.size:
         first = [number_text(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
-        # A grid shows only the first line: for a single number, that number.
+        # A grid shows only the first line, so a single number comes first.
         place = len(out) if array.size > 1 else 0
         out.insert(place, " ".join(first) + (" …" if array.size > MAX_VALUES else ""))
     if _is_drawn(array):
@@ -75,7 +75,6 @@ def _magnitudes(array: Array) -> Array:
 
 
 def _strip(array: Array, most: int) -> Pixels:
-    """Return the planes side by side, thinned to a few times `most` px."""
     n = int(np.prod(array.shape[:-2], dtype=np.int64))
     scale = scale_of(array)
     chosen = np.unique(np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64))

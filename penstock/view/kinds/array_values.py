@@ -1,4 +1,4 @@
-"""Tensors and arrays of any library as numpy arrays; their range and faults."""
+"""Convert any library's tensors and arrays to numpy, and measure their range and faults."""
 
 import sys
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from ...units import number
 from .kind import Mark, mark
 
 CHUNK_VALUES = 2**16
-"""Values examined together: few enough to stay in a core's cache."""
+"""Values examined at a time, few enough to stay in a core's cache."""
 CHUNK_BYTES = 2**20
-"""Values of uint8 counted together: each is read once."""
+"""uint8 values counted at a time."""
 MAX_EXAMINED = 2**24
-"""Values whose range is measured; of a larger array, the first."""
+"""Most values examined to measure a range, from the first on."""
 MAX_CONVERTED = 2**28
-"""Values copied into a dtype of numpy; of a larger array only the shape is shown."""
+"""Most values converted to a numpy dtype. For a larger array, only the shape is shown."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -75,16 +75,16 @@ def _of_torch(value: Any) -> Array | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Range of the values of an array. Complex numbers count by their magnitude."""
+    """Range of an array's values. Complex numbers are measured by magnitude."""
 
     low: float
-    """Smallest finite value; NaN without one."""
+    """Smallest finite value, or NaN."""
     high: float
-    """Largest finite value; NaN without one."""
+    """Largest finite value, or NaN."""
     mean: float
-    """Mean of the finite values; NaN without one."""
+    """Mean of the finite values, or NaN."""
     deviation: float
-    """Standard deviation of the finite values; NaN without one."""
+    """Standard deviation of the finite values, or NaN."""
     nan: int
     """Number of NaN values."""
     infinite: int
@@ -92,7 +92,7 @@ class Range:
     examined: int
     """Number of values examined: all, or the first MAX_EXAMINED."""
     counts: tuple[int, ...] = ()
-    """Number of values that are 0, 1 ... 255, for uint8; empty for other dtypes."""
+    """Number of occurrences of 0, 1 ... 255, for uint8; empty for other dtypes."""
 
     @property
     def finite(self) -> int:
@@ -106,7 +106,7 @@ _known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
 
 @contextmanager
 def ranges_cached() -> Iterator[None]:
-    """Measure each array once inside this block, which holds the arrays; they must not change."""
+    """Measure each array only once inside this block. The block keeps the arrays alive; they must not change."""
     token = _known.set({})
     try:
         yield
@@ -115,11 +115,11 @@ def ranges_cached() -> Iterator[None]:
 
 
 def range_of(array: Array) -> Range:
-    """Return the range of an array, in O(1) memory even for strides of 0."""
+    """Return an array's range, in O(1) memory even if strides are 0."""
     known = _known.get()
     if known is None:
         return _range_of(array)
-    # Axes in another order are the same values, in the order of `chunks_of`.
+    # Permuting the axes changes neither the values nor their order in `chunks_of`.
     axes = sorted(zip(array.strides, array.shape, strict=True))
     key = array.__array_interface__["data"][0], array.dtype.str, *axes
     if key not in known:
@@ -128,7 +128,7 @@ def range_of(array: Array) -> Range:
 
 
 def _range_of_bytes(array: Array) -> Range:
-    """Return the range of uint8 by counting each value; its sums are whole numbers, without rounding."""
+    # The sums are exact integers.
     from PIL import Image
 
     counts, first = np.zeros(256, np.int64), 0
@@ -160,7 +160,7 @@ def _range_of(array: Array) -> Range:
         least, largest = chunk.min(), chunk.max()
         if not (
             np.isfinite(least) and np.isfinite(largest)
-        ):  # NaN is the least and the largest of any values
+        ):  # if there is a NaN, both min() and max() return NaN
             nan += int(np.isnan(chunk).sum())
             chunk = chunk[np.isfinite(chunk)]
             if not chunk.size:
@@ -171,7 +171,7 @@ def _range_of(array: Array) -> Range:
         first = first if finite else float(wide[0])
         finite += chunk.size
         with np.errstate(over="ignore", invalid="ignore"):
-            wide -= first  # squares of numbers near one another, far from 0, would cancel out
+            wide -= first  # avoids cancellation for values that are far from 0 but close together
             total += float(wide.sum())
             squares += float(np.square(wide, out=wide).sum())
     shift, square = (total / finite, squares / finite) if finite else (np.nan, np.nan)
@@ -202,8 +202,8 @@ def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
 
 
 def limits_of(array: Array) -> tuple[float, float, bool]:
-    """Return (smallest, largest) finite value, NaN without one, and whether all are finite."""
-    if _known.get() is not None:  # the caller asks for the range too
+    """Return (smallest finite value or NaN, largest finite value or NaN, whether all are finite)."""
+    if _known.get() is not None:  # the caller will need the range as well
         values = range_of(array)
         return values.low, values.high, not (values.nan or values.infinite)
     low, high, finite = np.inf, -np.inf, True
@@ -220,12 +220,12 @@ def limits_of(array: Array) -> tuple[float, float, bool]:
 
 
 def number_text(value: float) -> str:
-    """Return a number in few digits, even if it is not finite."""
+    """Return a number as short text, also if it is not finite."""
     return number(value) if np.isfinite(value) else str(value)
 
 
 def array_lines(value: object, array: Array) -> tuple[str, ...]:
-    """Return shape and dtype, then range, mean and deviation."""
+    """Return lines with shape and dtype, then range, mean and standard deviation."""
     shape = shape_of(value) or f"{array.dtype} {list(array.shape)}"
     if not array.size:
         return (f"{shape}, no values",)

@@ -1,4 +1,4 @@
-"""Audio: samples [n] or [channels, n]. Full scale is 1 for floats, the largest value for integers."""
+"""Audio: samples [n] or [channels, n]. Full scale is 1 for floats, and the largest value for integers."""
 
 import struct
 from typing import Any
@@ -13,15 +13,15 @@ from .pixels import Pixels, png
 
 MAX_CHANNELS = 16
 MAX_SAMPLES = 2**24
-"""Samples of all channels that are played and drawn: the beginning of longer audio."""
+"""Most samples over all channels that are played and drawn. Longer audio is cut."""
 RATE_HZ = 16_000
-"""Samples per second if the rate is not on record."""
+"""Sample rate in Hz assumed if it is not recorded."""
 SILENT = 10 ** (-60 / 20)
-"""Audio is silent if its largest sample is below -60 dB of full scale."""
+"""Peak below which audio is silent: -60 dB of full scale."""
 CLIPPED_RUN, CLIPPED_SAMPLES, CLIPPED_FROM = 3, 10, 0.98
-"""Samples in a row at the largest value, samples in all, and share of full scale from which audio is clipped."""
+"""Consecutive peak samples, such samples in total, and share of full scale from which audio is clipped."""
 MAX_SCALED = 20
-"""Normalised samples stay within this; samples not divided by their full scale exceed it."""
+"""Largest plausible normalised sample. Samples that were not divided by full scale exceed it."""
 DETAIL_PX = (1024, 384)
 
 _WORDS = frozenset({"wav", "flac", "mp3", "ogg", "opus", "m4a", "audio", "sound", "waveform", "speech"})
@@ -30,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is audio, by name or rate, and shape."""
+    """Return whether a value is audio, by shape, and by name or rate."""
     if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
         return False
     array = as_array(value)
@@ -40,14 +40,13 @@ def fits(value: Any, facts: Facts) -> bool:
 
 
 def _samples(value: object) -> Array:
-    """Return samples [channels, n] in their own dtype."""
     array = as_array(value)
-    assert array is not None  # it fits
+    assert array is not None  # guaranteed by `fits`
     return array[None] if array.ndim == 1 else array
 
 
 def _scaled_start(samples: Array) -> Floats:
-    """Return the beginning as float32 [channels, n], full scale 1; a sample that is not finite becomes 0."""
+    """Return the beginning as float32 [channels, n] with full scale 1. Non-finite samples become 0."""
     start = samples[:, : MAX_SAMPLES // samples.shape[0]]
     if start.dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -58,7 +57,7 @@ def _scaled_start(samples: Array) -> Floats:
 
 
 def _full_scale(samples: Array) -> float:
-    """Return the largest magnitude of a sample: 128 for uint8, whose silence is 128."""
+    """Return the largest possible magnitude of a sample; 128 for uint8, where silence is 128."""
     if samples.dtype.kind == "f":
         return 1.0
     bits = 8 * samples.dtype.itemsize
@@ -86,7 +85,7 @@ def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
 
 
 def wav(samples: Floats, rate_hz: int) -> bytes:
-    """Return a WAV of float32 [channels, n] (WAVE_FORMAT_IEEE_FLOAT)."""
+    """Return a WAV file (WAVE_FORMAT_IEEE_FLOAT). samples: float32 [channels, n]."""
     channels, n = samples.shape
     data = np.ascontiguousarray(samples.T, "<f4").tobytes()
     form = struct.pack("<HHIIHHH", 3, channels, rate_hz, rate_hz * channels * 4, channels * 4, 32, 0)
@@ -142,7 +141,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _clipped(samples: Floats, peak: float) -> int:
-    """Return the number of samples in runs of CLIPPED_RUN or more at the largest magnitude, within 1 in 10,000."""
+    # Samples within 1 in 10,000 of the peak are at the peak.
     count = 0
     for sign in (1, -1):
         at_top = sign * samples >= peak * (1 - 1e-4)

@@ -1,7 +1,7 @@
-"""One budget of decoded bytes for all threads of a viewer, in order of arrival.
+"""One memory budget for decoding, shared by all of a viewer's threads in order of arrival.
 
-A thread reserves by a file's header, before it decodes. It takes no other lock inside a reservation, so every thread
-gets its turn.
+A thread reads a file's header, and reserves memory before decoding. It takes no other lock inside a reservation, so
+every thread gets its turn.
 """
 
 import ctypes
@@ -11,31 +11,31 @@ from contextlib import contextmanager
 from threading import Condition, local
 
 DECODED_BYTES = 2**30
-"""Bytes that all threads may decode at once; a larger value is decoded on its own."""
+"""Most bytes that all threads decode at the same time. A larger value is decoded on its own."""
 RELEASED_FROM_BYTES = 64 * 2**20
-"""A reservation of this size ends with returning freed memory to the system."""
+"""Smallest reservation, in bytes, after which freed memory is returned to the system."""
 
 
 def release_memory() -> None:
-    """Return freed memory to the system if the C library can; costs milliseconds."""
-    # 256 photos and their tensors are 300 MiB: glibc keeps the values of threads in heaps that grow.
+    """Return freed memory to the system, if the C library can. Takes milliseconds."""
+    # 256 photos and their tensors take 300 MiB, which glibc would keep in growing per-thread heaps.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)
 
 
 class DecodeBudget:
-    """Reservations of bytes. Thread-safe; a thread that holds one gets more without waiting."""
+    """Memory reservations. Thread-safe. A thread that holds a reservation gets more without waiting."""
 
     def __init__(self, limit: int = DECODED_BYTES) -> None:
         self._limit, self._used = limit, 0
         self._turn, self._waiting = Condition(), deque[object]()
         self._thread = local()
 
-    # Freed canvases stay in the heap of their thread: eight images, one after the other, held 2.4 GiB.
+    # Freed canvases stay in their thread's heap: decoding eight images in turn kept 2.4 GiB.
     @contextmanager
     def reserve(self, nbytes: int) -> Iterator[None]:
-        """Wait for so many bytes, and hold them inside the block."""
+        """Wait until this many bytes are available, and reserve them inside the block."""
         held = getattr(self._thread, "held", 0)
         more = max(0, min(nbytes, self._limit) - held)
         self._take(more, waits=not held)
@@ -66,4 +66,4 @@ class DecodeBudget:
 
 
 BUDGET = DecodeBudget()
-"""The budget of this process."""
+"""The process-wide budget."""

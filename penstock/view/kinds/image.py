@@ -1,4 +1,4 @@
-"""Images: [H, W, C] and [C, H, W] with 1, 3 or 4 channels, and gray [H, W] of 8 bits or booleans."""
+"""Images: [H, W, C] and [C, H, W] with 1, 3 or 4 channels, and gray [H, W] of 8-bit integers or booleans."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 from .pixels import Scale, png, scale_of, scaled, thinned, thumbnail_of
 
 MAX_DETAIL_PX = 2**24
-"""Pixels shown one by one; of a larger image, every n-th row and column."""
+"""Largest image shown pixel by pixel. In a larger image, only every n-th row and column is shown."""
 LEAST_PX = 8
-"""Pixels of the shorter side below which an array is a table of numbers."""
+"""Shortest side of an image, in pixels. Smaller arrays are tables of numbers."""
 
 BLACK, BLACK_SHARE = 2 / 255, 0.995
-"""An image is black if this share of its values is at most this, of 1."""
+"""Brightest level of a dark value, and share of dark values from which an image is black."""
 SATURATED_SHARE = 0.9
-"""An image is saturated if this share of its values is the largest possible."""
+"""Share of maximal values from which an image is saturated."""
 MAX_SCALED = 20
-"""Normalised images stay within this; images not divided by 255 exceed it."""
+"""Largest plausible normalised value. Images that were not divided by 255 exceed it."""
 
 
 def channels_last(array: Array) -> Array | None:
-    """Return a view [H, W, C] of an image, trying the last axis first; else None."""
+    """Return a view [H, W, C] of an image, or None. Tries channels-last before channels-first."""
     if array.ndim == 2 and array.dtype in (np.uint8, np.bool_):
         array = array[:, :, None]
     if array.ndim != 3 or array.dtype.kind == "c":
@@ -42,7 +42,7 @@ def _image_or_none(value: object) -> Array | None:
 
 def _image(value: object) -> Array:
     image = _image_or_none(value)
-    assert image is not None  # it fits
+    assert image is not None  # guaranteed by `fits`
     return image
 
 
@@ -65,7 +65,7 @@ def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
 
 
 def whole_image(image: Array, scale: Scale) -> Media:
-    """Return a PNG of [H, W, C], thinned beyond the limit."""
+    """Return a PNG of an image [H, W, C], thinned if it exceeds MAX_DETAIL_PX."""
     step = _step(*image.shape[:2])
     return png(scaled(image[::step, ::step], scale))
 
@@ -85,13 +85,13 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def size_of(image: Array) -> str:
-    """Return text such as '30 x 20 px, RGB' for [..., H, W, C]."""
+    """Return text such as '30 x 20 px, RGB'. image: [..., H, W, C]."""
     height, width, channels = image.shape[-3:]
     return f"{width} x {height} px, { {1: 'gray', 3: 'RGB', 4: 'RGB and alpha'}[channels] }"
 
 
 def scale_lines(image: Array, scale: Scale) -> tuple[str, ...]:
-    """Return how [..., H, W, C] is drawn, unless pixel for pixel."""
+    """Return lines about scaling and thinning, if any. image: [..., H, W, C]."""
     step = _step(*image.shape[-3:-1])
     thin = (f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are",) if step > 1 else ()
     return (str(scale), *thin) if scale.own or not scale.finite else thin
@@ -103,7 +103,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
-    """Return the marks of colours [..., C] without alpha. scale: of the whole image."""
+    """Return the marks of an image. colours: [..., C] without alpha. scale: the whole image's scale."""
     values = range_of(colours)
     out = array_marks(colours, values)
     dark, bright = (0.0, 0.0) if scale.own else _shares(colours, scale)

@@ -1,4 +1,4 @@
-"""JSON values: objects, lists, numbers, booleans and null; class labels with their names."""
+"""JSON values: objects, lists, numbers, booleans, null, and class labels with their names."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,16 +11,16 @@ from .kind import Facts, Kind, Mark, mark
 from .text import MAX_LINES, bounded
 
 MAX_DEPTH = 12
-"""Levels that are shown; below them only the number of items."""
+"""Most nesting levels shown. For deeper levels, only the number of items is shown."""
 MAX_DIGITS = 60
-"""Digits shown of a whole number."""
+"""Most digits shown of an integer."""
 MAX_EXAMINED = 100_000
-"""Nested values examined for faults."""
+"""Most nested values examined for faults."""
 _LABEL_WORD = "cls"
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is JSON, or a class label in any library's integers."""
+    """Return whether a value is JSON, or a class label of any library's integer type."""
     plain = isinstance(value, dict | list | tuple | int | float) and not isinstance(value, np.generic)
     return value is None or plain or _label(value, facts) is not None
 
@@ -75,7 +75,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield the values that hold no others, at most MAX_EXAMINED; a self-referencing value ends too."""
+    """Yield up to MAX_EXAMINED leaf values. Terminates even if a value contains itself."""
     stack, n = [value], 0
     while stack and n < MAX_EXAMINED:
         n += 1
@@ -109,7 +109,6 @@ def _walk(value: object, head: str, depth: int) -> Iterator[str]:
 
 
 def _leaf(value: object) -> str:
-    """Return a value that holds no others as JSON; of other types their shape or name."""
     if isinstance(value, str):
         return f'"{bounded(value)}"'
     if value is None or isinstance(value, bool):
@@ -124,7 +123,6 @@ def _leaf(value: object) -> str:
 
 
 def _whole(value: int) -> str:
-    """Return a whole number; one with too many digits as their approximate number."""
     if value.bit_length() <= MAX_DIGITS * math.log2(10):
         return str(int(value))
     return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1:,} digits"

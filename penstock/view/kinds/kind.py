@@ -1,4 +1,4 @@
-"""The interface of a kind of value. Texts are bounded, and free of control characters."""
+"""The interface that every kind of value implements. Texts are bounded and free of control characters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import field as with_default
 from typing import Any, Protocol
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "audio/wav")
-"""Media types that a kind may return: none that a browser would run."""
+"""Media types that a kind may return. Browsers execute none of them."""
 
 EDGE_PX = 192
-"""Default pixels of a thumbnail's longer side."""
+"""Default longer side of a thumbnail, in pixels."""
 
 WEIGHTS = {
     "unreadable": 100,
@@ -31,44 +31,44 @@ WEIGHTS = {
     "replaced_letters": 40,
     "hidden_letters": 35,
 }
-"""Name -> weight of each mark of a value; the worst has the largest."""
+"""Mark name -> weight, for marks of values. The worst mark weighs the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a field, besides its value."""
+    """Facts about a field that its value does not contain."""
 
     field: str
-    """Name, such as "jpg" or "tokens.npy"."""
+    """Field name, such as "jpg" or "tokens.npy"."""
     labels: Sequence[str] | Mapping[int, str] | None = None
-    """Class names by number."""
+    """Class index -> class name."""
     vocabulary: int | None = None
     """Size of the tokenizer's vocabulary."""
     tokenizer: str = ""
-    """Name and SHA-256 of the tokenizer; "" if not on record."""
+    """Name and SHA-256 of the tokenizer; "" if not recorded."""
     special: Mapping[int, str] = with_default(default_factory=dict)
-    """Names of special tokens by id."""
+    """Id of a special token -> its name."""
     decode: Callable[[Sequence[int]], str] | None = None
-    """Function of token ids that returns their text, such as a tokenizer's `decode`."""
+    """Function from token ids to their text, such as a tokenizer's `decode`."""
     rate: float | None = None
-    """Audio samples, or video frames, per second."""
+    """Audio samples or video frames per second."""
     sample: Mapping[str, Any] = with_default(default_factory=dict)
     """All fields of the same sample, including this one."""
 
     @property
     def word(self) -> str:
-        """Last word of the field's name in lower case, which selects the decoder."""
+        """Lower-case last word of the field name, which selects the decoder."""
         return self.field.rpartition(".")[2].lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
-    """Bytes that a browser shows or plays."""
+    """A file that a browser shows or plays."""
 
     type: str
     """One of MEDIA_TYPES."""
     data: bytes = with_default(repr=False)
-    """Content of the file."""
+    """File content."""
 
     def __post_init__(self) -> None:
         if self.type not in MEDIA_TYPES:
@@ -77,14 +77,14 @@ class Media:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A fault of a value that is easy to miss."""
+    """A warning about a value's fault that is easy to miss."""
 
     name: str
     """Stable name, such as "nan"."""
     text: str
-    """One line of text."""
+    """Description in one line."""
     weight: int
-    """Weight among the marks of a batch; the worst has the largest."""
+    """Weight among a batch's marks. The worst mark weighs the most."""
 
 
 def mark(name: str, text: str) -> Mark:
@@ -98,22 +98,22 @@ class TokenBox:
     id: int
     """Token id."""
     text: str
-    """Name of a special token, or the token's text with visible blanks; "" if unknown."""
+    """Name of a special token, or the token's text with visible whitespace; "" if unknown."""
     special: bool
     """True for a special token."""
     segment: int | None
-    """Number of its document in a packed sequence, 0 for none; None if the sequence is not packed."""
+    """Document number in a packed sequence, 0 outside of documents; None if the sequence is not packed."""
     masked: bool
-    """True if the loss ignores it."""
+    """True if the loss ignores the token."""
     values: Mapping[str, float]
-    """Field -> value of this token, such as an advantage or a log-probability."""
+    """Field -> this token's value, such as an advantage or a log-probability."""
 
 
 class Thumbnail(Protocol):
     """Function that draws a small image of a value."""
 
     def __call__(self, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-        """Return a PNG or JPEG of at most `edge` pixels a side; None if text is better."""
+        """Return a PNG or JPEG of at most `edge` pixels per side; None if text serves better."""
 
 
 def no_thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
@@ -121,25 +121,25 @@ def no_thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
 
 
 def nothing(value: Any, facts: Facts) -> tuple[()]:
-    """Return no media, no marks and no tokens."""
+    """Return nothing: no media, marks or tokens."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value. Its functions take a value that `fits`, write nothing, and are deterministic."""
+    """A kind of value. Except for `fits`, its functions require a value that fits. All are deterministic."""
 
     name: str
-    """Name in KINDS."""
+    """Kind name in KINDS."""
     fits: Callable[[Any, Facts], bool]
-    """Return whether a value is of this kind; must not raise."""
+    """Return whether a value is of this kind. Must not raise."""
     lines: Callable[[Any, Facts], tuple[str, ...]]
-    """Lines of text shown everywhere: shape, dtype, range, duration, the text itself. Bounded and cleaned."""
+    """Lines of text: shape, dtype, range, duration, or the text itself. Bounded and cleaned."""
     marks: Callable[[Any, Facts], tuple[Mark, ...]] = nothing
-    """Faults of the value."""
+    """Marks of the value."""
     thumbnail: Thumbnail = no_thumbnail
     """Small image of the value."""
     detail: Callable[[Any, Facts], tuple[Media, ...]] = nothing
-    """The whole value, pixel for pixel or sample for sample. Bounded."""
+    """The whole value, pixel by pixel or sample by sample. Bounded."""
     boxes: Callable[[Any, Facts], tuple[TokenBox, ...]] = nothing
-    """Single tokens. Bounded."""
+    """Individual tokens. Bounded."""

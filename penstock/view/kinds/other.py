@@ -1,4 +1,4 @@
-"""Any other value: its type, shape, dtype and first bytes, so that no field is invisible."""
+"""Any other value, shown by its type, shape, dtype and first bytes, so that no field is invisible."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .kind import Facts, Kind, Mark, mark
 from .text import bounded, hex_lines
 
 MAX_BYTES = 64
-"""Bytes that are shown."""
+"""Most bytes shown."""
 
 
 def fits(value: Any, facts: Facts) -> bool:
@@ -38,7 +38,6 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _first_bytes(value: object) -> bytes:
-    """Return the first bytes of an array; none if it holds Python objects, or for a tensor without memory."""
     if not isinstance(value, np.ndarray | np.generic):
         return b""
     array = np.asarray(value)

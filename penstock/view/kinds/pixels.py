@@ -1,4 +1,4 @@
-"""Numbers of any dtype and range as 8-bit pixels; pixels as PNG and JPEG files."""
+"""Convert numbers of any dtype and range to 8-bit pixels, and pixels to PNG and JPEG files."""
 
 import io
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _JPEG_QUALITY = 85
 _SPARE = 4
-"""An image is thinned to this many times the target size before its pixels are averaged."""
+"""Factor over the target size to which an image is thinned before its pixels are averaged."""
 NOT_FINITE = (255, 0, 255)
-"""Colour of NaN and infinite pixels: magenta."""
+"""Colour of NaN and infinite pixels (magenta)."""
 
 
 def png(pixels: Pixels) -> Media:
@@ -32,7 +32,7 @@ def png(pixels: Pixels) -> Media:
 
 
 def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
-    """Return an image of at most `edge` pixels a side. pixels: `thinned` from this height and width."""
+    """Return an image of at most `edge` pixels per side. height, width: size of the image before `thinned`."""
     size = fitted(height, width, edge)
     if size == pixels.shape[:2]:
         return png(pixels)
@@ -40,7 +40,7 @@ def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
 
     channels = pixels.shape[2]
     plane = pixels[:, :, 0] if channels == 1 else interleaved(pixels)
-    # Averaging whole squares first costs one level on average, as the JPEG does, and saves a third of the time.
+    # Averaging whole squares first saves a third of the time. The error, one level on average, equals the JPEG's.
     image = Image.fromarray(np.ascontiguousarray(plane)).resize(
         size[::-1], Image.Resampling.BILINEAR, reducing_gap=1.0
     )
@@ -60,8 +60,8 @@ def jpeg(pixels: Pixels) -> Media:
 
 
 def interleaved(pixels: Pixels) -> Pixels:
-    """Return the pixels with the channels of each side by side in memory."""
-    # Planes are copied one after the other.
+    """Return the pixels with each pixel's channels adjacent in memory."""
+    # Planes are copied one at a time.
     if pixels.strides[2] <= pixels.strides[1]:
         return np.ascontiguousarray(pixels)
     whole = np.empty(pixels.shape, np.uint8)
@@ -71,20 +71,20 @@ def interleaved(pixels: Pixels) -> Pixels:
 
 
 def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
-    """Return a view of every n-th row and column of [H, W, ...], enough for a thumbnail."""
+    """Return a view of every n-th row and column, enough for a thumbnail. array: [H, W, ...]."""
     rows, columns = (max(1, side // (_SPARE * edge)) for side in array.shape[:2])
     return array[::rows, ::columns]
 
 
 def fitted(height: int, width: int, edge: int) -> tuple[int, int]:
-    """Return (height, width) scaled to a longer side of at most `edge`."""
+    """Return (height, width) scaled down to a longer side of at most `edge`."""
     scale = min(1.0, edge / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The values drawn black and white. uint8 is drawn as it is."""
+    """The values that are drawn black and white. uint8 is drawn unchanged."""
 
     low: float
     """Value drawn black."""
@@ -93,7 +93,7 @@ class Scale:
     finite: bool = True
     """False if a value is NaN or infinite."""
     own: bool = False
-    """True if the range is the image's own, neither 0 to 1 nor 0 to 255."""
+    """True if the scale is the image's own range, neither 0 to 1 nor 0 to 255."""
 
     def __str__(self) -> str:
         note = "; NaN and infinite in magenta" if not self.finite else ""
@@ -101,7 +101,7 @@ class Scale:
 
 
 def scale_of(array: Array) -> Scale:
-    """Return 0 to 255 or 0 to 1; if values lie beyond, the smallest to the largest."""
+    """Return the scale: 0 to 255, 0 to 1, or the array's own range if it exceeds these."""
     if array.dtype == np.uint8:
         return Scale(low=0, high=255)
     if array.dtype == np.bool_ or not array.size:
@@ -114,7 +114,7 @@ def scale_of(array: Array) -> Scale:
 
 
 def scaled(array: Array, scale: Scale) -> Pixels:
-    """Return uint8 [H, W, C] of real numbers [H, W, C], C = 1, 3 or 4; gray becomes RGB if it has magenta."""
+    """Return numbers as uint8 [H, W, C]. array: [H, W, C], C = 1, 3 or 4. Gray with NaN becomes RGB, for magenta."""
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind == "c":
@@ -127,7 +127,7 @@ def scaled(array: Array, scale: Scale) -> Pixels:
             values -= scale.low
             values *= 255 / (float(scale.high) - float(scale.low))
         else:
-            values[...] = 128  # a single value is neither black nor white
+            values[...] = 128  # a constant image is neither black nor white
         np.rint(values, out=values)
         if not (scale.finite and np.isfinite(exact(scale.high) - exact(scale.low))):
             np.nan_to_num(values, copy=False, nan=0.0)

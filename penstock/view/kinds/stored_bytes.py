@@ -1,4 +1,4 @@
-"""Stored bytes: decoded by the loader, up to limits, then shown by the kind of the decoded value."""
+"""Stored bytes, which the loader decodes up to limits, and the decoded value's kind then shows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,20 +23,20 @@ from .text import bounded, hex_lines
 from .video import length_marks
 
 MAX_IMAGE_PX = 2**25
-"""Pixels of a decoded image: 128 MiB with alpha. A JPEG that its decoder scales down may have more."""
+"""Largest decoded image in pixels: 128 MiB with alpha. JPEGs that are scaled down while decoding may be larger."""
 MAX_AUDIO_BYTES = 2**26
-"""Bytes of decoded audio, 4 per sample."""
+"""Most bytes of decoded audio, at 4 per sample."""
 MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
-"""Bytes of decoded text, and of JSON; larger JSON appears as text."""
+"""Most bytes of decoded text, and of JSON. Larger JSON is shown as text."""
 CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
-"""Decoded frames of a video, and pixels of all of them."""
+"""Most frames decoded per video, and most pixels in all of these together."""
 MAX_PACKETS = 240
-"""Packets decoded for these frames; if it would take more, only frames that a decoder can begin with."""
+"""Most packets decoded for these frames. If they need more, key frames are chosen instead."""
 
 _VIDEO_BYTES, _AUDIO_BYTES = 320 * 2**20, 3 * MAX_AUDIO_BYTES
-"""Bytes for decoding video frames or audio: reference frames of the codec, and copies."""
+"""Memory for decoding video or audio, in bytes: the codec's reference frames, and copies."""
 _PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
-"""Bytes per pixel for decoding, measured: Pillow's canvases and copies; JPEG coefficients and pixels."""
+"""Measured bytes per pixel while decoding: Pillow's canvases and copies; JPEG coefficients and pixels."""
 
 KindOf = Callable[[object, Facts], Kind]
 
@@ -47,21 +47,21 @@ class DecodedValue(NamedTuple):
     value: Any
     """The value."""
     facts: Facts
-    """Facts that its file adds, such as its rate."""
+    """Facts, including those from the file, such as its rate."""
     lines: tuple[str, ...] = ()
-    """Facts of the file as text."""
+    """Facts about the file as text."""
     is_thumbnail: bool = False
-    """True if the value is the pixels of a thumbnail of a lossy file."""
+    """True if the value is already a thumbnail's pixels, from a lossy file."""
     marks: tuple[Mark, ...] = ()
-    """Faults of the file."""
+    """Marks of the file."""
     seconds: float | None = None
-    """Length of audio or video; None if unknown."""
+    """Duration of audio or video in seconds; None if unknown."""
     frame_s: float = 0.0
-    """Seconds per video frame."""
+    """Duration of a video frame in seconds."""
 
 
 def stored_of(kind_of: KindOf) -> Kind:
-    """Return the kind of stored bytes. kind_of: of the decoded value."""
+    """Return the kind for stored bytes. kind_of: function that returns the decoded value's kind."""
     return Kind(
         name="stored",
         fits=fits,
@@ -74,14 +74,14 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is bytes of a field that the loader decodes."""
+    """Return whether a value is the bytes of a field that the loader can decode."""
     return isinstance(value, bytes | bytearray | memoryview) and (
         facts.word in DECODERS or facts.word in WITH_TABLES
     )
 
 
 def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
-    """Return a field's decoded value, up to the limits. Raises: DecodeFailed; MissingDependency."""
+    """Return a field's value, decoded up to the limits. Raises: DecodeFailed; MissingDependency."""
     if not fits(data, facts):
         return DecodedValue(data, facts)
     with BUDGET.reserve(decoded_bytes(data, facts)):
@@ -89,7 +89,7 @@ def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def decoded_bytes(data: bytes, facts: Facts) -> int:
-    """Return the bytes that decoding a field takes at most, by its header."""
+    """Return the most memory in bytes that decoding a field takes, estimated from its header."""
     if facts.word in WITH_TABLES:
         return _VIDEO_BYTES
     modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
@@ -97,7 +97,7 @@ def decoded_bytes(data: bytes, facts: Facts) -> int:
         try:
             width, height = _sides(data)
         except DecodeFailed:
-            return 0  # neither this nor a larger image is decoded
+            return 0  # an image without a readable header, or above the limit, is not decoded
         if data[:2] == b"\xff\xd8":
             return width * height * _JPEG_PIXEL_BYTES
         return width * height * _PIXEL_BYTES if width * height <= MAX_IMAGE_PX else 0
@@ -145,7 +145,7 @@ def _boxes(kind_of: KindOf, value: Any, facts: Facts) -> tuple[TokenBox, ...]:
 
 def _bytes(value: object) -> bytes:
     buffer = as_buffer(value)
-    assert buffer is not None  # it fits
+    assert buffer is not None  # guaranteed by `fits`
     return bytes(buffer)
 
 
@@ -185,11 +185,11 @@ def _text(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    """Return uint8 [H, W, C], upright. A JPEG's decoder scales it down to `edge`."""
+    """Return an upright image, uint8 [H, W, C]. Large JPEGs are decoded at about `edge` pixels."""
     width, height = _sides(data)
     if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
-        if header.components in (1, 3):  # others are decoded whole first
+        if header.components in (1, 3):  # other JPEGs are decoded at full size first
             upright = (width, height) if header.turn.transpose else (height, width)
             pixels = load("image.request:ImageDecoder")(size=fitted(*upright, edge))(data)
             return DecodedValue(pixels, facts, is_thumbnail=True)
@@ -199,7 +199,6 @@ def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
 
 
 def _sides(data: bytes) -> tuple[int, int]:
-    """Return (width, height) in px by the header of a JPEG, PNG or WebP; (0, 0) for other files."""
     if data[:2] == b"\xff\xd8":
         header = load("image.jpeg_header:read_header")(data)
         return header.width_px, header.height_px
@@ -223,7 +222,7 @@ def _audio(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def mp4_of(data: bytes, facts: Facts) -> bytes:
-    """Return a run of packets as mp4, by the packet table in the sample. Raises: DecodeFailed."""
+    """Return a run of packets as mp4, using the sample's packet table. Raises: DecodeFailed; MissingDependency."""
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:
         raise DecodeFailed(f"a run of packets needs its sample's field {facts.field + SUFFIX!r}")
@@ -236,7 +235,6 @@ def mp4_of(data: bytes, facts: Facts) -> bytes:
 
 
 def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
-    """Return frames, uint8 [T, H, W, 3]."""
     whole_file, decoded = load("video.demux:whole_file"), load("video.decode:decoded")
     with whole_file(data) as file:
         width, height, timeline = file.stream.width, file.stream.height, file.timeline
@@ -268,9 +266,9 @@ def _audio_seconds(container: Any) -> float | None:
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:
-    """Return frame numbers at equal distances, the middle one for `most` = 1.
+    """Return evenly spaced frame numbers; if `most` is 1, the middle frame.
 
-    Beyond MAX_PACKETS: only frames that a decoder can begin with, or the beginning.
+    If decoding them takes more than MAX_PACKETS, returns key frames, or the first frames.
     """
     n = len(timeline)
     frames = _spread(np.arange(n), most)

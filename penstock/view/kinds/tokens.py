@@ -1,7 +1,7 @@
 """Token ids: one sequence, or several documents packed into one.
 
-Fields `<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and floats of equal length, describe the
-tokens.
+Companion fields describe the tokens: `<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and float
+fields of equal length.
 """
 
 import re
@@ -16,13 +16,13 @@ from .kind import Facts, Kind, Mark, TokenBox, mark
 from .text import MAX_LINES, bounded
 
 MAX_TOKENS = 2**14
-"""Tokens shown one by one."""
+"""Most tokens shown individually."""
 MAX_LENGTH = 2**24
-"""Tokens of a sequence; a longer one is an array."""
+"""Longest sequence, in tokens. A longer one is shown as an array."""
 TOKENS_A_LINE = 24
 MAX_TOKEN_LETTERS = 80
 IGNORED = -100
-"""Target that the loss ignores (`ignore_index` of torch.nn.CrossEntropyLoss)."""
+"""Target that the loss ignores (torch.nn.CrossEntropyLoss's `ignore_index`)."""
 
 SEGMENTS, LOSS = "segment_ids", "loss_mask"
 _NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
@@ -48,7 +48,7 @@ def _sequence(value: object, facts: Facts) -> Array | None:
 
 def _ids(value: object, facts: Facts) -> Array:
     ids = _sequence(value, facts)
-    assert ids is not None  # it fits
+    assert ids is not None  # guaranteed by `fits`
     return ids
 
 
@@ -142,7 +142,7 @@ def _line(shown: Sequence[TokenBox]) -> str:
 
 
 def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]:
-    """Return (name, first token, last token + 1) of each document and each stretch without one."""
+    """Return (name, first token, last token + 1) of each document and each stretch between documents."""
     if segments is None or not n:
         return [(None, 0, n)]
     borders = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), n]
@@ -178,7 +178,7 @@ def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
     segments = _companion(facts, SEGMENTS, ids.size)
     pieces = _pieces(segments, ids.size)
     whole = [(name, stop) for name, _, stop in pieces if name != "no document"]
-    if segments is None:  # the padding behind one sequence is special as well
+    if segments is None:  # padding after a single sequence also consists of special tokens
         real = np.flatnonzero(
             ~np.isin(ids, [one for one in facts.special if one not in ends]) & (ids != IGNORED)
         )

@@ -12,17 +12,17 @@ from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 from .pixels import scale_of
 
 MAX_FRAMES = 64
-"""Frames that are shown, at equal distances."""
+"""Most frames shown, evenly spaced."""
 MAX_CLIP_PX = 2**25
-"""Pixels of all frames shown; larger frames are fewer."""
+"""Most pixels in all shown frames together."""
 STILL_FRAMES = 4
-"""Equal frames in a row from which a clip is frozen: drawn animation holds an image for 3."""
+"""Consecutive equal frames from which a clip counts as frozen. Animations show each drawing for up to 3."""
 TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
-"""Video and audio may differ by this: encoders fill blocks, cuts end with a frame."""
+"""Largest accepted length difference between video and audio, because encoders fill blocks and cuts end on frames."""
 
 
 def frames_of(array: Array) -> Array | None:
-    """Return a view [T, H, W, C] of a clip, trying the last axis first; None for other arrays."""
+    """Return a view [T, H, W, C] of a clip, or None. Tries channels-last before channels-first."""
     if array.ndim != 4 or not array.size:
         return None
     for clip in (array, array.transpose(1, 0, 2, 3)):
@@ -39,7 +39,7 @@ def _clip(value: object) -> Array | None:
 
 def _frames(value: object) -> Array:
     clip = _clip(value)
-    assert clip is not None  # it fits
+    assert clip is not None  # guaranteed by `fits`
     return clip
 
 
@@ -105,7 +105,7 @@ VIDEO = Kind(name="video", fits=fits, lines=lines, marks=marks, thumbnail=thumbn
 
 
 def length_marks(video_s: float, audio_s: Mapping[str, float], frame_s: float) -> tuple[Mark, ...]:
-    """Return a mark if video and audio of a sample differ in length, in seconds. frame_s: seconds per frame."""
+    """Return a mark if audio and video differ in length, in seconds. frame_s: duration of a frame in seconds."""
     apart = [
         f"{name} takes {length(seconds)}"
         for name, seconds in audio_s.items()

@@ -1,1 +1,1 @@
-"""Values of a step as a training received them, made in this process or in the recipe's process."""
+"""Replay a step's values as the training received them, in this process or in the recipe process."""

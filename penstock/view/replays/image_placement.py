@@ -1,7 +1,7 @@
-"""Position of a trained image in the decoded one, and its colours.
+"""Find the position of a transformed image in the decoded one, and how its colours were scaled.
 
-Black, grey and white images give each channel's scale, two gradients each pixel's position in the original. An affine
-map is fitted by least squares.
+Transforming black, grey and white images gives each channel's scale; two gradients give each pixel's position in the
+original. An affine map is fitted by least squares.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from loader.errors import PenstockError
 
 MOST_RESIDUAL_PX = 3.0
-"""A worse fit is none: the transform is no crop, flip, scale or rotation."""
+"""Largest residual of a fit. Beyond it, the transform is no crop, flip, scaling or rotation."""
 MOST_NONLINEAR = 0.02
-"""Largest distance of grey from the middle of black and white, as a share of their distance."""
+"""Largest deviation of grey from its expected value, as a share of the distance between black and white."""
 _MOST_POINTS = 4096
 _LEVELS = (0, 128, 255)
 
@@ -26,23 +26,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Position of a trained image in its original."""
+    """Position and colours of a transformed image, relative to the original."""
 
     corners: tuple[tuple[float, float], ...] = ()
-    """(x, y) in pixels of the original: top left, top right, bottom right, bottom left. Empty without a fit."""
+    """(x, y) in original pixels: top left, top right, bottom right, bottom left; empty if there is no fit."""
     mirrored: bool = False
-    """True if left and right are exchanged."""
+    """True if the image is mirrored."""
     residual_px: float = 0.0
-    """95th percentile of the fit's distance, in pixels of the original."""
+    """95th percentile of the fit's error, in original pixels."""
     black: tuple[float, ...] = ()
-    """Per channel, the trained value of black; empty if colours are no linear map of the original's."""
+    """Transformed value of black per channel; empty if colours are not scaled linearly."""
     white: tuple[float, ...] = ()
-    """Per channel, the trained value of white."""
+    """Transformed value of white per channel."""
     reason: str = ""
-    """Why corners or colours are missing; "" if both are known."""
+    """Reason that corners or colours are missing, or ""."""
 
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return uint8 [H, W, C] in the original's colours. pixels: [H, W, C] as trained."""
+        """Return uint8 [H, W, C] in the original's colours. pixels: transformed image, [H, W, C]."""
         black, white = np.array(self.black), np.array(self.white)
         levels = (np.asarray(pixels, np.float64) - black) / (white - black) * 255
         rounded: NDArray[np.uint8] = np.clip(np.rint(np.nan_to_num(levels)), 0, 255).astype(np.uint8)
@@ -50,12 +50,12 @@ class Placement:
 
 
 def channels_last(value: object) -> NDArray[Any] | None:
-    """Return an image [H, W, C] with 1, 3 or 4 channels, from either order; else None."""
+    """Return an image of 1, 3 or 4 channels in either order as [H, W, C], or None."""
     if not hasattr(value, "__array__"):
         return None
     try:
         pixels = np.asarray(value)
-    except TypeError:  # bfloat16, which numpy lacks: float32 holds each of its values
+    except TypeError:  # numpy lacks bfloat16, whose values float32 represents exactly
         pixels = np.asarray(value.float())  # type: ignore[attr-defined]
     if pixels.ndim != 3 or pixels.dtype.kind not in "uif" or not pixels.size:
         return None
@@ -67,9 +67,9 @@ def channels_last(value: object) -> NDArray[Any] | None:
 def placements(
     decoded: Mapping[str, Any], trained: Mapping[str, Any], transformed: Callable[[Sample], Sample]
 ) -> dict[str, Placement]:
-    """Return the placement of each trained image that was uint8 before the transform.
+    """Return field -> placement, for each changed image that was uint8 before the transform.
 
-    transformed: runs the transform on a sample with this sample's generator, five times per field.
+    transformed: runs the transform on a sample with this sample's generator. Called five times per field.
     """
     out = {}
     for name, after in trained.items():
@@ -78,7 +78,7 @@ def placements(
         if original is None or image is None or original.dtype != np.uint8:
             continue
         is_last = original is before
-        if not is_last:  # channels first: no decoder returns it
+        if not is_last:  # no decoder returns channels first
             continue
         if original.shape == image.shape and np.array_equal(original, image):
             continue
@@ -135,11 +135,11 @@ def _placement(
 
 
 class _ShapeDiffers(Exception):
-    """The transform returned a test image in another shape than the sample's."""
+    """A test image's transformed shape differs from the sample's."""
 
 
 def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the trained values of black and white per channel; empty if grey is not between them."""
+    """Return the transformed values of black and white per channel; empty if grey is not halfway between them."""
     low, middle, high = (np.median(pixels, axis=(0, 1)) for pixels in (black, grey, white))
     span = high - low
     if not np.isfinite([low, middle, high]).all() or not np.all(np.abs(span) > 1e-9):
@@ -151,14 +151,14 @@ def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, .
 
 
 def _step(values: Floats) -> float:
-    """Return 1 for values that were whole numbers, which round; else 0."""
+    """Return the rounding step: 1 if all values are integers, else 0."""
     return 1.0 if np.array_equal(values, np.rint(values)) else 0.0
 
 
 def _fitted(
     black: Floats, white: Floats, across: Floats, down: Floats, ends: NDArray[np.int64]
 ) -> tuple[tuple[tuple[float, float], ...], bool, float]:
-    """Return corners in the original, whether it is mirrored, and the residual in pixels."""
+    """Return (corners in the original, whether the image is mirrored, residual in pixels)."""
     colour = slice(0, min(3, black.shape[2]))
     span = (white - black)[:, :, colour]
     height, width = span.shape[:2]
@@ -166,7 +166,7 @@ def _fitted(
         x = np.nanmean((across - black)[:, :, colour] / span, axis=2) * ends[0]
         y = np.nanmean((down - black)[:, :, colour] / span, axis=2) * ends[1]
     rows, columns = np.mgrid[0:height, 0:width]
-    # A padded border has no position; pixels at the ends of a gradient may be clipped.
+    # Padding has no position, and pixels at the ends of a gradient may be clipped.
     known = (
         np.isfinite(x) & np.isfinite(y) & (x > 0.5) & (x < ends[0] - 0.5) & (y > 0.5) & (y < ends[1] - 0.5)
     )
@@ -179,7 +179,7 @@ def _fitted(
     to = np.stack([x.reshape(-1)[chosen], y.reshape(-1)[chosen]], axis=1)
     solved = np.linalg.lstsq(at, to, rcond=None)[0]
     distance = np.hypot(*(at @ solved - to).T)
-    # 255 levels across a wide image: half a level of rounding is not an error of the fit.
+    # Gradients have only 256 levels. Half a level of rounding does not count as an error of the fit.
     residual = max(0.0, float(np.percentile(distance, 95)) - float(ends.max()) / 510)
     if residual > MOST_RESIDUAL_PX:
         return (), False, residual

@@ -1,4 +1,4 @@
-"""Metrics of a training from another tool's file: CSV, JSON lines or Parquet with a column `step`."""
+"""Read a training run's metrics from another tool's CSV, JSON lines or Parquet file with a `step` column."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     import polars as pl
 
 _MAD_PER_SIGMA = 0.6745
-"""Median absolute deviation of a normal distribution, in standard deviations (Rousseeuw and Croux 1993)."""
+"""A normal distribution's median absolute deviation, in standard deviations (Rousseeuw and Croux 1993)."""
 MOST_COLUMNS = 100
-"""Numeric columns of a file."""
+"""Most numeric columns per file."""
 _ACCEPTED = "accepted: .csv, .jsonl, .ndjson or .parquet with a column `step` of whole numbers from 0"
 
 
 class Spread(NamedTuple):
-    """Median and width of the finite values of a metric. Single spikes do not widen it."""
+    """Median and width of a metric's finite values. Single spikes do not affect the width."""
 
     n: int
     """Number of finite values."""
     median: float
-    """Median; NaN without finite values."""
+    """Median, or NaN."""
     sigma: float
-    """1.4826 * median absolute deviation: the standard deviation if normal; NaN without finite values."""
+    """1.4826 * median absolute deviation, the standard deviation if normal, or NaN."""
 
 
 def spread_of(values: NDArray[Any]) -> Spread:
-    """Return the spread of the finite numbers."""
+    """Return the spread of the finite values."""
     known = np.asarray(values, np.float64)
     known = known[np.isfinite(known)]
     if not len(known):
@@ -46,27 +46,27 @@ def spread_of(values: NDArray[Any]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFile:
-    """Metrics by step, and digests."""
+    """Metrics and digests by step, from a file."""
 
     name: str
-    """Name of the file."""
+    """File name."""
     frame: "pl.DataFrame" = field(repr=False)
-    """One row per step, ascending: step (Int64), a Float64 column per metric, null if missing."""
+    """One row per step, ascending: step (Int64) and one Float64 column per metric, null if missing."""
     digests: Mapping[int, str] = field(repr=False)
-    """Step -> digest as text; empty without such a column."""
+    """Step -> digest as text; empty if there is no `digest` column."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Names of the metrics."""
+        """Metric names."""
         return tuple(name for name in self.frame.columns if name != "step")
 
     def named_apart(self, notes: Collection[str]) -> "MetricsFile":
-        """Return the file with its name appended to metrics that a trail has."""
+        """Return the file with its name appended to the metrics in `notes`."""
         same = {name: f"{name} ({self.name})" for name in self.notes if name in notes}
         return replace(self, frame=self.frame.rename(same))
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the metrics of a step."""
+        """Return metric -> value at a step."""
         place = self.frame["step"].search_sorted(step)
         if place == len(self.frame) or self.frame["step"][place] != step:
             return {}
@@ -74,13 +74,13 @@ class MetricsFile:
         return {name: float(value) for name, value in row.items() if name != "step" and value is not None}
 
     def has_digest(self, step: int, digest: int) -> bool:
-        """Return whether the file has this digest of a step, in decimal or hex."""
+        """Return whether the file has this digest for a step, in decimal or hex."""
         forms = (f"{digest}", f"{digest - 2**64}", f"{digest:016x}", f"0x{digest:016x}", f"{digest:#x}")
         return self.digests.get(step) in forms
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """Read a file; the last value of a step and column counts. Raises: InvalidRuntime; MissingDependency."""
+    """Read a metrics file. The last value per step and column wins. Raises: InvalidRuntime; MissingDependency."""
     try:
         import polars as pl
     except ImportError as error:
@@ -131,13 +131,13 @@ def _read(path: Path) -> "pl.DataFrame":
     import polars as pl
 
     if path.suffix == ".csv":
-        # As text: a digest beyond int64 would lose its last digits.
+        # Read digests as text, because one beyond int64 would lose its last digits.
         return pl.read_csv(path, infer_schema_length=None, schema_overrides={"digest": pl.String})
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         raise ValueError(f"its name ends in {path.suffix!r}")
-    # Python and training tools write NaN, which the strict reader rejects; it is often the value of interest.
+    # Training tools write NaN, which the strict parser rejects although it is often the value of interest.
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a line is not a JSON object")

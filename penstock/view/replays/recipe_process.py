@@ -1,4 +1,4 @@
-"""A separate process for a training's recipe, whose code may hang or crash; it is restarted on demand."""
+"""Run a training's recipe, whose code may hang or crash, in a separate process that is restarted on demand."""
 
 import atexit
 import importlib
@@ -33,15 +33,15 @@ FORM = "accepted: module:function, such as train:recipe, or file.py:function"
 
 
 LIMIT_S = 30.0
-"""Seconds that a request may take; the first one also imports the recipe's module."""
+"""Time limit of a request, in seconds."""
 START_S = 120.0
-"""Seconds that the start may take: even `import torch` takes many on a cold disk."""
+"""Time limit for starting the process and importing the recipe, in seconds. A cold `import torch` takes many."""
 CHECK_S = 0.5
-"""Seconds between checks that the process lives: a forked child may keep its end of the pipe open."""
+"""Seconds between checks that the process is alive. A forked child may keep its end of the pipe open."""
 
 
 def load_recipe(recipe: str) -> Mapping[str, Any]:
-    """Import a recipe and call it. Raises: InvalidRuntime; TransformFailed if the user's code raises."""
+    """Import a recipe and return the Loader arguments from it. Raises: InvalidRuntime; TransformFailed if it raises."""
     module, _, name = recipe.rpartition(":")
     function: Callable[[], Any] | None
     try:
@@ -68,7 +68,7 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
 
 
 def load_tokenizers(recipe: str) -> Mapping[str, Any]:
-    """Return field -> tokenizer by the function `tokenizers` beside a recipe.
+    """Return field -> tokenizer, from the function `tokenizers` in the recipe's module.
 
     Raises: InvalidRuntime; TransformFailed if the user's code raises.
     """
@@ -89,28 +89,28 @@ def load_tokenizers(recipe: str) -> Mapping[str, Any]:
     return by_field
 
 
-@cache  # running a file twice would make other classes of the same names
+@cache  # running a file twice would define its classes twice
 def _import_module(module: str) -> Any:
     if not module.endswith(".py"):
-        sys.path.insert(0, os.getcwd())  # as python -m does: a train.py beside the caller
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, to find a train.py in the working directory
         return importlib.import_module(module)
     path = Path(module)
     if not path.is_file():
         raise InvalidRuntime(f"--recipe {module}: there is no such file; {FORM}")
-    sys.path.insert(0, str(path.resolve().parent))  # as python does: modules beside it
+    sys.path.insert(0, str(path.resolve().parent))  # as python does, to find modules in the script's folder
     names, folder = [path.stem], path.resolve().parent
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
         folder = folder.parent
-    if len(names) > 1:  # in a package: relative imports work as with `python -m`
+    if len(names) > 1:  # in a package, relative imports work as with `python -m`
         sys.path.insert(0, str(folder))
         return importlib.import_module(".".join(names))
     name = path.stem if path.stem not in sys.modules else f"penstock_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # its name ends in .py
+    assert spec is not None  # because the name ends in .py
     assert spec.loader is not None
     imported = importlib.util.module_from_spec(spec)
-    sys.modules[name] = imported  # pickled functions find their module here
+    sys.modules[name] = imported  # pickle looks up functions here
     spec.loader.exec_module(imported)
     return imported
 
@@ -118,21 +118,21 @@ def _import_module(module: str) -> Any:
 def serve_recipe(
     pipe: Connection, root: loader.Root, recipe: str, quiet: bool, viewer: int, patience_s: float
 ) -> None:
-    """Answer requests until the pipe closes or the viewer's process ends.
+    """Answer requests until the pipe closes or the viewer process ends.
 
-    patience_s: seconds of retries against a failing store, less than the viewer's limit.
+    viewer: the viewer's process id. patience_s: seconds to retry against a failing store, below the viewer's limit.
     """
     with suppress(OSError):
-        os.setpgid(0, 0)  # one group with all that it starts, to end them together
-    # Not SIG_IGN: processes that it starts would inherit it.
+        os.setpgid(0, 0)  # its own process group, so that all its children can be killed with it
+    # Not SIG_IGN, which child processes would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     Watch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
     _print_to(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
-    # As in torch's DataLoader workers: threads that join after each small operation take twenty times as long
-    # on a busy machine. The recipe, or the environment, may ask for more.
+    # One thread, as in torch's DataLoader workers: on a busy machine, joining threads after each small operation
+    # takes twenty times as long. The recipe or the environment may set more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Each request touches a new batch: page faults at 4 KiB would take longer than filling it.
+    # Each request fills a new batch, and faulting in 4 KiB pages would take longer than filling it.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
@@ -168,7 +168,7 @@ def _pickled(answered: bool, value: object) -> bytes:
 
 
 def _plain(error: BaseException) -> BaseException:
-    """Return the error without its causes, whose classes only the recipe may define."""
+    # The causes' classes may exist only in the recipe.
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -190,16 +190,16 @@ class RecipeProcess:
         quiet: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for another form.
+        """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for other forms.
 
-        quiet: True drops its output; else it goes to stderr. outage: of the root's store.
+        quiet: True drops output, which otherwise goes to stderr. outage: state of the root's store.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
             raise InvalidRuntime(f"--recipe {recipe!r}; {FORM}")
         self.recipe = recipe
         self.n_answers = 0
-        """Requests answered: a value that failed before may succeed now."""
+        """Requests answered. If it grew, a failed value may now succeed."""
         self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
@@ -210,14 +210,14 @@ class RecipeProcess:
         atexit.register(self.stop)
 
     def start(self) -> None:
-        """Spawn the process unless it lives. Raises: errors of the recipe; WorkerFailed."""
+        """Spawn the process unless it is alive. Raises: the recipe's errors; WorkerFailed."""
         with self._lock:
             if self._process is None or not self._process.is_alive():
                 self._start_process()
 
     @property
     def starting_s(self) -> float | None:
-        """Seconds since the spawn, while the recipe's module is imported; else None."""
+        """Seconds since the spawn, while the process is starting; else None."""
         at = self._starting_at
         return None if at is None else time.monotonic() - at
 
@@ -255,17 +255,17 @@ class RecipeProcess:
 
     def functions(self, setting: Setting) -> Functions:
         functions = self._functions.get(setting)
-        if functions is None:  # constant for the process's life: it imports its modules once
+        if functions is None:  # constant for the life of the process, which imports modules only once
             functions = self._functions[setting] = cast(Functions, self._request("functions", setting))
         return functions
 
     def stop(self) -> None:
-        """Kill the process for good. Does not wait: a signal handler may call it."""
+        """Kill the process for good. Does not wait, so signal handlers may call it."""
         self._stopped = True
         self._kill()
 
     def close(self) -> None:
-        """End the process; a request in progress fails."""
+        """End the process. A request in progress fails."""
         self.stop()
         atexit.unregister(self.stop)
         with self._lock:
@@ -287,7 +287,7 @@ class RecipeProcess:
                 f"the process of --recipe {self.recipe} died while making a {verb}; the next request "
                 "starts another"
             ) from error
-        except BaseException:  # Ctrl-C, too: the next request would receive this answer
+        except BaseException:  # even Ctrl-C, because the next request would receive this answer
             self._end()
             raise
         self.n_answers += answered
@@ -312,8 +312,8 @@ class RecipeProcess:
         self._process = spawn.Process(
             target=serve_recipe,
             args=(theirs, self._root, self.recipe, self._quiet, os.getpid(), self._limit_s / 2),
-        )  # not a daemon, which may start no processes. `stop` at exit ends it
-        # Ctrl-C goes to every process of the terminal: this one unblocks it once it has a handler.
+        )  # not a daemon, which could not start processes; `stop` kills it at exit
+        # Ctrl-C reaches every process in the terminal. The new process unblocks it after installing a handler.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -321,7 +321,7 @@ class RecipeProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._pipe = ours
-        if self._is_stopped():  # meanwhile
+        if self._is_stopped():  # `stop` was called while the process was starting
             self._kill()
         try:
             answered, value = self._answer(ours, START_S)
@@ -364,7 +364,7 @@ class RecipeProcess:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()  # in case it has not made the group yet
+        process.kill()  # in case it has not created its group yet
 
     def _end(self) -> None:
         if self._pipe is not None:

@@ -1,4 +1,4 @@
-"""A rank's part of a step, slot by slot: only one slot's values are in memory at a time."""
+"""Replay a rank's part of a step slot by slot, with only one slot's values in memory at a time."""
 
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -19,24 +19,24 @@ from .replayed_values import TakeValues
 from .token_texts import TokenTexts
 
 MOST_AUDIO_BYTES = 2**26
-"""Bytes of samples decoded per audio without a recipe, 4 a sample: 17 minutes at 16 kHz."""
+"""Most bytes decoded per audio field if there is no recipe, at 4 per sample: 17 minutes at 16 kHz."""
 
 
 class AudioStarts:
-    """Audio decoders up to a limit; they note the values that they cut, while these live. Thread-safe."""
+    """Audio decoders that cut long audio, and record which live values they cut. Thread-safe."""
 
     def __init__(self) -> None:
         self.notes: dict[int, str] = {}
-        """`id` of a cut value -> text with its length."""
+        """`id` of a cut value -> text about its length."""
 
     def decoders(self, plan: loader.Plan) -> dict[str, Decoder]:
-        """Return field -> decoder, for the audio fields of a plan."""
+        """Return field -> decoder, for a plan's audio fields."""
         fields = dict.fromkeys(field for view in stored_views(plan) for field in view.fields)
         audio = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
         return dict.fromkeys(audio, self.start)
 
     def cut(self, decoded: Mapping[str, Any]) -> dict[str, str]:
-        """Return field -> length text, for the cut values of a sample."""
+        """Return field -> text about its length, for a sample's cut values."""
         return {name: self.notes[id(value)] for name, value in decoded.items() if id(value) in self.notes}
 
     def start(self, data: Buffer, rng: object) -> Any:
@@ -64,7 +64,7 @@ class ReplayedPart:
         audio_starts: AudioStarts,
         settled: bool | None,
     ) -> None:
-        """place: step, rank and world size. tokenizers: as in `Replays`. settled: result of `Replay.settle`."""
+        """place: (step, rank, world size). tokenizers: as in `Replays`. settled: result of `Replay.settle`."""
         self._replay, self._tokenizers, self._audio_starts = replay, tokenizers, audio_starts
         self.cut: dict[int, Mapping[str, str]] = {}
         (self.step, self.rank, self.world_size), self.settled = place, settled
@@ -80,7 +80,7 @@ class ReplayedPart:
         return self._columns.names
 
     def each(self, take: TakeValues) -> None:
-        """Pass the values of every slot to `take`: large ones first."""
+        """Pass every slot's values to `take`, large values first."""
         texts = TokenTexts(self._tokenizers)
 
         def add_values(slot: int, sample: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ class ReplayedPart:
         return self._columns.crcs_of(slot, sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Pass the values of some slots again; each is replayed as its own part."""
+        """Replay some slots, each as its own part, and pass their values to `take`."""
         n = self._replay.plan.batch_size(self.step)
         for slot in range(len(self._sources)):
             if slot in slots:

@@ -1,4 +1,4 @@
-"""Values of a slot and of a rank's batch, and functions that run where the values are."""
+"""Replayed values of a slot or a rank's batch, and functions that run in the process with the values."""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,67 +13,67 @@ from .image_placement import Placement
 V = TypeVar("V")
 T = TypeVar("T")
 Take = Callable[["loader.Plan", V], T]
-"""Function of a plan and values that returns the needed part. One for a `RecipeProcess` must be picklable."""
+"""Function (plan, values) -> what the caller needs. For a `RecipeProcess`, it must be picklable."""
 PartDigest = tuple[int, int, int, int]
-"""A part of a step on a trail: (rank, world size, digest, substituted slots), for `Replay.settle`."""
+"""A recorded part of a step, for `Replay.settle`: (rank, world size, digest, number of substituted slots)."""
 Texts = Mapping[str, Mapping[int, str]]
-"""Field -> token -> its text, for fields with a tokenizer in the recipe."""
+"""Field -> token -> decoded text, for fields with a tokenizer in the recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A plan, and the options of a training that change its replayed values."""
+    """A plan, and the training options that affect replayed values."""
 
     plan: str
     """Plan hash."""
     framework: str = "numpy"
-    """Library of the arrays."""
+    """Array library."""
     epochs: int | None = None
-    """`epochs` of the Loader; later slots are padding."""
+    """The Loader's `epochs`. Later slots are padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotValues:
-    """One slot of a step, decoded and trained."""
+    """One slot of a step, decoded and transformed."""
 
     step: int
     """Global step."""
     slot: int
     """Global slot."""
     source: str
-    """Source in the plan."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
     address: SampleAddress
-    """Location of the sample's bytes; a packed sequence has no fields."""
+    """Location of the sample's bytes; without fields for a packed sequence."""
     decoded: Mapping[str, Any] = field(repr=False)
     """Field -> value before the transform; empty if the sample is unreadable."""
     trained: Mapping[str, Any] = field(repr=False)
-    """Field -> value after the transform; empty without one."""
+    """Field -> value after the transform; empty if there is no transform."""
     draws: tuple[str, ...] = ()
-    """Random draws of the transform from the sample's generator, as text."""
+    """Random draws that the transform made from the sample's generator, as text."""
     repeats: bool = True
     """True if a second run of the transform gave equal values."""
     error: str = ""
-    """Why `decoded` or `trained` is empty."""
+    """Reason that `decoded` or `trained` is empty, or ""."""
     settled: bool | None = True
-    """True if the substitutions of the run are known; False or None as `Replay.settle`."""
+    """Result of `Replay.settle`: True if the run's substitutions are known."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """Image field of `trained` -> its position in the decoded image."""
+    """Image field in `trained` -> its placement in the decoded image."""
     texts: Texts = field(default_factory=dict)
-    """Texts of its tokens."""
+    """Decoded text of its tokens."""
     restored: Mapping[str, str] = field(default_factory=dict)
-    """Field of `decoded` -> text of all its tokens, without special ones."""
+    """Field in `decoded` -> text decoded from all its tokens, without special tokens."""
     cut: Mapping[str, str] = field(default_factory=dict)
-    """Partly decoded field -> length text."""
+    """Partly decoded field -> text about its length."""
 
 
 TakeValues = Callable[[int, Mapping[str, Any], Texts], None]
-"""Function of a slot of a part (from 0), values of some of its fields, and texts of their tokens."""
+"""Function (slot within the part, values of some of its fields, texts of their tokens) -> None."""
 
 
 class PartValues(Protocol):
@@ -97,47 +97,47 @@ class PartValues(Protocol):
 
     @property
     def settled(self) -> bool | None:
-        """As in `BatchValues`."""
+        """See `BatchValues`."""
 
     @property
     def digest(self) -> int:
-        """As in `BatchValues`. This and the following are known after `each`."""
+        """See `BatchValues`. This and the following properties are known after `each`."""
 
     @property
     def crc32c(self) -> Mapping[str, int]:
-        """Field -> CRC-32C of its column."""
+        """Field -> CRC-32C of the batched field."""
 
     @property
     def ids(self) -> list[tuple[str, str] | None]:
-        """(source, key) per slot; None at padding."""
+        """(source, key) per slot; None for padding."""
 
     @property
     def errors(self) -> Mapping[int, str]:
-        """Slot of the global batch -> why its sample is unreadable."""
+        """Slot of the global batch -> read error of its sample."""
 
     @property
     def cut(self) -> Mapping[int, Mapping[str, str]]:
-        """Slot of the part -> partly decoded field -> length text."""
+        """Slot of the part -> partly decoded field -> text about its length."""
 
     def source(self, slot: int) -> str:
-        """Return the source of a slot of the part."""
+        """Return the source of a slot in the part."""
 
     def names(self) -> list[str]:
         """Return every field, in order of first appearance."""
 
     def each(self, take: TakeValues) -> None:
-        """Pass the values of every slot to `take`, in one or two calls per slot."""
+        """Pass every slot's values to `take`, in one or two calls per slot."""
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return field -> CRC-32C of values of a slot, as `tensor_crcs`."""
+        """Return field -> CRC-32C of a slot's values, computed like `tensor_crcs`."""
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Pass the large values of some slots again."""
+        """Replay some slots, and pass their large values to `take`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchValues:
-    """A rank's part of a step, as the training's `Batch` held it."""
+    """A rank's part of a step, with the values of the training's `Batch`."""
 
     step: int
     """Global step."""
@@ -150,22 +150,22 @@ class BatchValues:
     digest: int
     """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
-    """Field -> CRC-32C of its column, as a trail records it."""
+    """Field -> CRC-32C of the batched field, as a run log records it."""
     ids: list[tuple[str, str] | None]
-    """(source, key) per slot; None at padding."""
+    """(source, key) per slot; None for padding."""
     slots: list[Mapping[str, Any]] = field(repr=False)
-    """Per slot, field -> value after the transform, a view of the batch's; empty at padding."""
+    """Field -> value after the transform, per slot. Values are views of the batch; empty for padding."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """Slot of the global batch -> why its sample is unreadable."""
+    """Slot of the global batch -> read error of its sample."""
     settled: bool | None = True
-    """True if the substitutions of the run are known; False or None as `Replay.settle`."""
+    """Result of `Replay.settle`: True if the run's substitutions are known."""
     texts: Texts = field(default_factory=dict)
-    """Texts of its tokens."""
+    """Decoded text of its tokens."""
     cut: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """As in `PartValues`; empty."""
+    """See `PartValues`; always empty."""
 
     def source(self, slot: int) -> str:
-        """Return the source of a slot of the part; "" at padding."""
+        """Return the source of a slot in the part; "" for padding."""
         sample_id = self.ids[slot]
         return sample_id[0] if sample_id else ""
 
@@ -190,7 +190,7 @@ def itself(plan: "loader.Plan", values: V) -> V:
 
 
 def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
-    """Return the values with arrays for tensors: unpickling a tensor imports torch."""
+    """Return the values with tensors as arrays, because unpickling a tensor would import torch."""
     decoded, trained = (
         {name: _detached(value) for name, value in sample.items()}
         for sample in (values.decoded, values.trained)
@@ -199,7 +199,7 @@ def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
 
 
 def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
-    """Return the values as separate arrays: pickling a view of a tensor would pickle its batch."""
+    """Return the values as separate arrays, because pickling a tensor's view would pickle its whole batch."""
     slots: list[Mapping[str, Any]] = [
         {name: _detached(value) for name, value in sample.items()} for sample in values.slots
     ]

@@ -1,4 +1,4 @@
-"""Slots and batches of saved plans, replayed in this process with the functions of a recipe."""
+"""Replay slots and batches of saved plans in this process, with a recipe's functions."""
 
 import time
 from collections import OrderedDict
@@ -26,7 +26,7 @@ from .token_texts import restored_texts, token_texts
 def index_replay(plan: loader.Plan, ledger: loader.Root | None, epochs: int | None) -> loader.Replay:
     """Return a replay that reads no media.
 
-    ledger: None applies no substitutes. epochs: as in the training's Loader.
+    ledger: root with the ledger; None applies no substitutes. epochs: as in the Loader.
     """
     return loader.Replay(
         plan,
@@ -38,16 +38,16 @@ def index_replay(plan: loader.Plan, ledger: loader.Root | None, epochs: int | No
 
 
 MOST_PLANS = 8
-"""Plans held open; the least recently used one is closed first."""
+"""Most open plans. The least recently used plan is closed first."""
 LEDGER_S = 30.0
-"""Seconds after which a plan's ledger is read again: its training may be running."""
+"""Seconds after which a plan's ledger is read again, because the training may still be running."""
 REREAD_S = 5.0
-"""Seconds after which it is read again for a step whose substitutions it lacks."""
+"""Seconds after which the ledger is read again if it lacks a step's substitutions."""
 _RECIPE_KEYS = ("decode", "transform")
 
 
 class Replayer(Protocol):
-    """Makes values as the training received them. Thread-safe."""
+    """Replays values as the training received them. Thread-safe."""
 
     def slot(
         self,
@@ -57,9 +57,9 @@ class Replayer(Protocol):
         take: Take[SlotValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a slot. digests: on a trail; () applies all substitutions.
+        """Return the result of `take` for a slot. digests: recorded digests; () applies all substitutions.
 
-        Raises: InvalidRuntime for padding or no such slot; errors of reading.
+        Raises: InvalidRuntime if the slot is padding or does not exist; read errors.
         """
 
     def batch(
@@ -82,10 +82,10 @@ class Replayer(Protocol):
         take: Take[PartValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part, which it receives slot by slot."""
+        """Return the result of `take` for a rank's part, whose values it gets slot by slot."""
 
     def functions(self, setting: Setting) -> Functions:
-        """Return facts of the decoders and transforms, as in a trail's start record."""
+        """Return facts about the decoders and transforms, as in a run log's start record."""
 
     def close(self) -> None:
         """Release all leases and end all threads."""
@@ -93,12 +93,12 @@ class Replayer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayers:
-    """The replayers of a training."""
+    """A training run's replayers."""
 
     plain: Replayer
-    """Decodes by the fields' extensions, without a transform."""
+    """Replayer that decodes by extension, without a transform."""
     recipe: Replayer | None = None
-    """Runs the training's own functions; None without a recipe."""
+    """Replayer that runs the recipe's functions, or None."""
 
     def close(self) -> None:
         self.plain.close()
@@ -119,7 +119,7 @@ class _OpenReplay:
 
 
 class Replays:
-    """A `Replayer` in this process; requests of one setting run one after the other."""
+    """A `Replayer` in this process. Requests with the same setting run one at a time."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class Replays:
         cut: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """Take the result of a training's `recipe()`; None decodes by extension, without a transform.
+        """recipe: Loader arguments from a recipe; None decodes by extension, without a transform.
 
-        tokenizers: field -> object with `decode(ids)`, or a function. cut: True limits audio.
+        tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio.
         """
         self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
@@ -198,7 +198,7 @@ class Replays:
             return replay.functions()
 
     def close(self) -> None:
-        """Release all leases and end all threads. A replay in use is closed by its user."""
+        """Release all leases and end all threads. A replay in use is closed when its user is done."""
         with self._lock:
             while self._open:
                 self._drop(self._open.popitem()[1])
@@ -207,9 +207,9 @@ class Replays:
     def settled_replay(
         self, setting: Setting, step: int, digests: Sequence[PartDigest]
     ) -> Iterator[tuple[loader.Replay, bool | None]]:
-        """Hold a replay with the substitutions of a run at a step, and the result of `Replay.settle`.
+        """Provide (replay with one run's substitutions at a step, result of `Replay.settle`) inside the block.
 
-        A running training may have added some since the ledger was read.
+        Rereads a ledger that lacks them, because the training may be running.
         """
         ledger_s = LEDGER_S
         if any(substituted for *_, substituted in digests):
@@ -220,7 +220,7 @@ class Replays:
 
     @contextmanager
     def open_replay(self, setting: Setting, ledger_s: float = LEDGER_S) -> Iterator[loader.Replay]:
-        """Hold the replay of a setting exclusively. ledger_s: maximal age of its ledger."""
+        """Provide exclusive use of a setting's replay inside the block. ledger_s: maximum age of its ledger."""
         with self._lock:
             entry = self._open.pop(setting, None)
             if entry is not None and not entry.is_young(ledger_s):
@@ -242,7 +242,7 @@ class Replays:
                     self._drop(entry)
 
     def open_plan(self, plan_hash: str) -> loader.Plan:
-        """Return a saved plan, even of retired versions. Raises: as `loader.open_plan`."""
+        """Return a saved plan, even if it reads retired versions. Raises: as `loader.open_plan`."""
         with self._lock:
             young = [
                 one for setting, one in self._open.items() if setting.plan == plan_hash and one.is_young()

@@ -1,4 +1,4 @@
-"""Texts of tokens, singly and as whole sequences, by the tokenizers of a training."""
+"""Decode tokens to text with a training's tokenizers, individually and as whole sequences."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 MOST_TOKENS = 2**16
-"""Different tokens of a field whose text is computed."""
+"""Most distinct tokens decoded per field."""
 MOST_LETTERS = 200
 MOST_RESTORED = 2**20
-"""Tokens of a sequence whose text is computed at once."""
+"""Longest sequence that is decoded as a whole, in tokens."""
 
 
 def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
-    """Return special token -> name, from a field's facts, which may hold any JSON."""
+    """Return special token -> name, from a field's facts, which may be any JSON."""
     special = facts.get("special")
     named = special.items() if isinstance(special, dict) else ()
     return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
@@ -22,9 +22,9 @@ def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
 def restored_texts(
     tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return field -> text of all its tokens at once, without special ones.
+    """Return field -> text decoded from all its tokens at once, without special tokens.
 
-    Single tokens lose blanks and parts of characters. A rejected sequence has no text.
+    Single tokens would lose whitespace and parts of characters. Rejected sequences are left out.
     """
     out = {}
     for field in tokenizers.keys() & sample.keys():
@@ -53,12 +53,12 @@ def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
 def token_texts(
     tokenizers: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
 ) -> dict[str, dict[int, str]]:
-    """Return field -> token -> text of the tokens in these samples."""
+    """Return field -> token -> text, for the tokens in these samples."""
     return TokenTexts(tokenizers)(*samples)
 
 
 class TokenTexts:
-    """Texts of tokens, each computed once. A token that its tokenizer rejects has none."""
+    """Decodes each token only once. A token that its tokenizer rejects gets no text."""
 
     def __init__(self, tokenizers: Mapping[str, Any]) -> None:
         self._tokenizers = tokenizers

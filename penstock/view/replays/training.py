@@ -1,4 +1,4 @@
-"""A training of the past: a run with its trail, or a saved plan."""
+"""A past training run with its run log (on disk, its trail), or a saved plan."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MOST_DIGITS = 18
-"""Digits of a step that always fit into 64 bits."""
+"""Number of digits that always fit into 64 bits."""
 _DIGEST_COLUMNS = ("rank", "world_size", "digest", "substituted")
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 
 class Training:
-    """A run, or a plan; its answers need only indexes. Thread-safe."""
+    """A training run or a plan. Methods read only indexes, no media. Thread-safe."""
 
     root: loader.Root
-    """Root with the plan and the trail."""
+    """Root with the plan and the run log."""
     name: str
-    """Run, or hash of the plan."""
+    """Run name or plan hash."""
     trail: "loader.RunTrail | None"
-    """Trail of the run; None without one."""
+    """Run log, or None."""
     stale: str = ""
-    """Why the trail may have grown since it was read; "" if it was just read."""
+    """Reason that the run log may have grown since it was read; "" if it was just read."""
 
     def __init__(
         self, root: loader.Root, name: str, replays: Replays | None = None, metrics: MetricsFile | None = None
     ) -> None:
-        """Open a run by its records, or a plan by its hash. Raises: InvalidName; errors of reading.
+        """Open a run by name, or a plan by hash. Raises: InvalidName; read errors.
 
-        replays: shared, closed by their owner; None opens new ones. metrics: from a file.
+        replays: shared `Replays`, which their owner closes; None creates new ones. metrics: metrics from a file.
         """
         self.root, self.name = root, name
         self.trail, self._file = self._read(None), metrics
@@ -61,7 +61,7 @@ class Training:
         self._replays: Replays = replays or self._own  # type: ignore[assignment]
 
     def refreshed(self) -> "Training":
-        """Return this training, or a copy with the steps recorded since."""
+        """Return this object, or a copy that includes newly recorded steps."""
         trail = self._read(self.trail)
         if trail is self.trail:
             return self
@@ -73,14 +73,14 @@ class Training:
 
     def _read(self, known: "loader.RunTrail | None") -> "loader.RunTrail | None":
         if not _PLAN.fullmatch(self.name):
-            with suppress(RunNotFound):  # without a trail, reports and checkpoints name the plan
+            with suppress(RunNotFound):  # if there is no run log, reports and checkpoints name the plan
                 return loader.read_trail(self.root, self.name, known)
         return None
 
     def setting(self, step: int, *, recipe: bool) -> Setting:
-        """Return the plan and the options of a step.
+        """Return the plan and the options at a step.
 
-        recipe: False uses numpy, unless there was no transform.
+        recipe: False replaces the framework with numpy if there was a transform.
         """
         start = self.start(step)
         if start is None:
@@ -89,7 +89,7 @@ class Training:
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
     def start(self, step: int) -> Start | None:
-        """Return the last start of a step, or of the steps before it; None without a trail."""
+        """Return the start that last ran a step or, failing that, an earlier step; None if there is no run log."""
         if self.trail is None or not self.trail.starts:
             return None
         stop = int(np.searchsorted(self._numbers, step + 1))
@@ -99,7 +99,7 @@ class Training:
         return self._starts[last["start"][last["at_us"].arg_max()]]  # type: ignore[index]
 
     def open_replay(self, step: int) -> AbstractContextManager[loader.Replay]:
-        """Hold a replay of the plan of a step, for slots and digests."""
+        """Provide a replay of a step's plan, for slots and digests."""
         return self._replays.open_replay(self._planned(step))
 
     def _planned(self, step: int) -> Setting:
@@ -108,13 +108,13 @@ class Training:
 
     @contextmanager
     def settled_replay(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
-        """Hold a replay with only this run's substitutions at a step."""
+        """Provide a replay that applies only this run's substitutions at a step."""
         digests = self.part_digests(step, rank, world_size)
         with self._replays.settled_replay(self._planned(step), step, digests) as (replay, _):
             yield replay
 
     def part_digests(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[PartDigest, ...]:
-        """Return the trail's last digests of a step and plan: of one part, or of all recorded ranks."""
+        """Return the last recorded digests of a step under its last plan: the part's, or else all ranks'."""
         if self.trail is None:
             return ()
         last: dict[tuple[int, int], PartDigest] = {}
@@ -131,7 +131,7 @@ class Training:
             return replay.plan
 
     def plan_hash(self, step: int) -> str:
-        """Return the hash of the plan of a step. Raises: InvalidPlan."""
+        """Return the hash of a step's plan. Raises: InvalidPlan."""
         start = self.start(step)
         if start is not None:
             return str(start.plan)
@@ -155,7 +155,7 @@ class Training:
         return tuple(dict.fromkeys(one.name for one in views if one is not None))
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
-        """Return the slots of a rank's part, with the substitutes of this run."""
+        """Return the slots in a rank's part, with this run's substitutes."""
         with self.settled_replay(step, rank, world_size) as replay:
             return replay.slots(step, rank, world_size)
 
@@ -165,12 +165,12 @@ class Training:
             return replay.digest(step, rank, world_size)
 
     def functions(self, step: int) -> Functions:
-        """Return facts of the decoders, without a recipe."""
+        """Return facts about the default decoders."""
         with self.open_replay(step) as replay:
             return replay.functions()
 
     def rows(self, step: int) -> list[Row]:
-        """Return the trail's rows of a step under its last plan, by rank and time."""
+        """Return the run log's rows for a step under its last plan, by rank and time."""
         return [] if self.trail is None else self._frame(step).to_dicts()
 
     def _frame(self, step: int) -> "pl.DataFrame":
@@ -187,7 +187,7 @@ class Training:
         return self.trail.steps[first:stop]
 
     def notes(self, step: int) -> dict[str, float]:
-        """Return the metrics of a step: of its first recorded rank, then the file's."""
+        """Return metric -> value at a step, from the first recorded rank and the metrics file."""
         rows = self.rows(step)
         more = {} if self.metrics is None else self.metrics.at(step)
         own = [row for row in rows if row["rank"] == rows[0]["rank"]]
@@ -208,20 +208,20 @@ class Training:
 
     @cached_property
     def spreads(self) -> Mapping[str, Spread]:
-        """Metric -> spread of its values over all recorded steps."""
+        """Metric -> spread over all recorded steps."""
         if self.charted is None:
             return {}
         return {name: spread_of(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
 
     @cached_property
     def metrics(self) -> MetricsFile | None:
-        """Metrics of the training from a file; None without one."""
+        """Metrics from a file; None if there is no file."""
         known = () if self.trail is None else self.trail.notes
         return None if self._file is None else self._file.named_apart(known)
 
     @cached_property
     def charted(self) -> "loader.RunTrail | None":
-        """The trail with the file's metrics, each step of which is a row of one rank; None without both."""
+        """Run log joined with the file's metrics. Steps only in the file are rows of rank 0. None if neither exists."""
         if self.metrics is None:
             return self.trail
         import polars as pl
@@ -239,12 +239,12 @@ class Training:
 
     @property
     def last_step(self) -> int:
-        """The last step of the trail or the metrics; -1 for none."""
+        """Last step in the run log or the metrics, or -1."""
         trail = int(self._numbers[-1]) if len(self._numbers) else -1
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
     def are_recorded(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [n]: whether the trail or the metrics have each step."""
+        """Return bool [n]: whether each step is in the run log or the metrics."""
         recorded = np.isin(steps, self._numbers)
         return (
             recorded
@@ -253,7 +253,7 @@ class Training:
         )
 
     def untrained(self, step: int) -> str:
-        """Return why no record shows that a step was trained; "" if one does."""
+        """Return the reason that no record shows a step was trained; "" if one does."""
         if self.are_recorded(np.array([step]))[0]:
             return ""
         if self.trail is None:
@@ -267,7 +267,7 @@ class Training:
         return f"the trail of {self.name} does not show that step {step} was trained: {where}"
 
     def missing(self, what: str) -> str:
-        """Return why something is not recorded, and the remedy."""
+        """Return the reason that something is not recorded, and a remedy."""
         if self.trail is None:
             return (
                 f"a plan has no record of {what}: train with Loader(plan, trail=loader.Trail(root, run=...))"
@@ -280,7 +280,7 @@ class Training:
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
-        """The step of each row of the trail, ascending."""
+        """Step of each run log row, ascending."""
         return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
 
     @cached_property
@@ -290,7 +290,7 @@ class Training:
 
 
 def _is_file(text: str) -> bool:
-    with suppress(OSError):  # the name is too long
+    with suppress(OSError):  # the text is too long for a path
         return Path(text).is_file()
     return False
 
@@ -303,7 +303,7 @@ def _no_steps() -> "pl.DataFrame":
 
 
 def crcs(row: Row) -> dict[str, int]:
-    """Return field -> recorded CRC-32C of a row; empty without any."""
+    """Return field -> CRC-32C recorded in a row; empty if there are none."""
     return {
         name.removeprefix(CRC): int(value)
         for name, value in row.items()
@@ -312,10 +312,9 @@ def crcs(row: Row) -> dict[str, int]:
 
 
 def run_and_step(root: loader.Root, text: str) -> tuple[str, int | None]:
-    """Return (run or plan hash, step or None) from `run`, `run@step`, a plan's hash or a state file.
+    """Return (run name or plan hash, step or None), given `run`, `run@step`, a plan hash or a state file.
 
-    A state file holds `Loader.state_dict()` as JSON, possibly under "loader". Raises: InvalidRuntime; errors of
-    `plan_of`.
+    A state file contains `Loader.state_dict()` as JSON, possibly under "loader". Raises: InvalidRuntime; as `plan_of`.
     """
     if _is_file(text):
         body = parse_json_object(Path(text).read_bytes())

@@ -1,1 +1,1 @@
-"""The viewer in a terminal: the pages and keys of the web, by Textual."""
+"""The viewer in a terminal, on Textual, with the web's pages and keys."""

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootPage:
-    """The first page: trainings and datasets."""
+    """The first page, which lists training runs and datasets."""
 
     @property
     def parent(self) -> "PageAddress | None":
-        """The page above; None without one."""
+        """The page one level up, or None."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """A training."""
+    """A training run."""
 
     run: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     unusual: int = 0
-    """Index of the first unusual step listed."""
+    """Index of the first unusual step to list."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -29,12 +29,12 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonPage:
-    """Comparison of two trainings."""
+    """Comparison of two training runs."""
 
     run: str
-    """First run."""
+    """Name of the first run."""
     other: str
-    """Second run."""
+    """Name of the second run."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -43,12 +43,12 @@ class ComparisonPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPage:
-    """Consecutive steps of a training."""
+    """Consecutive steps of a training run."""
 
     run: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     first: int | None = None
-    """First step; None for the last 100 steps."""
+    """First step; None shows the last 100 steps."""
     last: int | None = None
     """Last step."""
 
@@ -62,15 +62,15 @@ class StepPage:
     """A rank's part of a step."""
 
     run: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     step: int
     """Global step."""
     rank: int | None = None
-    """Data-parallel rank; None for a recorded one."""
+    """Data-parallel rank; None selects a recorded rank."""
     world_size: int | None = None
-    """Number of ranks; None for the recorded number."""
+    """Number of ranks; None selects the recorded number."""
     slot: int | None = None
-    """Slot with the cursor; None for the first."""
+    """Slot under the cursor; None selects the first."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -82,13 +82,13 @@ class SlotPage:
     """One slot of a step."""
 
     step: StepPage
-    """Part of the step that it was opened from."""
+    """Step page that it was opened from."""
     slot: int
     """Global slot."""
     explain: bool = False
-    """True to open its provenance first."""
+    """True opens its provenance first."""
     search_from: str | None = None
-    """Run from which on unopened runs are searched for the sample; None searches none."""
+    """First unopened run to search for the sample; None searches only open runs."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -105,11 +105,11 @@ class VersionPage:
     number: int
     """Version number."""
     where: str = ""
-    """SQL expression of the filter; "" for none."""
+    """SQL filter expression; "" for no filter."""
     sort: str = ""
-    """SQL expression of the order; "" for the version's order."""
+    """SQL sort expression; "" for the version's own order."""
     first: int = 0
-    """Index of the first sample shown, among the matches."""
+    """Index of the first sample shown among the matches."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -121,11 +121,11 @@ class SamplePage:
     """A sample of a version."""
 
     version: VersionPage
-    """Page of the version that it was opened from."""
+    """Version page that it was opened from."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     search_from: str | None = None
-    """As in `SlotPage`."""
+    """See `SlotPage`."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -134,7 +134,7 @@ class SamplePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferencePage:
-    """The difference of two versions of a dataset."""
+    """The difference between two versions of a dataset."""
 
     dataset: str
     """Dataset name."""

@@ -1,4 +1,4 @@
-"""Pages of datasets in a terminal: the first page, a version, a sample, a difference of versions."""
+"""Dataset pages in a terminal: the first page, versions, samples, and differences between versions."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
@@ -31,9 +31,9 @@ from .widgets import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid, InputDialog
 CARDS = 24
 """Samples per page."""
 SAMPLE_ROWS = 14
-"""Rows of an image of a sample's field."""
+"""Height of a field's image on a sample page, in rows."""
 RAW_LINES = 12
-"""Lines of a raw object's value."""
+"""Most lines shown of a raw object's value."""
 IMAGE_EXTENSIONS = (
     "jpg",
     "jpeg",
@@ -52,11 +52,11 @@ IMAGE_EXTENSIONS = (
     "opus",
     "m4a",
 )
-"""Extensions of fields with an image on a card, tried in this order."""
+"""Extensions of the fields that give a card its image, tried in this order."""
 
 
 class RootScreen(RecordScreen):
-    """The first page: trainings and datasets."""
+    """The first page, which lists training runs and datasets."""
 
     page: RootPage
 
@@ -94,18 +94,13 @@ class RootScreen(RecordScreen):
 
 
 class _Version(NamedTuple):
-    """A version, and the content of its cards."""
-
     record: VersionRecord
-    """The version."""
     shown: tuple[GridRow, ...]
-    """Samples of this page."""
     pictures: dict[int, Media | None]
-    """Ordinal -> its image."""
 
 
 class VersionScreen(RecordScreen):
-    """A version, and a page of its samples."""
+    """A version and one page of its samples."""
 
     page: VersionPage
     BINDINGS: ClassVar[list[Any]] = [Binding("slash", "filter", "filter")]
@@ -178,7 +173,7 @@ class VersionScreen(RecordScreen):
             self._page(first=max(0, first))
 
     def action_explain(self) -> None:
-        """Open the sample, whose page shows its provenance."""
+        """Open the page of the selected sample, which shows its provenance."""
         card = self.focused
         if isinstance(card, Card):
             self.viewer.open(SamplePage(version=self.page, ordinal=card.number))
@@ -211,14 +206,9 @@ class VersionScreen(RecordScreen):
 
 
 class _Sample(NamedTuple):
-    """A sample, and the content of its page."""
-
     record: SampleRecord
-    """The sample."""
     pictures: dict[str, Media | None]
-    """Field -> its image."""
     raw: RawObject | None
-    """Its raw object; None if not recorded."""
 
 
 class SampleScreen(RecordScreen):
@@ -299,7 +289,7 @@ class SampleScreen(RecordScreen):
 
 
 class DifferenceScreen(RecordScreen):
-    """The difference of two versions."""
+    """The difference between two versions."""
 
     page: DifferencePage
 

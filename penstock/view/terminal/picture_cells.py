@@ -1,4 +1,4 @@
-"""Images in a terminal: by its own protocol, or as two pixels, or one of five shades, per cell."""
+"""Draw images in a terminal: by the terminal's own protocol, or as two pixels or one of five shades per cell."""
 
 import io
 import os
@@ -19,20 +19,20 @@ from textual.widget import Widget
 from ..kinds.kind import Media
 
 WAIT_S = 1.0
-"""Seconds without a byte after which no answer is expected."""
+"""Seconds without a byte after which the terminal is assumed not to answer."""
 _ATTRIBUTES = re.compile(rb"\x1b\[\?[\d;]*c")
-"""Answer to the attributes query, which every terminal gives."""
+"""Answer to the device attributes query, which every terminal supports."""
 _PLACEHOLDERS = {"kitty": (0, 28), "ghostty": (1, 0)}
-"""Name -> first version that draws images at Unicode placeholders."""
+"""Terminal name -> first version that draws images at Unicode placeholders."""
 MODES = ("auto", "kitty", "sixel", "halves", "shades", "none")
-"""Ways to draw an image. kitty, sixel: protocols; halves: two coloured pixels per cell; shades: no colours."""
+"""Drawing modes. kitty, sixel: terminal protocols; halves: two coloured pixels per cell; shades: no colours."""
 CELL_PX = 10
-"""Pixels of a cell's width for a protocol; a cell is twice as high as wide."""
+"""Width of a cell in pixels, for the protocols. A cell is twice as high as it is wide."""
 _SHADES = " ░▒▓█"
 
 
 def has_placeholders() -> bool:
-    """Return whether the terminal draws images of kitty's protocol where textual-image puts them."""
+    """Return whether the terminal draws kitty images at Unicode placeholders, as textual-image requires."""
     match = re.search(r">\|(\w+)[ (](\d+)\.(\d+)", _answer("\x1b[>q"))
     if match is None:
         return False
@@ -42,16 +42,13 @@ def has_placeholders() -> bool:
 
 @cache
 def color_registers() -> int | None:
-    """Return the number of colours of a sixel image, queried once; None if unknown."""
+    """Return the number of colours in a sixel image; None if unknown. Queries the terminal once."""
     match = re.search(r"\[\?1;0;(\d{1,9})S", _answer("\x1b[?1;1;0S"))
     return int(match[1]) if match else None
 
 
 def _answer(query: str) -> str:
-    """Return the terminal's answer to a query, which an attributes query follows; "" if none.
-
-    Call it before Textual reads keys, or it takes the answer for keys.
-    """
+    """Return the terminal's answer to a query, or "". Call before Textual reads keys, or it would take the answer."""
     import termios  # only on POSIX
     import tty
 
@@ -79,9 +76,9 @@ def _read(file: int) -> str:
 
 
 def chosen_mode(mode: str, *, no_color: bool) -> str:
-    """Return the mode that `auto` stands for, or the given mode. Call it before Textual reads keys.
+    """Return the given mode, or the mode selected by `auto`. Call before Textual reads keys.
 
-    `halves` inside tmux and screen, and where kitty's protocol may misplace images.
+    `auto` selects `halves` inside tmux or screen, and if kitty images could be misplaced.
     """
     if mode in ("kitty", "sixel") and sys.__stdout__ is not None:
         _ask_ahead(mode)
@@ -103,7 +100,7 @@ def chosen_mode(mode: str, *, no_color: bool) -> str:
 
 
 def _ask_ahead(mode: str) -> None:
-    """Query all that a mode needs: Textual would read later answers as keys."""
+    # Later, Textual would read the answers as keys.
     if mode in ("kitty", "sixel"):
         import textual_image.widget  # noqa: F401
     if mode == "sixel":
@@ -111,12 +108,12 @@ def _ask_ahead(mode: str) -> None:
 
 
 def pixels_needed(mode: str, columns: int, rows: int) -> int:
-    """Return the longer side in pixels of an image that fills so many cells."""
+    """Return the longer side, in pixels, of an image that fills this many cells."""
     return max(columns, 2 * rows) * (CELL_PX if mode in ("kitty", "sixel") else 1)
 
 
 def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
-    """Return a widget that shows a PNG or JPEG in at most so many cells."""
+    """Return a widget that shows a PNG or JPEG in at most this many cells."""
     image = Image.open(io.BytesIO(media.data), formats=("PNG", "JPEG")).convert("RGB")
     scale = min(columns / image.width, 2 * rows / image.height)
     width = max(1, round(image.width * scale))

@@ -1,4 +1,4 @@
-"""A page of the viewer in a terminal: a thread loads its record; an error takes its place."""
+"""Base class of the terminal pages. A thread loads the record; if that fails, the page shows the error."""
 
 import time
 from abc import abstractmethod
@@ -33,34 +33,34 @@ from .picture_cells import picture_widget, pixels_needed
 from .widgets import InputDialog, keys_dialog
 
 STEPS = 6
-"""Steps listed per training."""
+"""Most steps listed per training run."""
 
 
 class Application(Protocol):
-    """The application, as its pages use it."""
+    """The application's interface for its pages."""
 
     data: OpenData
-    """Open data."""
+    """Open versions and training runs."""
     pictures: str
-    """Mode of images."""
+    """Drawing mode, one of `picture_cells.MODES`."""
     basket: dict[tuple[str, str], None]
-    """(version, key) of samples."""
+    """Samples, by (version, key)."""
 
     def open(self, page: PageAddress) -> None: ...
 
     def read(self, lines: Sequence[str]) -> None: ...
 
     def toggle(self, version: str, key: str) -> str:
-        """Toggle a sample in the basket; return the new number as text."""
+        """Toggle a sample in the basket, and return the new size as text."""
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
-        """Exclude the samples of the basket; return the versions without them."""
+        """Exclude the samples in the basket, and return the names of the new versions."""
 
     def command(self, *words: object, names: Sequence[object] = ()) -> str: ...
 
 
 class RecordScreen(Screen[None]):
-    """A page. Subclasses load the record and show it."""
+    """A page. Subclasses load and show its record."""
 
     DEFAULT_CSS = """
     RecordScreen #title { height: 1; background: $panel; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -87,25 +87,25 @@ class RecordScreen(Screen[None]):
 
     @abstractmethod
     def load_record(self) -> Any:
-        """Return the record; called in a thread. Raises: PenstockError."""
+        """Return the page's record. Called in a thread. Raises: PenstockError."""
 
     @abstractmethod
     def title_of(self, record: Any) -> str: ...
 
     @abstractmethod
     def widgets(self, record: Any) -> Iterable[Widget]:
-        """Yield the page's content."""
+        """Yield the widgets that show the record."""
 
     @abstractmethod
     def command(self) -> str:
-        """Return the command with the same result."""
+        """Return the shell command that gives the same result."""
 
     def selected_sample(self) -> tuple[str, str] | None:
-        """Return (version, key) of the sample for the basket; None for none."""
+        """Return (version, key) of the selected sample; None if no sample is selected."""
         return None
 
     def provenance_lines(self) -> list[str]:
-        """Return the provenance of the selected sample; no lines for none."""
+        """Return lines with the selected sample's provenance; empty if no sample is selected."""
         return []
 
     @property
@@ -122,7 +122,7 @@ class RecordScreen(Screen[None]):
         yield Static("? keys   q leave", id="status", markup=False)
 
     def on_mount(self) -> None:
-        """Load the record. Meanwhile the page shows the time."""
+        """Start loading the record. Meanwhile the page shows the elapsed time."""
         self._loading_since = time.monotonic()
         self.set_interval(1.0, self._show_progress)
         self.load()
@@ -136,7 +136,7 @@ class RecordScreen(Screen[None]):
 
     @work(thread=True, exclusive=True)
     def load(self) -> None:
-        """Load the record in a thread, and show it."""
+        """Load the record in a thread, then show it."""
         try:
             record = self.data.answer(self.load_record)
         except PenstockError as error:
@@ -145,11 +145,11 @@ class RecordScreen(Screen[None]):
         self.from_thread(self.show, record)
 
     def from_thread(self, function: Callable[..., Any], *arguments: object) -> None:
-        """Call a function in the thread of the keys, and wait for it."""
+        """Call a function in the application's main thread, and wait for it."""
         self.app.call_from_thread(function, *arguments)
 
     async def show(self, record: Any) -> None:
-        """Show a record, unless another page is open by now."""
+        """Show a record, unless another page has been opened meanwhile."""
         if not self.is_attached:
             return
         self.record = record
@@ -157,11 +157,11 @@ class RecordScreen(Screen[None]):
         self.focus_content()
 
     def focus_content(self) -> None:
-        """Focus the main widget."""
+        """Focus the page's main widget."""
         self.query_one("#body").focus()
 
     async def fail(self, error: PenstockError) -> None:
-        """Show an error in place of the record."""
+        """Show an error instead of the record."""
         if not self.is_attached:
             return
         record = failure_record(error)
@@ -180,22 +180,22 @@ class RecordScreen(Screen[None]):
         await body.mount_all(widgets)
 
     def say(self, text: str) -> None:
-        """Show a text in the last line."""
+        """Show a message in the status line."""
         self.query_one("#status", Static).update(clean(text, 300))
 
     def picture(self, media: Media | None, columns: int, rows: int) -> Widget | None:
-        """Return an image in at most so many cells; None if images are off."""
+        """Return a widget for an image in at most this many cells; None if images are off."""
         if media is None or media.type not in ("image/png", "image/jpeg") or self.viewer.pictures == "none":
             return None
         return picture_widget(media, self.viewer.pictures, columns, rows)
 
     def thumbnail(self, value: Any, facts: Facts, columns: int, rows: int) -> Media | None:
-        """Return an image of a value for so many cells; None if images are off."""
+        """Return a value's image for this many cells; None if images are off."""
         edge = self.edge(columns, rows)
         return kind_of(value, facts).thumbnail(value, facts, edge) if edge else None
 
     def edge(self, columns: int, rows: int) -> int:
-        """Return the longer side in pixels for so many cells; 0 if images are off."""
+        """Return the longer side, in pixels, of an image for this many cells; 0 if images are off."""
         mode = self.viewer.pictures
         return 0 if mode == "none" else pixels_needed(mode, columns, rows)
 
@@ -220,7 +220,7 @@ class RecordScreen(Screen[None]):
         self.viewer.open(StepPage(run=run, step=int(step)))
 
     def action_copy_command(self) -> None:
-        """Copy the command, and show it: some terminals refuse the copy."""
+        """Copy the command and also show it, because some terminals do not allow copying."""
         command = self.command()
         self.app.copy_to_clipboard(command)
         self.say(command)
@@ -266,10 +266,10 @@ class RecordScreen(Screen[None]):
 
 
 class LinkList(OptionList):
-    """Lines of text that lead to pages; Tab, arrows and Enter work."""
+    """Lines of text that link to pages. Tab, arrow keys and Enter work."""
 
     def __init__(self, rows: Iterable[tuple[str, PageAddress | None]]) -> None:
-        """rows: (text, its page; None for plain text)."""
+        """rows: (text, address of the linked page or None) pairs."""
         self._pages: list[PageAddress | None] = []
         options = []
         for text, page in rows:
@@ -284,12 +284,12 @@ class LinkList(OptionList):
 
 
 def line(text: str, *, bad: bool = False) -> Static:
-    """Return one line of text, shortened with … if necessary."""
+    """Return one line of text, shortened if necessary. bad: marks errors."""
     return Static(terminal_text(text), classes="line bad" if bad else "line", markup=False)
 
 
 def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
-    """Return the first lines of a value, and the number of others."""
+    """Return a value's first lines, and the number of lines left out."""
     shown = [line(text) for text in lines[:most]]
     if len(lines) > most:
         shown.append(
@@ -299,19 +299,19 @@ def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
 
 
 def heading(text: str) -> Static:
-    """Return a heading."""
+    """Return a heading widget."""
     return Static(terminal_text(text), classes="heading", markup=False)
 
 
 def paragraph(text: str) -> Static:
-    """Return text on as many lines as it needs."""
+    """Return text that wraps over as many lines as it needs."""
     return Static(terminal_text(text), markup=False)
 
 
 def relations(
     record: SampleRecord | SlotRecord, version: VersionPage, here: SamplePage | SlotPage
 ) -> Iterable[Widget]:
-    """Yield trainings, edits and look-alikes of a sample. version: the page of its version."""
+    """Yield a sample's training runs, edits and look-alikes. version: page of its version. here: the current page."""
     rows = [row for item in record.trainings for row in _held(item)]
     if record.runs_left:
         n = len(record.runs_left)
@@ -347,13 +347,13 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
 
 
 def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObject | None:
-    """Return the raw object of a sample, with an image of so many rows."""
+    """Return a sample's raw object, with an image of this many rows."""
     edge = screen.edge(screen.app.size.width, rows)
     return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
 
 
 def raw_widgets(screen: RecordScreen, raw: RawObject, rows: int, lines: int) -> Iterable[Widget]:
-    """Yield a raw object. rows: of its image. lines: of its value, at most."""
+    """Yield widgets for a raw object. rows: height of its image. lines: most lines of its value."""
     if raw.shown is None:
         yield line(f"raw {clean(raw.uri, 300)}")
         if raw.reason and screen.data.raw is not None:

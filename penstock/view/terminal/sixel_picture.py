@@ -1,4 +1,4 @@
-"""A sixel image that selects each colour after defining it, as xterm requires. Import queries the terminal."""
+"""A sixel image that selects each colour after defining it, as xterm requires. Importing queries the terminal."""
 
 import re
 from typing import Any
@@ -9,15 +9,15 @@ from textual_image.widget import SixelImage, SixelOptions
 from textual_image.widget import sixel as library
 
 MOST_COLORS = 256
-"""Colours of an image; textual-image makes no more."""
+"""Most colours per image, limited by textual-image."""
 _DEFINED = re.compile(r"#(\d+);2;\d+;\d+;\d+")
 
 
 class SixelPicture(SixelImage, Renderable=SixelImage._Renderable):
-    """An image with as many colours as the terminal offers."""
+    """An image with as many colours as the terminal supports."""
 
     def __init__(self, image: Image.Image, colors: int | None) -> None:
-        """Take an RGB image, and the terminal's number of colours; None if unknown."""
+        """image: RGB image. colors: number of colours in the terminal; None if unknown."""
         super().__init__(image, sixel_options=SixelOptions(colors=min(MOST_COLORS, colors or MOST_COLORS)))
 
     def compose(self) -> ComposeResult:

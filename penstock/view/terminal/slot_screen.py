@@ -1,4 +1,4 @@
-"""The page of a slot in a terminal: its fields stored, decoded and transformed, side by side or one stage."""
+"""A slot's page in a terminal: stored, decoded and transformed fields, side by side or one stage at a time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,25 +29,20 @@ from .addresses import SlotPage, VersionPage
 from .record_screen import RecordScreen, cut_lines, heading, line, raw_of, raw_widgets, relations
 
 PICTURE_ROWS, WHOLE_ROWS = 10, 18
-"""Rows of an image next to another, and on its own."""
+"""Height of an image in rows, side by side and on its own."""
 LINES, WHOLE_LINES = 8, 40
-"""Lines of a value next to another, and on its own."""
+"""Most lines of a value, side by side and on its own."""
 BOXES = 600
-"""Tokens shown."""
+"""Most tokens shown."""
 
 Pictures = Mapping[tuple[str, str], Media | None]
-"""(stage, field) -> its image."""
+"""(stage, field) -> image."""
 
 
 class _Slot(NamedTuple):
-    """A slot, and its images."""
-
     record: SlotRecord
-    """The slot."""
     pictures: Pictures
-    """Its images."""
     raw: RawObject | None
-    """Its raw object; None if not recorded."""
 
 
 class SlotScreen(RecordScreen):
@@ -69,7 +64,7 @@ class SlotScreen(RecordScreen):
     def __init__(self, place: SlotPage) -> None:
         super().__init__(place)
         self._stage, self._frame = "", -1
-        """The only stage shown; "" for all."""
+        """Stage shown, "" for all; selected frame."""
 
     def load_record(self) -> _Slot:
         at = self.page
@@ -236,7 +231,7 @@ def _samples(record: SlotRecord, values: SlotValues) -> list[tuple[str, Mapping[
 
 
 def tokens_text(boxes: Iterable[TokenBox]) -> Text:
-    """Return tokens as styled text: special ones bold, masked ones dim, documents distinct."""
+    """Return tokens as styled text: special tokens bold, masked tokens dim, documents told apart."""
     text = Text()
     for number, box in enumerate(boxes):
         styles = ["bold" if box.special else "", "dim" if box.masked else "", "reverse" if number % 2 else ""]

@@ -1,4 +1,4 @@
-"""Pages of a training in a terminal: the run, a step with its slots, a comparison, a window of steps."""
+"""Training pages in a terminal: a run, a step with its slots, a comparison, a window of steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -26,22 +26,22 @@ from .widgets import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid, InputDialog
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NAME_LENGTH = 20
-"""Characters of a name."""
+"""Most characters shown of a name."""
 _LEAST_CELLS = 8
 
 
 CARDS = 24
 """Slots per page."""
 MOST_STEPS = 200
-"""Steps listed with differing or substituted samples."""
+"""Most steps listed with differing or substituted samples."""
 
 
 def chart_lines(
     chart: Mapping[str, Sequence[float | None]], struck: Sequence[int], columns: int
 ) -> list[str]:
-    """Return a line per metric: name, range, eight heights at a scale of its own; then the steps.
+    """Return one line per metric: name, range, and bars of eight heights on its own scale; then the steps.
 
-    chart: as in `RunRecord`. struck: unusual steps.
+    chart, struck: see `RunRecord`. columns: width in cells.
     """
     steps = np.array(chart["step"], np.float64)
     metrics = {name: values for name, values in chart.items() if name != "step"}
@@ -88,7 +88,7 @@ def _bars(values: Sequence[float | None], at: NDArray[np.int64], cells: int) -> 
 
 
 class RunScreen(RecordScreen):
-    """A run, or a plan without a trail."""
+    """A run, or a plan without a run log."""
 
     page: RunPage
     BINDINGS: ClassVar[list[Any]] = [
@@ -156,7 +156,7 @@ class RunScreen(RecordScreen):
             yield text, SlotPage(step=step_place, slot=note.slot)
 
     def focus_content(self) -> None:
-        """Focus the unusual steps: the page may begin above the screen."""
+        """Focus the unusual steps, even if the page's top scrolls away."""
         if isinstance(self.record, RunRecord) and self.record.stale:
             self.say(self.record.stale)
         lists = self.query(LinkList)
@@ -187,14 +187,9 @@ class RunScreen(RecordScreen):
 
 
 class _Step(NamedTuple):
-    """A step, and the content of its cards."""
-
     record: StepRecord
-    """The step."""
     shown: list[SlotRow]
-    """Slots of this page."""
     pictures: dict[int, Media | None]
-    """Slot -> its image."""
 
 
 class StepScreen(RecordScreen):

@@ -1,4 +1,4 @@
-"""The terminal application: pages by address, the basket, and the mode of images."""
+"""The terminal application, which maps addresses to pages and holds the basket and the drawing mode."""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ SCREENS_OF: dict[type, type[RecordScreen]] = {
     SamplePage: SampleScreen,
     DifferencePage: DifferenceScreen,
 }
-"""Type of an address -> its screen."""
+"""Address type -> its screen."""
 
 
 class ViewerApp(App[None]):
@@ -52,13 +52,13 @@ class ViewerApp(App[None]):
     BINDINGS: ClassVar[list[Any]] = [Binding("q", "quit", "leave"), Binding("ctrl+c", "quit", show=False)]
 
     def __init__(self, data: OpenData, first: PageAddress, pictures: str = "auto") -> None:
-        """Take open data, which the caller closes, and one of `picture_cells.MODES`."""
+        """Set the open data, which the caller closes, and the drawing mode, one of `picture_cells.MODES`."""
         super().__init__()
         self.data = data
         self.pictures = chosen_mode(pictures, no_color=self.no_color)
         self.basket: dict[tuple[str, str], None] = {}
         self._first = first
-        # A recipe's process inherits this one's stderr, which Textual replaces by an object without a file descriptor.
+        # Textual replaces stderr by an object without a file descriptor, but a recipe process must inherit one.
         resource_tracker.ensure_running()
 
     def on_mount(self) -> None:
@@ -66,7 +66,7 @@ class ViewerApp(App[None]):
         self.push_screen(SCREENS_OF[type(self._first)](self._first))
 
     async def action_quit(self) -> None:
-        """Leave without waiting for a page that waits for the recipe."""
+        """Quit at once, even if a page is still waiting for the recipe."""
         self.data.stop()
         await super().action_quit()
 
@@ -84,7 +84,7 @@ class ViewerApp(App[None]):
         return f"basket: {len(self.basket)} ({'+' if (version, key) in self.basket else '-'} {key})"
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
-        """Exclude the samples of the basket and empty it; return the new versions. Raises: as `exclude`."""
+        """Exclude the samples in the basket, empty it, and return the new versions' names. Raises: as `exclude`."""
         versions = exclude_basket(self.data.root, list(self.basket), reason=reason, by=by, page=page)
         self.basket.clear()
         return versions

@@ -1,4 +1,4 @@
-"""Widgets of the pages: cards in a grid, and dialogs for input, keys and text."""
+"""Widgets for the terminal pages: cards in a grid, and dialogs for input, keys and text."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from textual.widgets import Input, Label, Static
 from ...text import terminal_text
 
 CARD_COLUMNS, CARD_ROWS = 19, 10
-"""Cells of a card."""
+"""Width and height of a card, in cells."""
 PICTURE_ROWS = 5
-"""Rows of a card's image."""
+"""Height of a card's image, in rows."""
 KEYS = (
     ("g", "go to a step"),
     ("[ ]", "previous step, next step"),
@@ -39,7 +39,7 @@ KEYS = (
 
 
 class Card(Vertical, can_focus=True):
-    """A slot or a sample."""
+    """A slot's or sample's card."""
 
     DEFAULT_CSS = f"""
     Card {{ width: 1fr; height: {CARD_ROWS}; padding: 0 1 0 0; }}
@@ -58,7 +58,7 @@ class Card(Vertical, can_focus=True):
     def __init__(
         self, number: int, version: str, key: str, lines: Sequence[str], image: Widget | None
     ) -> None:
-        """Take the number of a slot or sample, its version and key, lines, and an image below the first of them."""
+        """Set the number of a slot or sample, its version and key, the text, and an image below the first line."""
         super().__init__()
         self.number, self.version, self.key = number, version, key
         self._lines, self._image = [terminal_text(one) for one in lines], image
@@ -80,13 +80,13 @@ class Card(Vertical, can_focus=True):
 
 
 class CardGrid(Grid):
-    """Cards, as many side by side as fit."""
+    """A grid of cards, with as many per row as fit."""
 
     class Beyond(Message):
         """The cursor left the grid."""
 
         def __init__(self, by: int) -> None:
-            """by: negative if it left before the first card."""
+            """by: attempted cursor movement, negative at the first card."""
             super().__init__()
             self.by = by
 
@@ -99,7 +99,7 @@ class CardGrid(Grid):
     ]
 
     def __init__(self, cards: Sequence[Card], columns: int) -> None:
-        """columns: cells of the screen's width."""
+        """columns: screen width in cells."""
         super().__init__(*cards)
         self._across = max(1, columns // CARD_COLUMNS)
         self.styles.grid_size_columns = self._across
@@ -110,20 +110,22 @@ class CardGrid(Grid):
         return list(self.query(Card))
 
     def action_walk(self, by: int) -> None:
-        """Move the cursor by cards; beyond the ends, out of the grid."""
+        """Move the cursor by this many cards. Beyond either end, post `Beyond`."""
         cards = self.cards
         now = cards.index(self.screen.focused) if self.screen.focused in cards else 0
         if now + by < 0 or (now + by >= len(cards) and now == len(cards) - 1):
             self.post_message(self.Beyond(by))
             return
-        self.screen.set_focus(cards[min(now + by, len(cards) - 1)])  # immediately: the next key may open it
+        self.screen.set_focus(
+            cards[min(now + by, len(cards) - 1)]
+        )  # immediately, because the next key may open it
 
     def action_walk_rows(self, by: int) -> None:
         self.action_walk(by * self._across)
 
 
 class InputDialog(ModalScreen[dict[str, str] | None]):
-    """A dialog with a line of input per answer. Enter in the last line returns the answers, Escape None."""
+    """A dialog with one input line per answer. Enter in the last line returns the answers; Escape returns None."""
 
     DEFAULT_CSS = """
     InputDialog { align: center middle; }
@@ -131,7 +133,7 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
     InputDialog > Vertical { background: $surface; }
     InputDialog Input { height: 3; }
     """
-    # Priority: else the characters behind them in the same burst reach the focused line first.
+    # With priority, because characters that follow in the same burst would otherwise reach the focused line first.
     BINDINGS: ClassVar[list[Any]] = [
         Binding("escape", "leave", "leave", priority=True),
         Binding("tab", "next_line(1)", "next line", priority=True),
@@ -140,7 +142,7 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
     ]
 
     def __init__(self, heading: str, initial: dict[str, str]) -> None:
-        """Take a heading, and the name of each answer -> its text at first."""
+        """Set the heading, and the initial text of each answer by name."""
         super().__init__()
         self._heading, self._initial = heading, initial
 
@@ -160,14 +162,14 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
         self.set_focus(lines[(at + by) % len(lines)])
 
     def action_enter(self) -> None:
-        """Focus the next line; in the last one return the answers."""
+        """Focus the next line. In the last line, return the answers."""
         if self.focused is not self._lines[-1]:
             self.action_next_line(1)
         else:
             self.run_worker(self._answer())
 
     async def _answer(self) -> None:
-        """Return the answers once each line has processed its characters."""
+        """Return the answers after each line has processed its pending characters."""
         for field in self._lines:
             processed = asyncio.Event()
             field.call_later(processed.set)
@@ -183,7 +185,7 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
 
 
 class TextDialog(ModalScreen[None]):
-    """A text to read; any of its keys closes it."""
+    """A dialog with text to read. Any key in BINDINGS closes it."""
 
     DEFAULT_CSS = """
     TextDialog { align: center middle; }

@@ -1,1 +1,1 @@
-"""The viewer in a browser: server-rendered pages, each a record that `.json` shows plainly."""
+"""The viewer in a browser: server-rendered pages, each also available as JSON under `.json`."""

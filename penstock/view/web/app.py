@@ -1,4 +1,4 @@
-"""The web application: routes, static files, and the exclusion of samples, behind the guard."""
+"""The web application, protected by the guard: routes, static files, and the exclusion of samples."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -26,7 +26,7 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def _action_routes(site: Site) -> list[Route]:
-    if not site.csrf:  # started without --allow-writes
+    if not site.csrf:  # the server was started without --allow-writes
         return []
 
     async def exclude_samples(request: Request) -> Response:
@@ -70,7 +70,7 @@ def application(
     ui: str = "",
     writes: bool = False,
 ) -> ASGIApp:
-    """Return the viewer as an ASGI application; arguments as in `Guard` and `Site`."""
+    """Return the viewer as an ASGI application. `Guard` and `Site` describe the arguments."""
     site = Site(opened=opened, ui=ui, csrf=csrf(token) if writes else "")
 
     async def not_found(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Admission of requests: Host, token and cookie, methods, and the headers of every response."""
+"""Check each request's Host, token, cookie and method, and set security headers on every response."""
 
 import hashlib
 import hmac
@@ -20,7 +20,7 @@ HEADERS = {
 }
 MOST_BODY_BYTES = 1 << 20
 MOST_HEAD_BYTES = 32 * 1024
-"""Bytes of an address and all headers: anyone who reaches the port can send them, before any token check."""
+"""Most bytes in an address and all headers, because anyone who reaches the port can send them without a token."""
 _READS = ("GET", "HEAD")
 
 
@@ -37,15 +37,15 @@ class Guard:
         prefix: str = "",
         writes: bool = False,
     ) -> None:
-        """Set the rules. token: in the first address. hosts: accepted Host headers, in lower case. name: of the cookie.
+        """token: required in the first address. hosts: accepted Host headers, in lower case. name: cookie name.
 
-        prefix: path before every address, which a proxy may strip. writes: True admits POST.
+        prefix: path in front of every address, which a proxy may strip. writes: True accepts POST.
         """
         self.app, self._token, self._hosts = app, token, frozenset(hosts)
         self._cookie, self._prefix, self._writes = name, prefix, writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or pass it on."""
+        """Reject the request, or pass it on to the application."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -99,11 +99,10 @@ class Guard:
         return self._bad_post(headers, host)
 
     def _first_address(self, scope: Scope, query: list[tuple[str, str]], token: str) -> Response:
-        """Move the token of the first address into a cookie."""
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return _without_token()
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        # A relative address keeps whatever a proxy put before the path. "./" keeps "a:b" from being a scheme.
+        # A relative address keeps any prefix that a proxy added. "./" keeps "a:b" from being read as a scheme.
         last = quote(scope["path"].rpartition("/")[2])
         answer = RedirectResponse(f"./{last}" + (f"?{rest}" if rest else ""), status_code=303)
         answer.set_cookie(
@@ -113,7 +112,7 @@ class Guard:
 
     def _has_token(self, headers: Headers) -> bool:
         # http.cookies and starlette unquote cookies in quadratic time: 60 KB of backslashes take 35 s.
-        # The token is URL-safe, so it is never quoted.
+        # The token is URL-safe and never quoted, so no unquoting is needed.
         pairs = (one.strip().partition("=") for line in headers.getlist("cookie") for one in line.split(";"))
         return any(
             name == self._cookie and hmac.compare_digest(value.encode(), self._token.encode())
@@ -150,12 +149,12 @@ def new_token() -> str:
 
 
 def csrf(token: str) -> str:
-    """Return the value that a POST must carry; it does not reveal the token."""
+    """Return the value that a POST must carry. It does not reveal the token."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def _without_token() -> Response:
-    # A link from another site lacks the cookie, which is SameSite=Strict; the link on this page sends it.
+    # Links from other sites do not send the SameSite=Strict cookie. The link on this page does.
     return HTMLResponse(
         "<!doctype html><title>penstock</title><p>This server shows its data only to the holder of its token: open the "
         'address that <code>penstock view</code> printed.</p><p>If you did that before, <a href="">open this page '

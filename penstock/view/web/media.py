@@ -1,4 +1,4 @@
-"""Images, audio and stored bytes of fields: fixed media types, verified, within limits."""
+"""Serve images, audio and stored bytes: verified, within limits, with fixed media types."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -40,20 +40,20 @@ STORED_TYPES = {
     "mp4": "video/mp4",
     "webm": "video/webm",
 }
-"""Extension of a field -> media type of its stored bytes. Any other field is a download."""
+"""Field extension -> media type of its stored bytes. Other fields are downloads."""
 FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
-"""The same, with runs of packets, which become mp4 files."""
+"""`STORED_TYPES`, and the type for runs of packets, which become mp4 files."""
 
 MOST_DESCRIBED_BYTES = 2**20
-"""Bytes up to which a raw object that a browser cannot show is described as text."""
+"""Largest raw object, in bytes, that is described as text if a browser cannot show it."""
 MOST_RANGE = 100
-"""Characters read of a Range header."""
+"""Longest Range header that is read, in characters."""
 
 Answer = Callable[[Site, Request], Response]
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
-    """Return a route whose failures are a line of text, for use in an <img>."""
+    """Return a route that answers failures with a line of text, because an <img> shows no error page."""
 
     def respond(request: Request) -> Response:
         try:
@@ -68,7 +68,7 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
 
 
 def media_response(media: Media | None, trouble: str = "") -> Response:
-    """Return an image or audio, or 404. trouble: why browsers must not cache it."""
+    """Return an image or audio, or 404. trouble: reason that browsers must not cache it, or ""."""
     if media is None:
         return PlainTextResponse("this value has no image", 404)
     return Response(media.data, media_type=media.type, headers={} if trouble else _cache_headers(media.data))
@@ -79,8 +79,7 @@ def _error_response(error: PenstockError, status: int | None = None) -> Response
 
 
 def _cache_headers(data: bytes) -> dict[str, str]:
-    """Return headers by which a browser caches bytes, and revalidates them."""
-    # Revalidated because the next server at this address may have another root or recipe.
+    # Revalidate, because the next server at this address may use another root or recipe.
     return {
         "cache-control": "private, no-cache",
         "etag": f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"',
@@ -98,9 +97,9 @@ def _unless_known(response: Response, request: Request) -> Response:
 def slot_media(
     site: Site, run: str, values: SlotValues, trouble: str, stage: str, field: str
 ) -> tuple[Media, ...]:
-    """Return images and audio of a field at a stage. Raises: InvalidRuntime for another stage.
+    """Return a field's images and audio at a stage. Raises: InvalidRuntime for an unknown stage.
 
-    `original` is the transformed image in the decoded one's colours.
+    The stage `original` is the transformed image in the decoded image's colours.
     """
     if stage not in ("decoded", "transformed", "original"):
         raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, transformed, original")
@@ -114,7 +113,7 @@ def slot_media(
         sample[field] = placement.original_colours(pixels)
     plan = site.opened.training(run).plan(values.step)
     facts = facts_of(sample, field, version_of(plan, values.source))
-    # If a step runs again, the slot may hold another sample.
+    # If a step is repeated, the slot may contain another sample.
     sample_id = values.address.version_id, values.address.ordinal, values.epoch
     key = ("slot", run, plan.hash, values.step, values.slot, sample_id, bool(trouble), stage, field)
     media: tuple[Media, ...] = site.opened.media.get(
@@ -150,12 +149,12 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
 
 
 def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
-    """Return a field's stored bytes, verified whole, or a Range of them; a run of packets as mp4."""
+    """Return a field's stored bytes or a Range of them, verified as a whole. A run of packets becomes mp4."""
     return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request)
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:
-    """Return bytes, or a Range of them, with a media type by the extension of `name`, or as a download."""
+    """Return bytes or a Range of them. The extension of `name` selects a media type or a download."""
     media_type = STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
     headers = {"accept-ranges": "bytes", **_cache_headers(data)}
     if media_type == "application/octet-stream":
@@ -169,9 +168,9 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> R
 
 
 def raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return a sample's raw object, and its media type if a browser shows it; empty without an address.
+    """Return template values for a sample's raw object; empty if there is no URI.
 
-    Only other objects, up to 1 MiB, are fetched here.
+    Objects that browsers can show get a media type. Others are fetched, up to 1 MiB.
     """
     media_type = STORED_TYPES.get(uri.rpartition(".")[2].lower(), "")
     item = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_DESCRIBED_BYTES)
@@ -179,20 +178,20 @@ def raw_shown(site: Site, uri: str) -> dict[str, Any]:
 
 
 def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Response:
-    """Return a raw object, or a Range of it. Raises: InvalidRuntime without one."""
+    """Return a raw object or a Range of it. Raises: InvalidRuntime if there is none."""
     if site.opened.raw is None or not uri:
         raise InvalidRuntime(
             "no raw object is on record" if site.opened.raw else "raw objects need --raw URL"
         )
     try:
         data = site.opened.raw.read(uri)
-    except StoreError as error:  # not an outage of the root's store
+    except StoreError as error:  # the raw store failed, not the root's store
         return _error_response(error, 404 if isinstance(error, ObjectNotFound) else None)
     return bytes_response(data, uri, saved_as, request)
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:
-    """Return the field for a thumbnail: an image, else video, else audio; "" for none."""
+    """Return the field to use as thumbnail: an image, else video, else audio, or ""."""
     for types in ("image/", "video/", "audio/"):
         for field in fields:
             if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
@@ -201,7 +200,7 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
 
 
 def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
-    """Return the thumbnail field that all neighbours have, or ""."""
+    """Return a thumbnail field that all neighbours have, or ""."""
     if version is None or not neighbours:
         return ""
     fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}
@@ -209,7 +208,6 @@ def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighb
 
 
 def _range(header: str, n: int) -> tuple[int, int] | None:
-    """Return (first, last + 1) of one byte range; None for none, or an unsupported one."""
     unit, _, spans = header[:MOST_RANGE].partition("=")
     first, dash, last = spans.strip().partition("-")
     if unit.strip() != "bytes" or not dash or "," in spans or not n:

@@ -1,4 +1,4 @@
-"""Pages: a record as HTML by its template, and as JSON at the same address with `.json`; errors in their place."""
+"""Render a record as an HTML page by its template, and as JSON under `.json`. Errors are shown instead."""
 
 import asyncio
 import time
@@ -42,16 +42,16 @@ from ..outage import DOWN, OUTAGE_S
 from ..page_actions import shell_command
 
 PATIENCE_S = 1.5
-"""Seconds that a browser waits for a page before it gets a progress page."""
+"""Seconds after which a browser gets a progress page."""
 KEPT_S = 10.0
-"""Seconds that an unrequested page stays in memory."""
+"""Seconds that an unrequested finished page is kept."""
 _THREADS = DaemonThreads()
 
 
 MOST_DIGITS = 18
-"""Digits of a number in an address that always fit into 64 bits. Python refuses 4,301."""
+"""Most digits in an address's number, which always fit into 64 bits. Python rejects 4,301 digits."""
 THREADS = 32
-"""Pages made at once, and images made at once. Static files have threads of their own."""
+"""Pages made at the same time, and as many images. Static files have their own threads."""
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
@@ -73,11 +73,11 @@ _STATUS: Mapping[type[PenstockError], int] = {
 
 
 async def in_thread(limiter: CapacityLimiter, make: Callable[[], Response]) -> Response:
-    """Return a response made in a thread that does not delay the server's end."""
+    """Return the response of `make`, called in a thread that does not delay shutdown."""
     async with limiter:
         try:
             return await asyncio.get_running_loop().run_in_executor(_THREADS, make)
-        except asyncio.CancelledError:  # the server ends: the browser still gets a response
+        except asyncio.CancelledError:  # the server is shutting down, but the browser still gets a response
             return PlainTextResponse("the viewer ends", 503)
 
 
@@ -95,7 +95,7 @@ class _Pending:
 
 
 class PendingPages:
-    """Pages in progress by address: a second request waits for the same page."""
+    """Pages in progress, by address. A second request waits for the same page."""
 
     def __init__(self) -> None:
         self._pages: dict[Hashable, _Pending] = {}
@@ -107,7 +107,7 @@ class PendingPages:
         make: Callable[[], Response],
         progress: Callable[[float], Response],
     ) -> Response:
-        """Return the response of `make`, or of `progress` if it takes long."""
+        """Return the response of `make`; if that takes too long, of `progress`."""
         for old in [one for one, page in self._pages.items() if page.is_old()]:
             del self._pages[old]
         page = self._pages.get(key)
@@ -123,7 +123,7 @@ class PendingPages:
 
 
 class _Number(Convertor[int]):
-    """A whole number in a path, as `{step:number}`; one with more digits matches no page."""
+    """An integer in a path, `{step:number}`. Too many digits match no page."""
 
     regex = f"[0-9]{{1,{MOST_DIGITS}}}"
 
@@ -139,41 +139,41 @@ register_url_convertor("number", _Number())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Settings of the server, for every page."""
+    """Server settings, shared by all pages."""
 
     opened: OpenData
-    """Open versions and trainings."""
+    """Open versions and training runs."""
     ui: str = ""
-    """URL of Dagster's webserver; "" for none."""
+    """URL of Dagster's webserver, or ""."""
     csrf: str = ""
-    """Value that a POST carries; "" if the server only reads."""
+    """Value that a POST must carry; "" if the server is read-only."""
     page_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
-    """Threads that make pages."""
+    """Limit on threads that make pages."""
     media_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
-    """Threads that make images and audio, which may wait for a store without delaying pages."""
+    """Limit on threads that make images and audio, separate so that slow stores do not delay pages."""
     pending: PendingPages = field(default_factory=PendingPages)
     """Pages in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The response to an address."""
+    """A page's content."""
 
     template: str
-    """Name of the template, without `.html.j2`."""
+    """Template name, without `.html.j2`."""
     record: Any
-    """The record."""
+    """Record to show."""
     title: str
-    """Title."""
+    """Page title."""
     more: Mapping[str, Any] | None = None
-    """Further values for the template."""
+    """Additional template values."""
 
 
 Make = Callable[[Site, Request], Page]
 
 
 def page_routes(site: Site, path: str, make: Make) -> list[Route]:
-    """Return the routes of a page: its record as JSON, and as HTML."""
+    """Return a page's routes: its record as JSON and as HTML."""
 
     def respond(request: Request, as_json: bool) -> Response:
         try:
@@ -201,7 +201,7 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
 
 def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLResponse:
-    """Return a page as HTML. `up` is the relative path of the first page."""
+    """Return a page as HTML. The template value `up` is the relative path to the first page."""
     depth = request.scope["path"].count("/") - 1
     text = (
         templates(_HERE)
@@ -222,7 +222,7 @@ def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLRes
 
 
 def progress_response(site: Site, request: Request, seconds: float) -> Response:
-    """Return the progress page, which requests the real page every second."""
+    """Return the progress page, which retries the requested page every second."""
     more = {"seconds": int(seconds), "recipe": site.opened.recipe_state()}
     return html(site, request, Page(template="progress", record=None, title="penstock …", more=more), 202)
 
@@ -239,7 +239,7 @@ def error_response(site: Site, request: Request, error: PenstockError, *, as_jso
 
 
 def retry_after(error: PenstockError) -> dict[str, str]:
-    """Return the Retry-After header of a temporary failure."""
+    """Return the Retry-After header for a temporary failure."""
     return {"retry-after": str(OUTAGE_S)} if isinstance(error, DOWN) else {}
 
 
@@ -254,7 +254,7 @@ def json_address(request: Request) -> str:
 
 
 def address(*parts: object, **query: object) -> str:
-    """Return a relative path of quoted parts, with a query of the non-empty values."""
+    """Return a relative path from quoted parts, with a query string of the non-empty values."""
     path = "/".join(quote(str(part), safe="@") for part in parts)
     parameters = {name: value for name, value in query.items() if value not in (None, "")}
     return path + (f"?{urlencode(parameters)}" if parameters else "")

@@ -1,4 +1,4 @@
-"""The server of `penstock view`: a loopback port or a Unix socket, and the first address with its token."""
+"""Run the `penstock view` server on a loopback port or a Unix socket, and announce its address with the token."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PORT = 8497
 END_S = 3
-"""Seconds that the end waits for unfinished responses."""
+"""Seconds that shutdown waits for unfinished responses."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -38,9 +38,9 @@ def serve(
     writes: bool = False,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. first: relative address of the first page.
+    """Serve the viewer until SIGINT or SIGTERM. first: relative address of the first page.
 
-    Raises: InvalidRuntime for an unavailable port or a bad prefix; MissingDependency.
+    Raises: InvalidRuntime if the port is unavailable or the prefix invalid; MissingDependency.
     """
     check_packages()
     from .app import application
@@ -74,7 +74,7 @@ def serve(
 
 
 def check_packages() -> None:
-    """Import the server's packages. Raises: MissingDependency, with the extra that installs them."""
+    """Import the server's packages. Raises: MissingDependency, which names the extra to install."""
     try:
         import jinja2  # noqa: F401
         import uvicorn  # noqa: F401
@@ -88,12 +88,12 @@ def check_packages() -> None:
 
 
 def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM. stop: called by the signal handler, ends what a page may wait for."""
+    """Serve until a signal. stop: called by the handler, to end whatever a page waits for."""
     import uvicorn
 
     from .guard import MOST_HEAD_BYTES
 
-    # h11 bounds the head of a request, which httptools does not.
+    # h11 limits the size of a request's head; httptools does not.
     config = uvicorn.Config(
         app,
         http="h11",
@@ -108,16 +108,16 @@ def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> 
 
     def end(number: int, frame: object) -> None:
         stop()
-        server.force_exit = server.should_exit  # the second time
+        server.force_exit = server.should_exit  # a second signal forces the exit
         server.should_exit = True
 
-    # uvicorn raises its own signals again at its end, before leases and the socket are released.
+    # uvicorn's own handler re-raises the signal on exit, before leases and the socket are released.
     server.handle_exit = end  # type: ignore[assignment,method-assign]
     server.run(sockets=[listening])
 
 
 def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:
-    """Return the accepted Host headers. port: 0 for a socket, which ssh -L reaches from any port."""
+    """Return accepted Host headers. port: 0 for a Unix socket, which ssh -L reaches from any port."""
     loopback = set(_LOOPBACK) if not port or host in _LOOPBACK else {host, *_LOOPBACK}
     return {form.lower() for name in {*more, *loopback} for form in (name, f"{name}:{port or PORT}")}
 
@@ -135,7 +135,7 @@ def _bind(host: str, port: int, unix_socket: Path | None) -> socket.socket:
                 f"--port {port} on {host} is unavailable ({error.strerror}); pass another, or 0 for a free one"
             ) from error
     listening = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)  # only its owner may connect
+    before = os.umask(0o177)  # only the socket's owner may connect
     try:
         listening.bind(str(unix_socket))
     except OSError as error:

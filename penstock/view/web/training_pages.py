@@ -1,4 +1,4 @@
-"""Pages of trainings: a run, a step, a slot, and their images."""
+"""Training pages: runs, steps, slots, and their images."""
 
 from functools import partial
 

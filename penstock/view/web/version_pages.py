@@ -1,4 +1,4 @@
-"""Pages of datasets: the first page, a version, a sample, and the difference of two versions."""
+"""Dataset pages: the first page, versions, samples, and differences between versions."""
 
 import numpy as np
 from starlette.requests import Request

@@ -129,7 +129,7 @@ def test_a_batch_is_cut_again_whose_columns_others_had_published_with_other_type
     verdict = audit_batch(root, first, Gate(thresholds=None), "r").record
     own = [loader.Part.from_json(part) for part in first.body["parts"]]
     root.publish("demo", own, verdict=verdict.path, foreign=first.body.get("foreign"))
-    assert clash(root, records[1], parts) == "the column 'n' is int64 by now, and string here"
+    assert clash(root, records[1], parts) == "the column 'n' is int64 in the newest version, and string here"
     store, given = open_store(str(place)), {"partition": records[1].partition, "run_id": "r"}
     again, _, _ = units_stage(root, store, InlineCompute(), spec(keep), **given, tell=said.append)
     assert again.body["columns"] == {"n": "int64"}

@@ -67,6 +67,7 @@ class ReadAhead(Generic[U]):
         horizon: int,
         count: Count,
         on_plan: Callable[[int], None] = lambda _: None,
+        waits: bool = False,
     ) -> None:
         self._source, self._in_flight, self._horizon = source, in_flight, horizon
         self._count, self._on_plan = count, on_plan
@@ -78,7 +79,7 @@ class ReadAhead(Generic[U]):
         self._queue: deque[U] = deque()
         self._busy = 0
         self._first: int | None = None  # first step after a start or a seek; None once its data is read
-        self._waits = True  # until the second steps begin: see `Prefetch`
+        self._waits = waits  # until the second steps begin: see `Prefetch`
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
         # Started after the first batch, which starting dozens of threads would delay.

@@ -58,6 +58,8 @@
       JobFailed:              (RuntimeError)
       JobCancelled:           (RuntimeError)
       CodeMismatch:           (RuntimeError)
+      InvalidSpec:            (ValueError)
+      RunTaken:               (RuntimeError)
 
 A message names the fault, the given and the accepted value, and the remedy; for stored data also the address
 (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -305,3 +307,11 @@ class JobCancelled(PenstockError, RuntimeError):
 
 class CodeMismatch(PenstockError, RuntimeError):
     """A node's source tree or minor Python release differs from the job's."""
+
+
+class InvalidSpec(PenstockError, ValueError):
+    """The file of a training run does not describe one; the message names file, key and what is accepted."""
+
+
+class RunTaken(PenstockError, RuntimeError):
+    """A run of that name was started from another file: choose another name."""

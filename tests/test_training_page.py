@@ -65,7 +65,7 @@ def launched(*command: str) -> str:
 
 
 def test_every_script_is_tried() -> None:
-    assert set(SCRIPTS) == {"data", "plain", "ddp", "stateful", "lightning", "accelerate", "jax", "packed"}
+    assert set(SCRIPTS) == {"data", "plain", "run", "stateful", "lightning", "accelerate", "jax", "packed"}
 
 
 def test_packed_documents(place: Path, do: Any) -> None:
@@ -103,7 +103,7 @@ def test_ranks_under_torchrun_may_change_in_number(
     place: Path, do: Any, scripts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # each rank would take a GPU of its own
-    Path("train.py").write_text(SCRIPTS["ddp"])
+    Path("train.py").write_text(SCRIPTS["run"])
     assert scripts.took(launched("ignore", *TORCHRUN, "2", "train.py", "4")) == expected(range(4))
     done = do(place / "train.py", 7, folder=place, world_size=3)
     assert (done.codes, done.took) == ([0, 0, 0], expected(range(4, 7))), done.errors
@@ -111,9 +111,9 @@ def test_ranks_under_torchrun_may_change_in_number(
 
 @pytest.mark.gpu
 def test_a_rank_under_torchrun_trains_on_its_gpu(place: Path, scripts: Any) -> None:
-    end = "distributed.destroy_process_group()"
-    told = f"print('on', distributed.get_backend(), next(model.parameters()).device)\n{end}"
-    Path("train.py").write_text(SCRIPTS["ddp"].replace(end, told))
+    begin = "    torch.manual_seed(0)"
+    told = "    print('on', torch.distributed.get_backend(), run.device)\n"
+    Path("train.py").write_text(SCRIPTS["run"].replace(begin, told + begin))
     for steps in (range(4), range(4, 7)):
         out = launched("ignore", *TORCHRUN, "1", "train.py", str(steps.stop))
         assert scripts.took(out) == expected(steps)

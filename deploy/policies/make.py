@@ -38,6 +38,7 @@ ROLES: Mapping[str, Rights] = {
         "follows/": (CREATE,),
         "trails/": (CREATE,),
         "checkpoints/": (PUT, DELETE),
+        "trainings/": (PUT, DELETE),
     },
     "writer": {
         **_LEASES,

@@ -140,7 +140,7 @@ class Execution:
 
     def prefetch(self) -> Prefetch:
         if self._prefetch is None:
-            self._prefetch = Prefetch(self._maker(), self._bound)
+            self._prefetch = Prefetch(self._maker(), self._bound, waits=self.waits)
         return self._prefetch
 
     def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
@@ -161,6 +161,11 @@ class Execution:
                 prepare()  # processes are likely: imports modules until the next measurement
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is made ahead before the second batch is asked for: the data's store is remote."""
+        return not self._local
 
     def describe(self, caller: str = "the training's own thread") -> str:
         """Return the maker of the batches, the reason, and the bytes made ahead.

@@ -13,6 +13,7 @@ from . import (
     steps,
     takedown,
     trail,
+    train,
     versions,
     view,
 )
@@ -50,6 +51,7 @@ VERBS: dict[str, Verb] = {
     "hold": holds.HOLD,
     "checkpoints": checkpoints.VERB,
     "trail": trail.VERB,
+    "train": train.VERB,
     "gc": gc.VERB,
     "takedown": takedown.VERB,
     "migrate": migrate.VERB,
@@ -70,6 +72,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "bench",
         "checkpoints",
         "trail",
+        "train",
     ),
     "build datasets": (
         "register",

@@ -24,7 +24,8 @@ PRIMARY = "primary"
 FOLDERS = (
     *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
     *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "packs/", "places/"),
-    *("plans/", "reports/", "seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/", "views/"),
+    *("plans/", "reports/", "seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/"),
+    *("trainings/", "views/"),
 )
 """Prefixes of all objects of a root except its marker, ascending."""
 PROBES = "heartbeats/probe-"

@@ -67,6 +67,7 @@ class ReadAhead(Generic[U]):
         horizon: int,
         count: Count,
         on_plan: Callable[[int], None] = lambda _: None,
+        waits: bool = False,
     ) -> None:
         self._source, self._in_flight, self._horizon = source, in_flight, horizon
         self._count, self._on_plan = count, on_plan
@@ -78,6 +79,7 @@ class ReadAhead(Generic[U]):
         self._queue: deque[U] = deque()
         self._busy = 0
         self._first: int | None = None  # first step after a start or a seek; None once its data is read
+        self._waits = waits  # until the second steps begin: see `Prefetch`
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
         # Started after the first batch, which starting dozens of threads would delay.
@@ -92,6 +94,8 @@ class ReadAhead(Generic[U]):
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
                 self._start(steps[0])
+            else:
+                self._waits = False
             first = steps[0] == self._first
             self._begun.update(steps)
             if not first:
@@ -170,7 +174,7 @@ class ReadAhead(Generic[U]):
                     return
 
     def _may_plan(self) -> bool:
-        return self._first is None and not self._stopped
+        return self._first is None and not self._waits and not self._stopped
 
     def _plan_one(self) -> bool:
         with self._lock:

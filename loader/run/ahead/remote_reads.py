@@ -90,6 +90,7 @@ def open_remote(
             horizon=_horizon(recipe, sources),
             count=metrics.count,
             on_plan=on_plan,
+            waits=True,
         )
     if recipe.plan.pack is not None:
         return opened, None  # reads only pieces of documents, which become known when they are planned
@@ -97,7 +98,12 @@ def open_remote(
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
     return opened, ReadAhead(
-        ranges, in_flight=RANGES_IN_FLIGHT, horizon=RANGES_STEPS, count=metrics.count, on_plan=on_plan
+        ranges,
+        in_flight=RANGES_IN_FLIGHT,
+        horizon=RANGES_STEPS,
+        count=metrics.count,
+        on_plan=on_plan,
+        waits=True,
     )
 
 

@@ -60,6 +60,8 @@ class DeviceStage:
         host_batch: Callable[[int, int | None], Batch],
         checksums: Callable[[Batch], Checksums] = lambda batch: None,
         metrics: Metrics | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
         """host_batch: (step, end) -> batch, called by the copy thread. checksums: batch -> checksums."""
         self._backend, self._host_batch, self._checksums = backend, host_batch, checksums
@@ -71,6 +73,7 @@ class DeviceStage:
         self._runs = 0
         self._error: BaseException | None = None  # error of the step in `_position`
         self._stopped = False
+        self._first, self._waits = -1, waits  # step of the first `take`; waits: as for `Prefetch`
         self._thread: Thread | None = None
 
     def take(self, step: int, end: int | None) -> OnDevice:
@@ -80,6 +83,10 @@ class DeviceStage:
         """
         asked_s = perf_counter()
         with self._changed:
+            if self._waits and self._first >= 0:
+                self._waits = False
+                self._changed.notify_all()
+            self._first = step
             self._seek(step, end)
             while not self._ready:
                 if self._stopped:
@@ -147,6 +154,7 @@ class DeviceStage:
                     position is not None
                     and self._error is None
                     and len(self._ready) < AHEAD
+                    and not (self._waits and position.step != self._first)
                     and (position.end is None or position.step < position.end)
                 ):
                     return position
@@ -192,7 +200,9 @@ class Delivery:
     ) -> None:
         self._backend, self._execution, self._recorder = device, execution, recorder
         self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
-        self._stage: DeviceStage | None = DeviceStage(device, self._host_batch, self._checksums, metrics)
+        self._stage: DeviceStage | None = DeviceStage(
+            device, self._host_batch, self._checksums, metrics, waits=execution.waits
+        )
 
     def take(self, step: int, end: int | None) -> OnDevice:
         if self._stage is None:

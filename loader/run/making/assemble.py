@@ -13,7 +13,7 @@ from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.steps.slots import Slots, delivered_digest, slot_identities
-from ...storage.shared.requests import counted
+from ...storage.shared.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics
 from ..batch.collate import (
     DeliveredSamples,
@@ -136,6 +136,7 @@ class Assembler:
         self._planned = SlotPlanner(recipe, end, self._fetch.locate)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
         self._framework = recipe.framework if allocate is None else "numpy"
+        self._made_one = False
 
     def dismiss(self) -> None:
         self._reads.dismiss()
@@ -221,11 +222,12 @@ class Assembler:
         first = True if alone else self._reads.begin(steps)
         is_complete = False
         try:
-            with counted(seen.traffic), self._reads.waiting_for_no_page() if first else nullcontext():
+            begun = nullcontext() if self._made_one else patient()
+            with begun, counted(seen.traffic), self._reads.waiting_for_no_page() if first else nullcontext():
                 with seen.timed("plan"):
                     planned = self._planned(steps)
                 batches = [batch for rank_slots in planned for batch in self._make(rank_slots, seen)]
-            is_complete = True
+            is_complete = self._made_one = True
         finally:
             if not alone:
                 for step in steps:

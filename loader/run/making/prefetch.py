@@ -127,8 +127,12 @@ class Prefetch:
     cpu_s = 0.0
     """CPU seconds that this process's threads spent on the delivered batches."""
 
-    def __init__(self, maker: BatchMaker, bound: Bound) -> None:
+    def __init__(self, maker: BatchMaker, bound: Bound, *, waits: bool = False) -> None:
+        """Take batches from `maker`. waits: nothing is made ahead before the second `take`."""
         self._maker, self._retired, self._bound = maker, list[BatchMaker](), bound
+        # At the second batch every rank of a training has its first. When 2,000 ranks made batches ahead before that,
+        # a throttling store kept 61 of them from ever having it (simulated).
+        self._waits = waits
         self._stride = Stride()
         self._each_bytes: int | None = None
         self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()
@@ -143,10 +147,13 @@ class Prefetch:
         """Return the batch of `step`, and start those after it (below `end`)."""
         asked_s = perf_counter()
         is_seek = not self._ready or self._ready[0].step != step
+        alone, self._waits = self._waits, False
         if is_seek:
-            self._get_ready(step, end)
+            self._get_ready(step, step + 1 if alone else end)
+        if alone:  # the second batch is the first of a stretch: larger ones begin once reads ahead do
+            self._each_bytes, self._stride = None, Stride()
         batch = self._ready.popleft()
-        if is_seek:
+        if is_seek and not alone:
             self._fill(step + len(self._ready) + 1, end)
         if self._maker.size:
             batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)

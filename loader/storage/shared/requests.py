@@ -100,6 +100,21 @@ def is_patient() -> bool:
     return _worth.get() is None
 
 
+PATIENCE = 10.0
+"""Budgets of a throttled verb within `patient`: thousands of ranks that begin at once are throttled for minutes."""
+_patience: ContextVar[float] = ContextVar("penstock_patience", default=1.0)
+
+
+@contextmanager
+def patient() -> Iterator[None]:
+    """Give verbs in this context `PATIENCE` times their budget while the store throttles them."""
+    token = _patience.set(PATIENCE)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
     """Limits on retrying a failing operation."""
@@ -212,7 +227,8 @@ class Retrier:
                 pause_s = self.budget.pause_s(tries, self._rng())
                 if worth is not None and not worth(spent_s + pause_s):
                     raise
-                if spent_s + pause_s >= self.budget.deadline_s:
+                deadline_s = self.budget.deadline_s * (_patience.get() if throttled else 1)
+                if spent_s + pause_s >= deadline_s:
                     raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)
 

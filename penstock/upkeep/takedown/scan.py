@@ -62,6 +62,7 @@ WITHOUT = {
     "swept/": "paths of objects",
     "takedowns/": "keyed hashes, and paths of objects",
     "trails/": "checksums and metrics",
+    "trainings/": "commands, steps and times of training runs",
     "views/": "bits; views of the samples' versions have places of their own",
 }
 """Prefixes without samples' bytes or names -> their contents."""

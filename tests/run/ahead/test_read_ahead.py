@@ -3,6 +3,7 @@
 import gc
 import logging
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future
 
@@ -115,7 +116,8 @@ def test_sixteen_requests_are_in_flight(memory_root, served, mode, wait_for):
             done(step)
 
         batches._assembler._reads.done = first_is_read
-        next(batches)
+        for _ in range(2):  # nothing is read ahead before the second batch is asked for
+            next(batches)
         wait_for(gate.is_set)
     assert max(most) >= 16
 
@@ -147,6 +149,29 @@ def test_a_start_reads_its_samples_alone(n, step, memory_root, watched):
     assert len(batch["bin"]) == 8
     assert seen["nbytes"] == 8 * SAMPLE
     assert seen["requests"] <= n // 300  # a request per shard
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"workers": 0}, {"executor": "threads", "workers": 4}],
+    ids=lambda how: how.get("executor", "caller"),
+)
+def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, served, wait_for):
+    """Thousands of ranks begin at once: a store that throttles them serves everyone's first batch first."""
+    write(memory_root, 400, part_samples=200)
+    server, there = served(memory_root)
+    plan, paths = plan_of(there), []
+    server.before = lambda path, nbytes: paths.append((path, nbytes))
+    with loader.Loader(plan, 0, 1, framework="numpy", decode=False, **how) as batches:
+        assert len(numbers(next(batches))) == 8
+        before = [nbytes for path, nbytes in paths if path.endswith(".tar")]
+        assert sum(before) < 3 * 8 * SAMPLE  # with the gaps of coalesced ranges
+        assert batches.metrics()["batches_total"] == 1
+        n_before = len(paths)
+        time.sleep(0.5)
+        assert len(paths) == n_before
+        next(batches)
+        wait_for(lambda: len([path for path, _ in paths if path.endswith(".tar")]) > len(before) + 4)
 
 
 def test_an_epoch_costs_each_page_once(memory_root, watched, wait_for):
@@ -197,7 +222,7 @@ def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, w
     with loader.Loader(
         plan, 0, 1, workers=2, steps=120, framework="numpy", decode=False, cache=cache
     ) as batches:
-        got = len(numbers(next(batches)))
+        got = len(numbers(next(batches))) + len(numbers(next(batches)))
         wait_for(lambda: batches.metrics()["ahead_bytes_total"] > 0)
         if limit < 2**30:  # than which the version is smaller
             wait_for(stopped.is_set)  # as far as it goes, however fast batches are asked for
@@ -382,6 +407,7 @@ def test_the_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, serve
     with loader.Loader(
         plan_of(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache
     ) as batches:
+        batches._assembler._reads._ahead._waits = False  # as after the second batch
         for step in (0, 10**6):
             batches.seek(step)
             assert len(numbers(next(batches))) == 8
@@ -403,6 +429,7 @@ def test_close_while_reads_are_on_their_way(memory_root, served):
     server.before = before
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
     batches = loader.Loader(plan_of(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache)
+    batches._assembler._reads._ahead._waits = False  # as after the second batch
     closing = threading.Thread(target=batches.close)
     next(batches)
     assert held.acquire(timeout=30)
@@ -445,5 +472,6 @@ def test_a_loader_is_collected_as_the_planning_thread_begins(memory_root, served
     gc.collect()
     monkeypatch.setattr(read_ahead, "ThreadPool", begun)
     with loader.Loader(plan_of(root), 0, 1, workers=0, framework="numpy") as batches:
+        batches._assembler._reads._ahead._waits = False  # as after the second batch
         next(batches)
     assert dismissed == [True]

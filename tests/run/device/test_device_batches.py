@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import threading
+import time
 from functools import partial
 from itertools import islice
 
@@ -247,6 +248,25 @@ def test_a_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
         gate.set()
         asking.join(60)
         assert taken == [5]
+        stage.dismiss()
+        stage.join()
+
+
+def test_copy_thread_waits_for_the_second_take(plan, delayed, wait_for):
+    """Over a remote store nothing is made ahead before: the copy thread asks for no second batch by itself."""
+    made = []
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+
+        def host_batch(step, end):
+            made.append(step)
+            return batches.batch_at(step)
+
+        stage = DeviceStage(delayed(), host_batch, waits=True)
+        assert stage.take(3, None).batch.step == 3
+        time.sleep(0.3)
+        assert made == [3]
+        assert stage.take(4, None).batch.step == 4
+        wait_for(lambda: made == [3, 4, 5, 6])
         stage.dismiss()
         stage.join()
 

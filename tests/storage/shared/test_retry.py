@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, Throttled, Transient
-from loader.storage.shared.requests import Limiter, Retrier, RetryBudget, tried_once
+from loader.storage.shared.requests import Limiter, Retrier, RetryBudget, patient, tried_once
 
 
 class Clock:
@@ -45,6 +45,17 @@ def test_it_tries_until_it_succeeds():
     errors = [Throttled("slow"), Transient("broken"), Throttled("slow")]
     assert retrier(clock, RetryBudget(base_s=1, cap_s=100)).call(failing(clock, errors)) == "done"
     assert clock.pauses_s == pytest.approx([0.999, 1.998, 3.996])
+
+
+def test_throttled_verbs_have_more_time_within_patient():
+    """A store that does not answer has no more: a wrong endpoint is named as soon as otherwise."""
+    for error, tries in ((Throttled, 100), (Transient, 10)):
+        clock, budget = Clock(work_s=1.0), RetryBudget(deadline_s=10, base_s=0, cap_s=0)
+        with patient(), pytest.raises(error, match=rf"gave up after {tries} tries"):
+            retrier(clock, budget).call(failing(clock, [error("no")] * 200))
+    clock = Clock(work_s=1.0)
+    with pytest.raises(Throttled, match="gave up after 10 tries"):
+        retrier(clock, budget).call(failing(clock, [Throttled("no")] * 200))
 
 
 def test_pauses_are_jittered_and_capped():

@@ -1,0 +1,194 @@
+"""Where the node-seconds of a run went: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
+
+A start's time runs from its allocation to its end, as the scheduler's accounting has them. Events of the first rank cut
+it into stretches; the share of a stretch of steps that ranks waited for data comes from the windows. Time that no event
+explains is unknown. The parts of a start sum to its time by construction.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .launch.launcher import Span
+from .run_folder import Event
+
+PARTS = (
+    "starting",
+    "restoring",
+    "new steps",
+    "repeated steps",
+    "waiting for data",
+    "saving",
+    "stopping",
+    "idle",
+    "unknown",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Time that the scheduler gave to a start."""
+
+    attempt: int
+    """Number of the start."""
+    begun_us: int
+    """UTC microseconds of its beginning."""
+    ended_us: int
+    """UTC microseconds of its end."""
+    nodes: int = 1
+    """Number of nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptGoodput:
+    """Time of one start, in seconds of the clock; times `nodes` are node-seconds."""
+
+    attempt: int
+    """Number of the start."""
+    nodes: int
+    """Number of nodes."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Part of `PARTS` -> seconds."""
+    first_step: int = 0
+    """Step that it began with."""
+    end_step: int = 0
+    """Step after its last one, as far as it was saved or said."""
+    lost_steps: int = 0
+    """Steps that the next start had to do again."""
+    seconds_to_first_step: float | None = None
+    """Seconds from the allocation to the first batch; None without one."""
+    end: str = ""
+    """Name of its last event."""
+
+    @property
+    def seconds(self) -> float:
+        """All of its time."""
+        return sum(self.parts.values())
+
+    @property
+    def share(self) -> float:
+        """Share of new steps, from 0 to 1."""
+        return self.parts["new steps"] / self.seconds if self.seconds else 0.0
+
+
+class Stretch(NamedTuple):
+    """Time up to an event, in one part; `STEPS` is divided later."""
+
+    until_us: int
+    part: str
+    begin: int = 0
+    end: int = 0
+
+
+STEPS = "steps"
+LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
+"""Event that ends the steps of a start -> part of the time after it."""
+
+
+def goodput(
+    allocations: Sequence[Allocation], events: Sequence[Event], waits: Mapping[int, float] | None = None
+) -> list[AttemptGoodput]:
+    """Return where the time of each start went.
+
+    events: Those of the run, in order.
+    waits: Start -> share of its steps' time that ranks waited for data, from 0 to 1; None: unknown, counted as 0.
+    """
+    own = {
+        allocation.attempt: [event for event in events if event.attempt == allocation.attempt]
+        for allocation in allocations
+    }
+    results, done = list[AttemptGoodput](), 0
+    for place, allocation in enumerate(allocations):
+        own_events = own[allocation.attempt]
+        end = max((event.step for event in own_events), default=0)
+        later = [_first_step(own[following.attempt]) for following in allocations[place + 1 :]]
+        next_begin = next((step for step in later if step is not None), end)
+        first = next((event for event in own_events if event.name == "first_batch"), None)
+        results.append(
+            AttemptGoodput(
+                attempt=allocation.attempt,
+                nodes=allocation.nodes,
+                parts=_parts(
+                    allocation, _stretches(own_events), done, (waits or {}).get(allocation.attempt, 0.0)
+                ),
+                first_step=_first_step(own_events) or 0,
+                end_step=end,
+                lost_steps=max(0, end - next_begin),
+                seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
+                end=own_events[-1].name if own_events else "",
+            )
+        )
+        done = max(done, end)
+    return results
+
+
+def matched(
+    spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
+) -> list[Allocation]:
+    """Return the allocations of a launcher with the numbers of their starts; 0 if no rank came up.
+
+    attempts: Start -> what the record has of it.
+    """
+    numbered = []
+    for span in spans:
+        ended_us = now_us if span.ended_us is None else span.ended_us
+        inside = [
+            number for number, facts in attempts.items() if span.begun_us <= facts.get("at_us", 0) <= ended_us
+        ]
+        number = max(inside, default=0)
+        numbered.append(
+            Allocation(attempt=number, begun_us=span.begun_us, ended_us=ended_us, nodes=span.nodes)
+        )
+    return numbered
+
+
+def totals(attempts: Sequence[AttemptGoodput]) -> dict[str, float]:
+    """Return part -> node-seconds of all starts."""
+    return {part: sum(one.parts[part] * one.nodes for one in attempts) for part in PARTS}
+
+
+def _first_step(events: Sequence[Event]) -> int | None:
+    return next((event.step for event in events if event.name in ("restored", "first_batch")), None)
+
+
+def _stretches(events: Sequence[Event]) -> Iterator[Stretch]:
+    """Yield the stretches between events, in order."""
+    part, step = "starting", 0
+    for event in events:
+        took_us, before = int(event.facts.get("took_us", 0)), step
+        step = max(step, event.step)
+        if event.name == "restored":
+            yield Stretch(event.at_us - took_us, part)
+            yield Stretch(event.at_us, "restoring")
+        elif event.name == "first_batch":
+            yield Stretch(event.at_us - took_us, part)
+            yield Stretch(event.at_us, "waiting for data")
+            part, step = STEPS, event.step
+        elif event.name == "saved":
+            yield Stretch(event.at_us - took_us, part, before, step)
+            yield Stretch(event.at_us, "saving")
+        else:
+            yield Stretch(event.at_us, part, before, step)
+            part = LAST.get(event.name, part)
+    yield Stretch(2**63, "unknown" if part == STEPS or not events else "idle" if part == "starting" else part)
+
+
+def _parts(
+    allocation: Allocation, stretches: Iterable[Stretch], done: int, wait_share: float
+) -> dict[str, float]:
+    """Return part -> seconds of a start. done: steps that earlier starts did."""
+    parts, at_us = dict.fromkeys(PARTS, 0.0), allocation.begun_us
+    for stretch in stretches:
+        until_us = max(at_us, min(stretch.until_us, allocation.ended_us))
+        seconds, at_us = (until_us - at_us) / 1e6, until_us
+        steps = stretch.end - stretch.begin
+        if stretch.part != STEPS:
+            parts[stretch.part] += seconds
+        elif not steps:
+            parts["unknown"] += seconds
+        else:
+            repeated = max(0, min(stretch.end, done) - stretch.begin) / steps
+            parts["waiting for data"] += seconds * wait_share
+            parts["repeated steps"] += seconds * (1 - wait_share) * repeated
+            parts["new steps"] += seconds * (1 - wait_share) * (1 - repeated)
+    return parts

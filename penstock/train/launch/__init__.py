@@ -1,0 +1,1 @@
+"""Launchers: they begin a run's processes, and begin them again."""

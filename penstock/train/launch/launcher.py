@@ -1,0 +1,64 @@
+"""The interface of launchers: a launcher starts a run's attempts, and returns its status.
+
+A run's name is its handle. A launcher is one file here, and one line of `LAUNCHERS` in `submitting.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ..run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """State of a run, from its launcher."""
+
+    state: Literal["waiting", "running", "ended", "unknown"]
+    """"ended": nothing waits or runs. "unknown": the launcher does not know the run."""
+    place: str = ""
+    """Words by which a person finds it: 'Slurm job 12 in partition long'."""
+    reason: str = ""
+    """Why it waits, in the scheduler's words; "" while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Time that a scheduler gave to a run: one line of its accounting."""
+
+    begun_us: int
+    """UTC microseconds of its beginning."""
+    ended_us: int | None
+    """UTC microseconds of its end; None while it lasts."""
+    nodes: int = 1
+    """Number of nodes."""
+
+
+class Launcher(Protocol):
+    """Runs on one machine or cluster.
+
+    Every method raises EngineUnreachable for a scheduler that does not answer, which is no end.
+    """
+
+    def describe(self, spec: RunSpec) -> str:
+        """Return what `submit` would hand over, for `--dry-run`."""
+        ...
+
+    def submit(self, spec: RunSpec) -> str:
+        """Begin a run, unless it waits or runs already; return where it is. Raises: InvalidSpec if it is refused."""
+        ...
+
+    def status(self, run: str) -> RunStatus:
+        """Return how a run stands."""
+        ...
+
+    def cancel(self, run: str) -> None:
+        """End a run for good, without a checkpoint; return when its last process has ended."""
+        ...
+
+    def spans(self, run: str) -> list[Span]:
+        """Return the times that the run was given, in order."""
+        ...
+
+    def logs(self, run: str, rank: int) -> str:
+        """Return the last 64 KiB that a rank wrote, "" without any."""
+        ...

@@ -1,0 +1,160 @@
+"""Runs on this machine: torchrun in a loop, in a process that outlives the command.
+
+The process holds a lock on a file of the run's name, so every command of this user sees whether it lives.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from loader.errors import EngineUnreachable
+
+from ..run_spec import RunSpec
+from . import local_loop
+from .launcher import RunStatus, Span
+from .node_start import torchrun
+
+END_S = 10.0
+"""Seconds that a cancelled run has before SIGKILL."""
+
+
+class LocalRanks:
+    """Runs of one record, each a process of this machine."""
+
+    def __init__(self, record: str) -> None:
+        self._record = record
+        self._begun: list[
+            subprocess.Popen[bytes]
+        ] = []  # children that outlive this process, or are reaped by it
+        self._folder = Path(tempfile.gettempdir()) / f"penstock-trainings-{os.getuid()}"
+
+    def describe(self, spec: RunSpec) -> str:
+        """See `Launcher.describe`."""
+        return shlex.join(torchrun(spec))
+
+    def submit(self, spec: RunSpec) -> str:
+        """See `Launcher.submit`."""
+        self._check_folder()
+        log = self._path(spec.run, "log")
+        with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return self._place(spec.run)
+            process = subprocess.Popen(
+                [sys.executable, "-m", local_loop.__name__, str(log)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={
+                    **os.environ,
+                    "PYTHONSAFEPATH": "1",
+                    "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                },
+                pass_fds=[lock.fileno()],  # the lock is the process's from here on
+                start_new_session=True,
+            )
+            assert process.stdin is not None
+            with process.stdin:
+                process.stdin.write(json.dumps(spec.to_json()).encode())
+            lock.truncate(0)
+            lock.write(str(process.pid))
+            lock.flush()
+            self._begun.append(process)
+        return self._place(spec.run)
+
+    def status(self, run: str) -> RunStatus:
+        """See `Launcher.status`."""
+        if not self._path(run, "lock").exists():
+            return RunStatus(state="unknown")
+        self._begun = [process for process in self._begun if process.poll() is None]
+        state = "ended" if self._process(run) is None else "running"
+        return RunStatus(state=state, place=self._place(run))  # type: ignore[arg-type]
+
+    def cancel(self, run: str) -> None:
+        """See `Launcher.cancel`."""
+        until_s = time.monotonic() + END_S
+        while (pid := self._process(run)) is not None:
+            for member in _descendants(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
+            if time.monotonic() > until_s:
+                raise EngineUnreachable(f"process {pid} of {run} does not end; cancel again")
+            time.sleep(0.05)
+
+    def spans(self, run: str) -> list[Span]:
+        """See `Launcher.spans`."""
+        try:
+            lines = Path(f"{self._path(run, 'log')}{local_loop.SPANS}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        results: list[Span] = []
+        for times in map(json.loads, lines):
+            if "begun_us" in times:
+                results.append(Span(begun_us=times["begun_us"], ended_us=None))
+            elif results:
+                results[-1] = replace(results[-1], ended_us=times["ended_us"])
+        return results
+
+    def logs(self, run: str, rank: int) -> str:
+        """See `Launcher.logs`; all ranks write to one file."""
+        try:
+            return self._path(run, "log").read_bytes()[-local_loop.LOG_BYTES :].decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _place(self, run: str) -> str:
+        return f"process {self._process(run) or 'ended'} of this machine, log {self._path(run, 'log')}"
+
+    def _path(self, run: str, kind: str) -> Path:
+        key = hashlib.sha256(self._record.encode()).hexdigest()[:12]
+        return self._folder / f"{key}-{run}.{kind}"
+
+    def _process(self, run: str) -> int | None:
+        """Return the process of a run that lives."""
+        try:
+            with self._path(run, "lock").open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(lock.read() or 0) or None
+                return None
+        except FileNotFoundError:
+            return None
+
+    def _check_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        there = self._folder.lstat()  # a link may lead anywhere
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
+            raise EngineUnreachable(
+                f"{self._folder} is not a private folder of this user; remove it, or set TMPDIR to a folder of your own"
+            )
+
+
+def _absolute_path() -> str:
+    """Return what this process imports from, whatever folder another runs in."""
+    return os.pathsep.join(map(os.path.abspath, sys.path))
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return a process and all that it began, the oldest first."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    results = [pid]
+    for parent in results:
+        results += [child for child, of in parents.items() if of == parent]
+    return results

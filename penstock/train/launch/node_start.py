@@ -1,0 +1,75 @@
+"""Begin the ranks of a node by torchrun, and tell a stop from a failure.
+
+torchrun ends with 1 whatever its ranks end with, so local rank 0 leaves a file if the run is to begin again. By default
+torchrun dies of SIGUSR1 and leaves its ranks running; after SIGTERM it kills them in 30 s. Two options mend both.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from ..run import AGAIN
+from ..run_spec import RunSpec
+from ..stop import SIGNALS
+
+
+def torchrun(spec: RunSpec, *, nodes: Sequence[str] = ("--standalone",), logs: str = "") -> list[str]:
+    """Return the command that begins a node's ranks.
+
+    nodes: torchrun's options that name the nodes and where they meet.
+    logs: folder for what each rank writes; "": all of it goes to this process's output.
+    """
+    names = ",".join(number.name for number in SIGNALS)
+    options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]
+    options += [f"--shutdown-timeout={spec.grace_s}", "--max-restarts=0"]
+    options += [f"--log-dir={logs}", "--tee=3"] if logs else []
+    return [sys.executable, "-m", "torch.distributed.run", *nodes, *options, "--no-python", *spec.command]
+
+
+def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a run's processes."""
+    return {
+        **base,
+        **spec.env,
+        "PENSTOCK_RUN": spec.run,
+        "PENSTOCK_RECORD": spec.record,
+        "PENSTOCK_CHECKPOINTS": spec.checkpoints or spec.record,
+        "PENSTOCK_GRACE_S": str(spec.grace_s),
+    }
+
+
+def run_node(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a node's ranks to their end; return 0, 75 to begin again, or another status for a failure.
+
+    A signal to this process goes on to torchrun, which passes it to its ranks.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
+        stopped = Path(folder, "stopped")
+        process = subprocess.Popen(
+            command, env={**environ, "PENSTOCK_STOPPED": str(stopped)}, start_new_session=True
+        )
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            process.send_signal(number)
+
+        before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+        try:
+            status = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            _end_session(process.pid)
+        return AGAIN if stopped.exists() else status
+
+
+def _end_session(pid: int) -> None:
+    """End ranks that torchrun left behind."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,126 @@
+"""Read what a launcher put into the environment: ranks, the run's name, the places it writes to."""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from loader import World
+from loader.errors import InvalidRuntime
+
+LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+"""torchrun, Slurm, Open MPI, MPICH: the number of a process on its node."""
+ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
+"""Launchers' counts of the starts before this one."""
+GRACE_S = 30.0
+"""Slurm's default KillWait, and Kubernetes' default grace period."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """This process as its launcher sees it."""
+
+    world: World
+    """Number of this process among all of the run."""
+    grouped: bool
+    """Whether a launcher began the process, so that ranks, or this one, meet in a process group."""
+    local_rank: int
+    """Number of this process on its node."""
+    name: str | None
+    """Name of the run; None without a launcher of penstock's."""
+    attempt: int
+    """Number of this start, from 0 on."""
+    record: str | None
+    """Root that gets the record of the run; None for none."""
+    checkpoints: str | None
+    """Root that gets the checkpoints; None for none."""
+    grace_s: float
+    """Seconds from the signal to stop until the processes are killed."""
+    stopped_file: Path | None
+    """File that asks the node's launcher to start the run again: torchrun loses the exit code."""
+    launcher: str
+    """Job of the scheduler, such as "slurm 8123"."""
+    node: str
+    """Name of this node."""
+    meeting: str | None
+    """URL at which the ranks meet, for `torch.distributed`; None: from MASTER_ADDR and MASTER_PORT."""
+
+    def facts(self) -> dict[str, str | int]:
+        """Return what the record of a start holds."""
+        return {
+            "launcher": self.launcher,
+            "node": self.node,
+            "ranks": self.world.world_size,
+            "restarts": self.attempt,
+        }
+
+    @staticmethod
+    def from_env(environ: Mapping[str, str] | None = None) -> "Launched":
+        """Return what torchrun, Slurm, Open MPI, MPICH or `penstock train` say; one process if there is none.
+
+        Raises: InvalidRuntime for a variable that is no number.
+        """
+        environ = os.environ if environ is None else environ
+        world = World.from_env(environ)
+        stopped = environ.get("PENSTOCK_STOPPED")
+        return Launched(
+            world=world,
+            grouped=world.world_size > 1 or {"RANK", "MASTER_ADDR"} <= environ.keys(),
+            local_rank=_number(environ, LOCAL_RANKS, 0),
+            name=environ.get("PENSTOCK_RUN") or None,
+            attempt=_number(environ, ATTEMPTS, 0),
+            record=environ.get("PENSTOCK_RECORD") or None,
+            checkpoints=environ.get("PENSTOCK_CHECKPOINTS") or None,
+            grace_s=float(_number(environ, ("PENSTOCK_GRACE_S",), int(GRACE_S))),
+            stopped_file=Path(stopped) if stopped else None,
+            launcher=_launcher(environ),
+            node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            meeting=_meeting(environ) if world.world_size > 1 else None,
+        )
+
+
+def _launcher(environ: Mapping[str, str]) -> str:
+    """Return the job as its scheduler names it."""
+    if "SLURM_JOB_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return f"kubernetes {environ.get('HOSTNAME', '')}"
+    return "local"
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        if name in environ:
+            try:
+                return int(environ[name])
+            except ValueError:
+                raise InvalidRuntime(
+                    f"{name}={environ[name]!r} in the environment; a whole number is needed"
+                ) from None
+    return default
+
+
+def _meeting(environ: Mapping[str, str]) -> str | None:
+    """Return where the ranks of a Slurm job step meet: on its first node, at a port of the job's own."""
+    if "MASTER_ADDR" in environ:
+        return None
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
+    if nodes is None:
+        raise InvalidRuntime(
+            "several ranks, and no MASTER_ADDR in the environment: start them by torchrun, srun or `penstock train`"
+        )
+    port = (
+        20_000
+        + (_number(environ, ("SLURM_JOB_ID",), 0) * 7 + _number(environ, ("SLURM_STEP_ID",), 0)) % 20_000
+    )
+    return f"tcp://{first_node(nodes)}:{environ.get('MASTER_PORT', port)}"
+
+
+def first_node(nodes: str) -> str:
+    """Return the first of Slurm's node names: `gpu07` of `gpu[07-09,12],other`. Raises: InvalidRuntime."""
+    match = re.match(r"([^,\[\]]+)(?:\[(\w+)[^\]]*\]([^,\[\]]*))?", nodes)
+    if match is None:
+        raise InvalidRuntime(f"{nodes!r} is no list of Slurm's nodes; set MASTER_ADDR to the first node")
+    return "".join(part or "" for part in match.groups())

@@ -1,0 +1,283 @@
+"""`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
+
+import logging
+import os
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.run.trail.trail import check_run_name
+
+from ..checkpoints.ranks import from_first_rank
+from .agreement import Agreement
+from .hang import HangWatch
+from .launched import Launched
+from .record import RunRecord
+from .run_folder import RunFolder
+from .stop import Stop, StopRequests
+
+if TYPE_CHECKING:
+    from ..checkpoints import Checkpoints
+
+_log = logging.getLogger(__name__)
+AGAIN = 75
+"""Exit status of a run that its launcher begins again: EX_TEMPFAIL of sysexits.h."""
+T = TypeVar("T")
+
+
+class Run:
+    """One start of a training, as a context. `joined` makes it.
+
+    Raises SystemExit(75) at the end of the context if the run stopped before its last step, so that the launcher begins
+    it again. A run that a person stopped ends as a finished one.
+    """
+
+    name: str
+    """Name of the run: of its checkpoints, its trail and its record."""
+    world: "loader.World"
+    """Rank and number of the processes; the second argument of `loader.Loader`."""
+    attempt: int
+    """Number of this start, from 0 on."""
+    device: Any
+    """`torch.device` of this process: its GPU, or the CPU."""
+
+    def __init__(self, launched: Launched, name: str, checkpoints: str | None, record: str | None) -> None:
+        self.name, self.world, self.attempt = check_run_name(name), launched.world, launched.attempt
+        self._launched, self._checkpoints, self._record = launched, checkpoints, record
+        self._requests, self._hang = StopRequests(), HangWatch()
+        self._stopped, self._finished, self._own_group = Stop.NO, False, False
+        self._batches: loader.Loader | None = None
+        self._traced = False
+        self._save_s, self._warned = 0.0, False
+        self._events: RunRecord | None = None
+
+    @staticmethod
+    def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
+        """Return this process's part of the run that its launcher began.
+
+        Joins the default process group, or begins it (nccl with a GPU, else gloo) where there are several ranks.
+        Listens to SIGTERM and SIGUSR1 from now on.
+
+        name, checkpoints, record: Name of the run, root of its checkpoints, and root of its trail, unless the launcher
+            names others.
+
+        Raises: InvalidRuntime for an environment that names no meeting point of several ranks. InvalidName.
+        """
+        launched = Launched.from_env()
+        run = Run(
+            launched,
+            launched.name or name,
+            launched.checkpoints or checkpoints,
+            launched.record or record,
+        )
+        run._requests.listen()
+        try:
+            run._join()
+        except BaseException:
+            run._requests.close()
+            raise
+        return run
+
+    def _join(self) -> None:
+        import torch
+        from torch import distributed
+
+        self.device = torch.device("cpu")
+        if torch.cuda.is_available():
+            self.device = torch.device("cuda", self._launched.local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
+        if self._launched.grouped and not distributed.is_initialized():
+            distributed.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                init_method=self._launched.meeting,
+                rank=self.world.rank,
+                world_size=self.world.world_size,
+            )
+            self._own_group = True
+        self._agreement = Agreement(self._group_device() if distributed.is_initialized() else None)
+        if self._record is not None and self.world.rank == 0:
+            store = loader.Root(self._record).store
+            self._requests.watch(RunFolder(store, self.name))
+            self._events = RunRecord(store, self.name, self._launched.facts())
+            self._events.event("ranks_up", 0)
+
+    def _event(self, name: str, step: int, **facts: int) -> None:
+        if self._events is not None:
+            self._events.event(name, step, **facts)
+
+    def _group_device(self) -> Any:
+        import torch
+        from torch import distributed
+
+        return self.device if "nccl" in str(distributed.get_backend()) else torch.device("cpu")
+
+    def __repr__(self) -> str:
+        return (
+            f"Run({self.name!r}, rank {self.world.rank} of {self.world.world_size}, attempt {self.attempt})"
+        )
+
+    @property
+    def checkpoints(self) -> str:
+        """Root of the checkpoints, for `Checkpoints(run.checkpoints, run.name)`. Raises: InvalidRuntime without one."""
+        if self._checkpoints is None:
+            raise InvalidRuntime(
+                "the run has no place for checkpoints: Run.joined(checkpoints=URL), or `checkpoints` of its TOML file"
+            )
+        return self._checkpoints
+
+    def first(self, call: Callable[[], T]) -> T:
+        """Return the result of the call on the first rank, on every rank. Raises: its error there, on every rank.
+
+        Make the plan so: one rank opens the root, and the others get the plan of some kilobytes. If 10,000 ranks open a
+        root at once, the store refuses many of them.
+        """
+        from torch import distributed
+
+        return from_first_rank(call, distributed.group.WORLD if distributed.is_initialized() else None)
+
+    def trail(self, **options: Any) -> "loader.Trail | None":
+        """Return where this rank keeps its trail, for `Loader(plan, trail=...)`; None without a record, or a need.
+
+        options: options of `loader.Trail`; without `ranks` only the first rank keeps one.
+        """
+        ranks = options.get("ranks", "first")
+        kept = ranks == "all" or (self.world.rank == 0 if ranks == "first" else self.world.rank in ranks)
+        if self._record is None or not kept:
+            return None
+        self._traced = True
+        return loader.Trail(loader.Root(self._record), self.name, **options)
+
+    def stopping(self) -> bool:
+        """Return whether the run is about to stop, in a loop between two steps, such as an evaluation.
+
+        Every rank calls it equally often: it exchanges values as a step does. Then leave the loop; `steps` saves.
+        """
+        self._hang.arm()
+        return self._exchange() is not Stop.NO
+
+    def _exchange(self) -> Stop:
+        """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
+        if self._stopped is Stop.NO:
+            (agreed,) = self._agreement.exchange([self._requests.stop])
+            self._stopped = Stop(agreed)
+        return self._stopped
+
+    def steps(
+        self,
+        batches: "loader.Loader",
+        saved: "Checkpoints | None" = None,
+        state: dict[str, Any] | None = None,
+        *,
+        save_every: int = 0,
+    ) -> Generator["loader.Batch", None, None]:
+        """Yield the batches from the newest checkpoint on, until the last one, or until the run stops.
+
+        saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
+            checkpoint is written after the last step, and before the run stops.
+        save_every: Steps from one checkpoint to the next, beside the training; 0 for none between.
+
+        All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise.
+        """
+        begun = perf_counter()
+        if saved is not None and saved.load(state or {}, batches) is not None:
+            self._event("restored", batches.step, took_us=_microseconds(begun))
+        self._batches = batches
+        begun = perf_counter()
+        first, newest = batches.step, batches.step
+        try:
+            for batch in batches:
+                if self._events is not None and batches.step - batch.last_micro == first:
+                    self._event("first_batch", first, took_us=_microseconds(begun))
+                yield batch
+                if not batch.last_micro:
+                    continue
+                self._hang.step(perf_counter() - begun)
+                begun, step = perf_counter(), batches.step
+                stop, last = self._exchange() is not Stop.NO, step == batches.end
+                if saved is not None and (stop or last or (save_every and step % save_every == 0)):
+                    self._save(saved, step, state or {}, batches, wait=stop or last)
+                    newest, begun = step, perf_counter()
+                if stop and not last:
+                    _log.warning("%r stops after step %d", self, step)
+                    if newest != step:
+                        _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
+                    self._event("stopped", step)
+                    return
+                self._warn_of_long_steps()
+            self._finished = True
+            self._event("ended", batches.step)
+        except GeneratorExit:
+            self._finished = True  # the script left the loop by itself
+            raise
+        finally:
+            self._hang.disarm()
+
+    def _save(
+        self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool
+    ) -> None:
+        self._hang.disarm()  # a checkpoint takes as long as it takes, and its requests have limits of their own
+        begun = perf_counter()
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+        saved.save(step, state, batches, wait=wait)
+        self._save_s = max(self._save_s, perf_counter() - begun)
+        self._event("saved", step, took_us=_microseconds(begun))
+        self._hang.arm()
+
+    def _warn_of_long_steps(self) -> None:
+        needed_s = 2 * self._hang.median_s + self._save_s
+        if needed_s > self._launched.grace_s and not self._warned:
+            self._warned = True
+            _log.warning(
+                "two steps and a checkpoint take %.0f s, and the launcher waits %.0f s after its signal (grace_s): a "
+                "stop may come too late for the checkpoint",
+                needed_s,
+                self._launched.grace_s,
+            )
+
+    def note(self, **values: Any) -> None:
+        """Put numbers of the step handed out last on the trail: `run.note(loss=loss)`. See `Loader.note`."""
+        if self._batches is None:
+            raise InvalidRuntime("run.note() before the first batch of run.steps()")
+        if self._traced:
+            self._batches.note(**values)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hang.disarm()
+        self._requests.close()
+        if self._events is not None:
+            if error is not None:
+                self._event("failed", 0 if self._batches is None else self._batches.step)
+            self._events.close()
+        if error is not None:
+            return  # other ranks may not come to a collective any more: the launcher ends them
+        self._agreement.close()
+        if self._own_group:
+            from torch import distributed
+
+            distributed.destroy_process_group()
+        if self._stopped is Stop.AGAIN and not self._finished:
+            self._tell_launcher()
+            raise SystemExit(AGAIN)
+
+    def _tell_launcher(self) -> None:
+        """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""
+        file = self._launched.stopped_file
+        if file is not None and self._launched.local_rank == 0:
+            with suppress(OSError):
+                os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def _microseconds(begun: float) -> int:
+    return round((perf_counter() - begun) * 1e6)

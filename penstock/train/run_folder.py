@@ -1,0 +1,177 @@
+"""The record of a run: `trainings/<run>/` of a root.
+
+    spec.json                           the run's file, written once
+    attempts/<n>.json                   a start: launcher, nodes, ranks
+    events/<n>-<k>.json                 what the first rank did, k from 0 on
+    windows/<n>-<step>.parquet          numbers of all ranks, about once a minute
+    stop                                a person's request
+
+Objects are created, never replaced, except for `stop`, which `resume` deletes.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader.dataset.log.entries import canonical
+from loader.errors import AlreadyExists, Corrupt, ObjectNotFound, RunNotFound, RunTaken
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from .run_spec import RunSpec, spec_of
+
+FORMAT = 1
+FOLDER = "trainings/"
+_ATTEMPT = re.compile(r"([0-9]{6})\.json")
+_EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A line in the life of a run."""
+
+    attempt: int
+    """Number of the start."""
+    number: int
+    """Number of the event in it."""
+    name: str
+    """Kind: ranks_up, restored, first_batch, saved, stopped, ended."""
+    at_us: int
+    """UTC microseconds since 1970, by the clock of the first rank's node."""
+    step: int
+    """Steps done by then."""
+    facts: Mapping[str, Any]
+    """Further facts, such as `took_us`."""
+
+
+class RunFolder:
+    """The record of one run."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self.store, self.run = store, run
+        self._prefix = f"{FOLDER}{run}/"
+
+    def key(self, name: str) -> str:
+        """Return the key of an object of the record."""
+        return f"{self._prefix}{name}"
+
+    @property
+    def stop_key(self) -> str:
+        """Key of a person's request to stop."""
+        return self.key("stop")
+
+    def put_spec(self, spec: RunSpec) -> bool:
+        """Store the run's file; return False if it is stored already. Raises: RunTaken for another one."""
+        data = canonical({"format": FORMAT, **spec.to_json()})
+        try:
+            self.store.put_if_absent(self.key("spec.json"), data)
+        except AlreadyExists:
+            stored = self.spec()
+            if stored != spec:
+                changed = [name for name, value in spec.to_json().items() if stored.to_json()[name] != value]
+                raise RunTaken(
+                    f"{self.store.url}/{self.key('spec.json')} differs in {', '.join(changed)}: give the run another "
+                    "name, or submit the file that it was started from"
+                ) from None
+            return False
+        return True
+
+    def spec(self) -> RunSpec:
+        """Return the run's file. Raises: RunNotFound; Corrupt."""
+        key = self.key("spec.json")
+        try:
+            data = self.store.get(key).data
+        except ObjectNotFound:
+            raise RunNotFound(
+                f"{self.store.url} has no run {self.run!r}: penstock train ls lists them"
+            ) from None
+        values = _object(data, f"{self.store.url}/{key}")
+        return spec_of({name: value for name, value in values.items() if name != "format"}, key)
+
+    def begin_attempt(self, facts: Mapping[str, Any]) -> int:
+        """Store a start, and return its number, from 1 on."""
+        numbers = [number for number, _ in self._attempt_keys()]
+        number = max(numbers, default=0) + 1
+        body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
+        while True:
+            try:
+                self.store.put_if_absent(self.key(f"attempts/{number:06d}.json"), body)
+            except AlreadyExists:
+                number += 1
+            else:
+                return number
+
+    def attempts(self) -> dict[int, dict[str, Any]]:
+        """Return the starts by their number. Raises: Corrupt."""
+        return {
+            number: _object(self.store.get(key).data, f"{self.store.url}/{key}")
+            for number, key in sorted(self._attempt_keys())
+        }
+
+    def put_event(self, attempt: int, number: int, name: str, step: int, facts: Mapping[str, Any]) -> None:
+        """Store an event, once: a second one of its number is left out."""
+        body = {"format": FORMAT, "event": name, "at_us": time.time_ns() // 1000, "step": step, **facts}
+        try:
+            self.store.put_if_absent(self.key(f"events/{attempt:06d}-{number:06d}.json"), canonical(body))
+        except AlreadyExists:
+            return  # a request that was repeated
+
+    def events(self) -> list[Event]:
+        """Return all events, in order. Raises: Corrupt."""
+        records = []
+        for info in self.store.list(self.key("events/")):
+            if match := _EVENT.fullmatch(info.key.rpartition("/")[2]):
+                where = f"{self.store.url}/{info.key}"
+                body = _object(self.store.get(info.key).data, where)
+                facts = {name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
+                try:
+                    event = Event(
+                        attempt=int(match[1]),
+                        number=int(match[2]),
+                        name=str(body["event"]),
+                        at_us=int(body["at_us"]),
+                        step=int(body["step"]),
+                        facts=facts,
+                    )
+                except (KeyError, TypeError, ValueError) as error:
+                    raise Corrupt(f"{where} lacks event, at_us or step") from error
+                records.append(event)
+        return sorted(records, key=lambda event: (event.attempt, event.number))
+
+    def ask_to_stop(self, by: str) -> None:
+        """Ask the run to save and end."""
+        self.store.put(self.stop_key, json.dumps({"by": by, "at_us": time.time_ns() // 1000}).encode())
+
+    def withdraw_stop(self) -> None:
+        """Take the request back, so that the run may begin again."""
+        self.store.delete_many([self.stop_key])
+
+    def is_to_stop(self) -> bool:
+        """Return whether a person asked it to stop."""
+        try:
+            self.store.head(self.stop_key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _attempt_keys(self) -> Iterator[tuple[int, str]]:
+        for info in self.store.list(self.key("attempts/")):
+            if match := _ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
+                yield int(match[1]), info.key
+
+
+def runs(store: Store) -> list[str]:
+    """Return the names of the runs that have a record."""
+    records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
+    return sorted(records)
+
+
+def _object(data: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object of a record. Raises: Corrupt."""
+    try:
+        return parse_json_object(data)
+    except ValueError as error:
+        raise Corrupt(f"{where} is damaged: {error}") from error

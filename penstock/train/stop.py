@@ -1,0 +1,71 @@
+"""Requests to stop: a signal to this process, or a person's `penstock train stop`."""
+
+import logging
+import signal
+import threading
+from enum import IntEnum
+from types import FrameType
+from typing import Any
+
+from .run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Slurm at a preemption or the end of the walltime, Kubernetes, and a person's `kill`."""
+LOOK_S = 15.0
+"""Seconds between two looks for a person's request: one request to the store each."""
+
+
+class Stop(IntEnum):
+    """Kind of stop; among ranks the greatest counts."""
+
+    NO = 0
+    AGAIN = 1
+    """Save, and let the launcher begin again: exit status 75."""
+    DONE = 2
+    """Save, and end: a person asked."""
+
+
+class StopRequests:
+    """Requests that reached this process. Handlers of signals are its own until `close`."""
+
+    def __init__(self) -> None:
+        self.stop = Stop.NO
+        self._before: dict[signal.Signals, Any] = {}
+        self._end = threading.Event()
+        self._watching: threading.Thread | None = None
+
+    def listen(self) -> None:
+        """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
+        if threading.current_thread() is not threading.main_thread():
+            _log.warning(
+                "Run.joined() outside of the main thread hears no signals: call it in the main thread"
+            )
+            return
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._heard)
+
+    def watch(self, folder: RunFolder) -> None:
+        """Look for a person's request from now on, in a thread."""
+
+        def poll() -> None:
+            while not self._end.wait(LOOK_S):
+                try:
+                    if folder.is_to_stop():
+                        self.stop = Stop.DONE
+                        return
+                except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
+                    _log.warning("could not poll for %s/%s: %s", folder.store.url, folder.stop_key, error)
+
+        self._watching = threading.Thread(target=poll, name="penstock-stop", daemon=True)
+        self._watching.start()
+
+    def close(self) -> None:
+        """Give the handlers back, and end the thread."""
+        self._end.set()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.stop = max(self.stop, Stop.AGAIN)

@@ -1,0 +1,99 @@
+"""Submit a run, find it again, stop it."""
+
+import getpass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader.dataset.root import Root
+from loader.errors import Conflict
+
+from .goodput import AttemptGoodput, goodput, matched
+from .launch.launcher import Launcher, RunStatus
+from .launch.local_ranks import LocalRanks
+from .run_folder import Event, RunFolder, runs
+from .run_spec import RunSpec
+
+LAUNCHERS: Mapping[str, Callable[[str], Launcher]] = {"local": LocalRanks}
+"""Engine of a cluster's file -> launcher of the runs of a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run as its record and its launcher have it."""
+
+    run: str
+    """Name."""
+    status: RunStatus
+    """State, from the launcher."""
+    attempts: int
+    """Starts so far."""
+    step: int
+    """Steps done at the newest event."""
+    newest: Event | None
+    """Newest event; None before the first."""
+    stopping: bool
+    """Whether a person asked it to stop."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for `--json`."""
+        return {
+            "run": self.run,
+            "state": self.status.state,
+            "place": self.status.place,
+            "reason": self.status.reason,
+            "attempts": self.attempts,
+            "step": self.step,
+            "newest": None if self.newest is None else self.newest.name,
+            "stopping": self.stopping,
+        }
+
+
+def submit(spec: RunSpec, launcher: Launcher) -> str:
+    """Begin a run, or find it; return where it is.
+
+    Raises: RunTaken for another file under the name. Conflict if a person stopped it. InvalidSpec. EngineUnreachable.
+    """
+    folder = RunFolder(Root(spec.record).store, spec.run)
+    folder.put_spec(spec)
+    if folder.is_to_stop():
+        raise Conflict(f"{spec.run} was stopped: penstock train resume lets it go on")
+    return launcher.submit(spec)
+
+
+def resume(spec: RunSpec, launcher: Launcher) -> str:
+    """Let a stopped run go on. Raises: as `submit`."""
+    RunFolder(Root(spec.record).store, spec.run).withdraw_stop()
+    return submit(spec, launcher)
+
+
+def stop(folder: RunFolder) -> None:
+    """Ask a run to save and end. Raises: RunNotFound."""
+    folder.spec()
+    folder.ask_to_stop(getpass.getuser())
+
+
+def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
+    """Return how a run stands. Raises: Corrupt; EngineUnreachable."""
+    events = folder.events()
+    return RunSummary(
+        run=folder.run,
+        status=launcher.status(folder.run),
+        attempts=len(folder.attempts()),
+        step=max((event.step for event in events), default=0),
+        newest=events[-1] if events else None,
+        stopping=folder.is_to_stop(),
+    )
+
+
+def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
+    """Return where the time of each start went. Raises: RunNotFound; Corrupt; EngineUnreachable."""
+    folder.spec()
+    spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
+    return goodput(matched(spans, folder.attempts(), now_us), folder.events())
+
+
+def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
+    """Return all runs of a record."""
+    return [summary(RunFolder(root.store, run), launcher) for run in runs(root.store)]

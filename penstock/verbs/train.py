@@ -1,0 +1,190 @@
+"""`penstock train submit|ls|show|logs|stop|cancel|resume`: training runs."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import loader
+
+from .verb import Answer, Table, Verb
+
+if TYPE_CHECKING:
+    from ..train.launch.launcher import Launcher
+    from ..train.run_folder import RunFolder
+    from ..train.submitting import RunSummary
+
+FORM = ("{:<24}", " {:<8}", " step {:>9}", " attempt {:>3}", "  {}")
+
+
+def _launcher(record: str) -> "Launcher":
+    from ..train.submitting import LAUNCHERS
+
+    return LAUNCHERS["local"](record)
+
+
+def _folder(arguments: Namespace) -> "RunFolder":
+    from ..train.run_folder import RunFolder
+
+    return RunFolder(loader.Root(arguments.root).store, arguments.run)
+
+
+def _spec_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="FILE", help="TOML file of the run")
+
+
+def _submit_arguments(parser: ArgumentParser) -> None:
+    _spec_argument(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be started, and start nothing"
+    )
+
+
+def _run_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="name of the run")
+
+
+def submit(arguments: Namespace) -> Answer:
+    """Start a run, or find the one that its file started."""
+    from ..train.run_spec import read_spec
+    from ..train.submitting import submit as submit_run
+
+    spec = read_spec(arguments.spec)
+    launcher = _launcher(spec.record)
+    if arguments.dry_run:
+        text = launcher.describe(spec)
+        return {"run": spec.run, "command": text}, text, 0
+    place = submit_run(spec, launcher)
+    return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
+
+
+def resume(arguments: Namespace) -> Answer:
+    """Let a stopped run go on at its newest checkpoint."""
+    from ..train.run_spec import read_spec
+    from ..train.submitting import resume as resume_run
+
+    spec = read_spec(arguments.spec)
+    place = resume_run(spec, _launcher(spec.record))
+    return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
+
+
+def ls(arguments: Namespace) -> Answer:
+    """List the runs of a record."""
+    from ..train.submitting import summaries
+
+    root = loader.Root(arguments.root)
+    listed = summaries(root, _launcher(root.url))
+    rows = [(one.run, one.status.state, str(one.step), str(one.attempts), _newest(one)) for one in listed]
+    header = ("run", "state", "step", "attempts", "newest event")
+    table = Table(form=FORM, header=header, rows=rows, titled=False)
+    return [one.to_json() for one in listed], [table] if rows else "no runs", 0
+
+
+def _newest(run: "RunSummary") -> str:
+    words = run.newest.name.replace("_", " ") if run.newest is not None else "not begun"
+    return f"{words}, asked to stop" if run.stopping else words
+
+
+def show(arguments: Namespace) -> Answer:
+    """Show a run: its state, its starts and their events."""
+    from ..train.submitting import summary
+
+    folder = _folder(arguments)
+    spec = folder.spec()
+    run = summary(folder, _launcher(spec.record))
+    events = folder.events()
+    body = run.to_json() | {"spec": spec.to_json(), "starts": folder.attempts()}
+    body["events"] = [
+        {"attempt": event.attempt, "event": event.name, "step": event.step, "at_us": event.at_us}
+        for event in events
+    ]
+    lines = [
+        f"{run.run}: {run.status.state}, {_newest(run)}, {run.step} steps done",
+        f"command: {' '.join(spec.command)}",
+        f"checkpoints: {spec.checkpoints or spec.record}",
+    ]
+    if run.status.place:
+        lines.append(run.status.place)
+    for number, facts in folder.attempts().items():
+        own = [
+            f"{event.name.replace('_', ' ')} ({event.step})" for event in events if event.attempt == number
+        ]
+        where = f"{facts.get('launcher')} on {facts.get('node')}, {facts.get('ranks')} ranks"
+        lines.append(f"attempt {number}: {where}; {', '.join(own)}")
+    return body, "\n".join(lines), 0
+
+
+def goodput(arguments: Namespace) -> Answer:
+    """Show where the time of a run went."""
+    from ..train.goodput import PARTS, totals
+    from ..train.submitting import goodput_of
+
+    folder = _folder(arguments)
+    starts = goodput_of(folder, _launcher(folder.spec().record))
+    sums = totals(starts)
+    whole = sum(sums.values())
+    parts = [(part, f"{sums[part]:,.1f}", f"{sums[part] / whole:.1%}" if whole else "") for part in PARTS]
+    rows = [
+        (
+            str(one.attempt or "-"),
+            one.end.replace("_", " ") or "no rank came up",
+            f"{one.first_step}-{one.end_step}",
+            str(one.lost_steps),
+            "-" if one.seconds_to_first_step is None else f"{one.seconds_to_first_step:.1f}",
+            f"{one.share:.1%}",
+        )
+        for one in starts
+    ]
+    header = ("attempt", "end", "steps", "lost", "s to first", "new steps")
+    tables = [
+        Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
+        Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
+    ]
+    body = {"parts": sums, "starts": [{**asdict(one), "share": one.share} for one in starts]}
+    return body, tables, 0
+
+
+def _logs_arguments(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    parser.add_argument("--rank", type=int, default=0, help="number of the rank (default: 0)")
+
+
+def logs(arguments: Namespace) -> Answer:
+    """Show the last lines that a run wrote."""
+    folder = _folder(arguments)
+    text = _launcher(folder.spec().record).logs(folder.run, arguments.rank)
+    return {"run": folder.run, "text": text}, text or "nothing was written", 0
+
+
+def stop(arguments: Namespace) -> Answer:
+    """Ask a run to save and end for good."""
+    from ..train.submitting import stop as stop_run
+
+    folder = _folder(arguments)
+    stop_run(folder)
+    return (
+        {"run": folder.run},
+        f"{folder.run} saves and ends after its step; penstock train resume lets it go on",
+        0,
+    )
+
+
+def cancel(arguments: Namespace) -> Answer:
+    """Kill a run, without a checkpoint."""
+    folder = _folder(arguments)
+    _launcher(folder.spec().record).cancel(folder.run)
+    return {"run": folder.run}, f"{folder.run} was ended", 0
+
+
+VERB = Verb(
+    text="run trainings that stop and go on",
+    verbs={
+        "submit": Verb(text="start a run, or find it", run=submit, arguments=_submit_arguments),
+        "ls": Verb(text="list runs", run=ls),
+        "show": Verb(text="show a run's state and starts", run=show, arguments=_run_argument),
+        "goodput": Verb(text="show where the time of a run went", run=goodput, arguments=_run_argument),
+        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_logs_arguments),
+        "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
+        "resume": Verb(text="let a stopped run go on", run=resume, arguments=_spec_argument),
+        "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_run_argument),
+    },
+)

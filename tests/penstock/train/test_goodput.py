@@ -1,0 +1,86 @@
+"""Node-seconds of a run by part: they sum to the allocations, repeated steps are not new."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.train.goodput import PARTS, Allocation, goodput, totals
+from penstock.train.run_folder import Event
+
+S = 1_000_000
+
+
+def event(attempt: int, number: int, name: str, at_s: float, step: int, took_s: float = 0) -> Event:
+    facts = {"took_us": int(took_s * S)} if took_s else {}
+    return Event(attempt=attempt, number=number, name=name, at_us=int(at_s * S), step=step, facts=facts)
+
+
+LIFE = [
+    event(1, 0, "ranks_up", 10, 0),
+    event(1, 1, "first_batch", 14, 0, took_s=4),
+    event(1, 2, "saved", 60, 40, took_s=6),
+    event(1, 3, "failed", 80, 50),
+    event(2, 0, "ranks_up", 110, 0),
+    event(2, 1, "restored", 120, 40, took_s=8),
+    event(2, 2, "first_batch", 121, 40, took_s=1),
+    event(2, 3, "saved", 171, 80, took_s=10),
+    event(2, 4, "stopped", 171, 80),
+]
+TIMES = [
+    Allocation(attempt=1, begun_us=0, ended_us=90 * S, nodes=2),
+    Allocation(attempt=2, begun_us=100 * S, ended_us=175 * S, nodes=1),
+]
+
+
+def test_life_of_two_starts() -> None:
+    first, second = goodput(TIMES, LIFE)
+    assert {part: seconds for part, seconds in first.parts.items() if seconds} == {
+        "starting": 10,
+        "waiting for data": 4,
+        "new steps": 40 + 20,
+        "saving": 6,
+        "idle": 10,
+    }
+    assert (first.lost_steps, first.seconds_to_first_step, first.end) == (10, 14, "failed")
+    assert {part: seconds for part, seconds in second.parts.items() if seconds} == {
+        "starting": 10 + 2,
+        "restoring": 8,
+        "waiting for data": 1,
+        "repeated steps": 10,
+        "new steps": 30,
+        "saving": 10,
+        "stopping": 4,
+    }
+    assert (second.first_step, second.end_step, second.lost_steps) == (40, 80, 0)
+    assert totals([first, second])["new steps"] == 2 * 60 + 30
+
+
+def test_share_that_waits_is_no_step() -> None:
+    first, _ = goodput(TIMES, LIFE, {1: 0.25})
+    assert (first.parts["new steps"], first.parts["waiting for data"]) == (45, 4 + 15)
+    assert first.share == 45 / 90
+
+
+def test_start_without_events_is_unknown() -> None:
+    (only,) = goodput(TIMES[:1], [])
+    assert only.parts == dict.fromkeys(PARTS, 0.0) | {"unknown": 90.0}
+    assert only.seconds_to_first_step is None
+
+
+NAMES = ("ranks_up", "restored", "first_batch", "saved", "stopped", "ended", "failed")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.integers(-50, 200), st.integers(0, 90), st.integers(0, 300))
+    ),
+    st.integers(0, 100),
+    st.floats(0, 1),
+)
+def test_parts_sum_to_the_allocation(
+    life: list[tuple[str, int, int, int]], length_s: int, wait_share: float
+) -> None:
+    """Whatever the clocks of nodes say."""
+    events = [event(1, n, name, at_s, step, took_s) for n, (name, at_s, step, took_s) in enumerate(life)]
+    (only,) = goodput([Allocation(attempt=1, begun_us=0, ended_us=length_s * S)], events, {1: wait_share})
+    assert abs(only.seconds - length_s) < 1e-6
+    assert all(seconds >= 0 for seconds in only.parts.values())

@@ -1,0 +1,99 @@
+"""A run on this machine: submitted once, preempted, stopped by a person, resumed; one that always fails ends."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.errors import Conflict, RunTaken
+from penstock.checkpoints import Checkpoints
+from penstock.train.launch.failures import Failures
+from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.run_folder import RunFolder
+from penstock.train.run_spec import RunSpec
+from penstock.train.submitting import resume, stop, submit, summary
+
+TRAINING = str(Path(__file__).with_name("training.py"))
+
+
+def until(holds: Callable[[], bool], what: object = "") -> None:
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def launcher(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRanks]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    launcher = LocalRanks(root)
+    yield launcher
+    launcher.cancel("big-7")
+    for process in launcher._begun:
+        process.wait()
+
+
+def spec(root: str, *options: object, **more: object) -> RunSpec:
+    command = (sys.executable, TRAINING, root, *map(str, options))
+    return RunSpec(run="big-7", command=command, ranks_per_node=2, record=root, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.server
+def test_run_is_preempted_stopped_and_resumed(root: str, launcher: LocalRanks) -> None:
+    run, folder = spec(root, "--step-s", 0.1, "--steps", 60), RunFolder(loader.Root(root).store, "big-7")
+    place = submit(run, launcher)
+    assert submit(run, launcher) == place, "it is found"
+    with pytest.raises(RunTaken, match="differs in ranks_per_node"):
+        submit(RunSpec(**{**run.to_json(), "ranks_per_node": 3}), launcher)
+    log = lambda: launcher.logs("big-7", 0)  # noqa: E731
+    until(lambda: log().count("took") > 6, log())
+    ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_rank(pid, root)]
+    os.kill(ranks[0], signal.SIGUSR1)
+    until(lambda: len(folder.attempts()) == 2, log())
+    until(lambda: [event.name for event in folder.events() if event.attempt == 2][1:2] == ["restored"], log())
+    stop(folder)
+    until(lambda: launcher.status("big-7").state == "ended", log())
+    assert "begins again" in log()
+    with pytest.raises(Conflict, match="was stopped"):
+        submit(run, launcher)
+    steps = summary(folder, launcher).step
+    assert Checkpoints(root, "big-7").steps()[-1] == steps < 60
+    resume(run, launcher)
+    until(lambda: launcher.status("big-7").state == "ended", log())
+    assert folder.events()[-1].name == "ended"
+    assert log().count("took 0 ") == log().count("took 1 ") == 60, "each step once on each rank"
+
+
+def is_rank(pid: int, root: str) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return words[1:3] == [TRAINING.encode(), root.encode()]
+
+
+@pytest.mark.server
+def test_run_that_fails_twice_alike_ends(
+    root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(spec(root, "--fail-at", 3), launcher)
+    until(lambda: launcher.status("big-7").state == "ended", launcher.logs("big-7", 0))
+    log = launcher.logs("big-7", 0)
+    assert "begins again in 10 s" in log
+    assert "failed twice at one step with the same last line" in log
+
+
+def test_failures_wait_longer_until_a_step_is_made() -> None:
+    failures = Failures()
+    assert [failures.next_start_s(5, f"{n}") for n in range(8)] == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert failures.next_start_s(6, "x") == 10
+    assert failures.next_start_s(6, "y") == 20
+    assert failures.next_start_s(6, "y") is None

@@ -1,0 +1,127 @@
+"""Several ranks as processes: a signal to one of them stops all after the same step, and the next start goes on."""
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import loader
+from penstock.checkpoints import Checkpoints
+from penstock.train.run import AGAIN
+from penstock.train.run_folder import RunFolder
+from tests.penstock.train.conftest import Rank, digests
+
+STEPS = 40
+Start = Callable[..., list[Rank]]
+
+
+def undisturbed(root: str) -> dict[int, int]:
+    """Return step -> digest of a training that nothing stops."""
+    plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
+        return {step: batches.batch_at(step).digest for step in range(STEPS)}
+
+
+def statuses(ranks: list[Rank]) -> list[int]:
+    return [rank.status() for rank in ranks]
+
+
+def test_run_stops_and_goes_on_at_other_numbers_of_ranks(root: str, start: Start) -> None:
+    chance, seen = random.Random(3), dict[int, int]()
+    for world_size in (4, 2, 3):
+        ranks = start(world_size)
+        for rank in ranks:
+            rank.wait_for("took", 2)
+        chance.choice(ranks).signal(chance.choice([signal.SIGTERM, signal.SIGUSR1]))
+        assert statuses(ranks) == [AGAIN] * world_size, [rank.text for rank in ranks]
+        steps = digests(ranks)
+        assert list(steps) == list(range(len(seen), len(seen) + len(steps))), "none is lost, none done again"
+        seen |= steps
+        assert Checkpoints(root, "alone").steps()[-1] == len(seen)
+    (alone,) = start(1, "--step-s", 0)
+    assert alone.status() == 0, alone.text
+    assert seen | digests([alone]) == undisturbed(root)
+    assert not seen.keys() & digests([alone]).keys()
+    assert f"weight {sum(range(STEPS))}" in alone.text
+
+
+def test_run_that_has_ended_does_nothing_again(root: str, start: Start) -> None:
+    ranks = start(2, "--steps", 8)
+    ranks[1].wait_for("took")
+    for _ in range(2):
+        ranks[1].signal(signal.SIGTERM)
+    assert statuses(ranks) == [AGAIN, AGAIN]
+    (again,) = start(1, "--steps", 8, "--step-s", 0)
+    assert again.status() == 0
+    (ended,) = start(1, "--steps", 8)
+    assert ended.status() == 0, ended.text
+    assert ended.took == []
+
+
+def test_person_stops_a_run_for_good(root: str, start: Start) -> None:
+    ranks = start(2, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7")
+    ranks[0].wait_for("took", 2)
+    loader.Root(root).store.put("trainings/big-7/stop", b"{}")
+    assert statuses(ranks) == [0, 0], [rank.text for rank in ranks]
+    steps = digests(ranks)
+    assert 2 <= len(steps) < STEPS
+    assert Checkpoints(root, "big-7").steps() == [len(steps)]
+    trail = loader.read_trail(loader.Root(root), "big-7")
+    assert trail.steps["step"].to_list() == list(steps)
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    assert [(event.attempt, event.name, event.step) for event in folder.events()] == [
+        (1, "ranks_up", 0),
+        (1, "first_batch", 0),
+        (1, "saved", len(steps)),
+        (1, "stopped", len(steps)),
+    ]
+    assert folder.attempts()[1]["ranks"] == 2
+    folder.withdraw_stop()
+    (again,) = start(1, "--step-s", 0, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7")
+    assert again.status() == 0
+    assert [event.name for event in folder.events() if event.attempt == 2] == [
+        *("ranks_up", "restored", "first_batch", "saved", "ended"),
+    ]
+
+
+def test_evaluation_that_asks_is_left(root: str, start: Start) -> None:
+    ranks = start(3, "--evaluate-at", 4)
+    for rank in ranks:
+        rank.wait_for("evaluates")
+    ranks[2].signal(signal.SIGUSR1)
+    assert statuses(ranks) == [AGAIN] * 3
+    assert list(digests(ranks)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_launcher_of_a_node_gets_a_file_if_the_run_is_to_begin_again(
+    start: Start, tmp_path: Path, stops: bool
+) -> None:
+    """torchrun ends with 1, whatever its ranks end with."""
+    file = tmp_path / "stopped"
+    ranks = start(2, *(() if stops else ("--steps", 2)), PENSTOCK_STOPPED=str(file))
+    if stops:
+        ranks[0].wait_for("took")
+        ranks[0].signal(signal.SIGTERM)
+    assert statuses(ranks) == [AGAIN if stops else 0] * 2
+    assert file.exists() == stops
+
+
+def test_rank_that_fails_ends_with_its_error(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "stopped"
+    ranks = start(2, "--fail-at", 3, PENSTOCK_STOPPED=str(file))
+    assert ranks[1].status() == 1
+    assert "ValueError: planted" in ranks[1].text
+    ranks[0].signal(signal.SIGKILL)
+    assert not file.exists()
+
+
+def test_rank_that_hangs_ends_with_its_stacks(start: Start) -> None:
+    """The other one waits for it, and ends by its own watch or because the connection is lost."""
+    ranks = start(2, "--hang-at", 5)
+    assert statuses(ranks) == [1, 1]
+    assert "Timeout" in ranks[1].text
+    assert 'training.py", line' in ranks[1].text
+    assert [step for step, _ in ranks[0].took][-1] == 6, "it waits for the exchange that began after step 5"

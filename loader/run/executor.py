@@ -164,7 +164,7 @@ class Execution:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing is made ahead before the second batch is asked for: the data's store is remote."""
+        """True if nothing is made ahead before the second batch is asked for: the data's store is remote."""
         return not self._local
 
     def describe(self, caller: str = "the training's own thread") -> str:

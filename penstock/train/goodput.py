@@ -1,4 +1,4 @@
-"""Where the node-seconds of a run went: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
+"""Split the node-seconds of a run: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
 
 A start's time runs from its allocation to its end, as the scheduler's accounting has them. Events of the first rank cut
 it into stretches; the share of a stretch of steps that ranks waited for data comes from the windows. Time that no event
@@ -75,9 +75,13 @@ class Stretch(NamedTuple):
     """Time up to an event, in one part; `STEPS` is divided later."""
 
     until_us: int
+    """UTC microseconds of its end."""
     part: str
+    """Part of `PARTS`, or `STEPS`."""
     begin: int = 0
+    """Step that it begins with, if it is of steps."""
     end: int = 0
+    """Step after its last one."""
 
 
 STEPS = "steps"

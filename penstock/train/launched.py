@@ -25,7 +25,7 @@ class Launched:
     world: World
     """Number of this process among all of the run."""
     grouped: bool
-    """Whether a launcher began the process, so that ranks, or this one, meet in a process group."""
+    """True if a launcher started the process: its ranks, or this one, form a process group."""
     local_rank: int
     """Number of this process on its node."""
     name: str | None

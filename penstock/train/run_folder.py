@@ -1,12 +1,6 @@
-"""The record of a run: `trainings/<run>/` of a root.
+"""The record of a run under `trainings/<run>/` of a root (docs/format.md, "Training runs").
 
-    spec.json                           the run's file, written once
-    attempts/<n>.json                   a start: launcher, nodes, ranks
-    events/<n>-<k>.json                 what the first rank did, k from 0 on
-    windows/<n>-<step>.parquet          numbers of all ranks, about once a minute
-    stop                                a person's request
-
-Objects are created, never replaced, except for `stop`, which `resume` deletes.
+Objects are created, never replaced, except for a person's request to stop, which `resume` deletes.
 """
 
 import json

@@ -34,7 +34,7 @@ class RunSummary:
     newest: Event | None
     """Newest event; None before the first."""
     stopping: bool
-    """Whether a person asked it to stop."""
+    """True if a person asked it to stop."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""

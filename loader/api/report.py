@@ -150,14 +150,16 @@ def report(
     It never ends a training run: every error is logged, even if the store does not respond for `retry_deadline_s`.
     Failed reports are not in the result. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.
 
-    Args: root: Root of the versions and the reports.
-        plan: Plan of the training run, such as `batches.plan`. run: Name of the training run, valid as a dataset's
-        name.
+    Args:
+        root: Root of the versions and the reports.
+        plan: Plan of the training run, such as `batches.plan`.
+        run: Name of the training run, valid as a dataset's name.
         steps: First and last step trained.
         checkpoint: Location of the checkpoint; "" if there is none. Passwords and signatures in a URL are removed.
         metrics: Name -> number, or anything that `float` accepts; at most 200.
         mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same
-            facts. strict: True raises errors instead.
+            facts.
+        strict: True raises errors instead.
 
     Raises: with strict=True, InvalidRuntime or InvalidName for an invalid argument; StoreError; the errors of `mlflow`.
     """

@@ -9,6 +9,7 @@ import sys
 import time
 
 import loader
+from loader.json_text import parse_json_object
 
 from ..run import AGAIN
 from ..run_folder import RunFolder
@@ -80,7 +81,7 @@ def _last_line(log: str) -> str:
 def main() -> int:
     """Run the training of the standard input."""
     log = sys.argv[1]
-    return run_until_ended(spec_of(json.load(sys.stdin), "the standard input"), log)
+    return run_until_ended(spec_of(parse_json_object(sys.stdin.read()), "the standard input"), log)
 
 
 if __name__ == "__main__":

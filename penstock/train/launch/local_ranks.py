@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from loader.errors import EngineUnreachable
+from loader.json_text import parse_json_object
 
 from ..run_spec import RunSpec
 from . import local_loop
@@ -100,7 +101,7 @@ class LocalRanks:
         except FileNotFoundError:
             return []
         results: list[Span] = []
-        for times in map(json.loads, lines):
+        for times in map(parse_json_object, lines):
             if "begun_us" in times:
                 results.append(Span(begun_us=times["begun_us"], ended_us=None))
             elif results:

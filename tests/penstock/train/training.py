@@ -40,7 +40,8 @@ with Run.joined(checkpoints=given.root) as run:
             state["weight"] += batch.step
             run.note(number=batch.step)
             time.sleep(given.step_s)
-            print("took", run.world.rank, batch.step, batch.digest, flush=True)
+            # One write: ranks share a file.
+            print(f"took {run.world.rank} {batch.step} {batch.digest}\n", end="", flush=True)
             if batch.step == given.evaluate_at:
                 print("evaluates", flush=True)
                 for _ in range(36_000):

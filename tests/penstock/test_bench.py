@@ -29,7 +29,7 @@ def test_the_table(cli, filled):
     )
     assert rows[len(names) + 1] == f"samples on disk are read by: {KIND}"
     limit = rows[len(names) + 2].removeprefix("limited by: ")
-    assert limit in LIMITS.values()
+    assert limit in ADVICE  # whatever took longest on a busy machine
     assert rows[-1] == f"  {ADVICE[limit]}"
 
 

@@ -1,7 +1,7 @@
 """Split the node-seconds of a run: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
 
 A start's time runs from its allocation to its end, as the scheduler's accounting has them. Events of the first rank cut
-it into stretches; the share of a stretch of steps that ranks waited for data comes from the windows. Time that no event
+it into stretches; the caller gives the share of the steps' time that ranks waited for data. Time that no event
 explains is unknown. The parts of a start sum to its time by construction.
 """
 

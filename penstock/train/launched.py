@@ -14,7 +14,7 @@ LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI
 """torchrun, Slurm, Open MPI, MPICH: the number of a process on its node."""
 ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 """Launchers' counts of the starts before this one."""
-GRACE_S = 30.0
+GRACE_S = 30
 """Slurm's default KillWait, and Kubernetes' default grace period."""
 
 
@@ -36,7 +36,7 @@ class Launched:
     """Root that gets the record of the run; None for none."""
     checkpoints: str | None
     """Root that gets the checkpoints; None for none."""
-    grace_s: float
+    grace_s: int
     """Seconds from the signal to stop until the processes are killed."""
     stopped_file: Path | None
     """File that asks the node's launcher to start the run again: torchrun loses the exit code."""
@@ -73,7 +73,7 @@ class Launched:
             attempt=_number(environ, ATTEMPTS, 0),
             record=environ.get("PENSTOCK_RECORD") or None,
             checkpoints=environ.get("PENSTOCK_CHECKPOINTS") or None,
-            grace_s=float(_number(environ, ("PENSTOCK_GRACE_S",), int(GRACE_S))),
+            grace_s=_number(environ, ("PENSTOCK_GRACE_S",), GRACE_S),
             stopped_file=Path(stopped) if stopped else None,
             launcher=_launcher(environ),
             node=environ.get("SLURMD_NODENAME") or socket.gethostname(),

@@ -1,9 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-import os
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -275,8 +273,10 @@ class Run:
         """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""
         file = self._launched.stopped_file
         if file is not None and self._launched.local_rank == 0:
-            with suppress(OSError):
-                os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+            try:
+                file.touch(mode=0o600)
+            except OSError as error:
+                _log.error("could not ask the launcher to begin again: %s", error)
 
 
 def _microseconds(begun: float) -> int:

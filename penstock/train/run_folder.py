@@ -57,8 +57,8 @@ class RunFolder:
         """Key of a person's request to stop."""
         return self.key("stop")
 
-    def put_spec(self, spec: RunSpec) -> bool:
-        """Store the run's file; return False if it is stored already. Raises: RunTaken for another one."""
+    def put_spec(self, spec: RunSpec) -> None:
+        """Store the run's file, unless it is stored. Raises: RunTaken if another one is."""
         data = canonical({"format": FORMAT, **spec.to_json()})
         try:
             self.store.put_if_absent(self.key("spec.json"), data)
@@ -70,8 +70,6 @@ class RunFolder:
                     f"{self.store.url}/{self.key('spec.json')} differs in {', '.join(changed)}: give the run another "
                     "name, or submit the file that it was started from"
                 ) from None
-            return False
-        return True
 
     def spec(self) -> RunSpec:
         """Return the run's file. Raises: RunNotFound; Corrupt."""

@@ -33,7 +33,6 @@ class StopRequests:
         self.stop = Stop.NO
         self._before: dict[signal.Signals, Any] = {}
         self._end = threading.Event()
-        self._watching: threading.Thread | None = None
 
     def listen(self) -> None:
         """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
@@ -57,8 +56,7 @@ class StopRequests:
                 except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
                     _log.warning("could not poll for %s/%s: %s", folder.store.url, folder.stop_key, error)
 
-        self._watching = threading.Thread(target=poll, name="penstock-stop", daemon=True)
-        self._watching.start()
+        threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
 
     def close(self) -> None:
         """Give the handlers back, and end the thread."""

@@ -2,7 +2,7 @@
 
 import getpass
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +27,22 @@ class RunSummary:
     """Name."""
     status: RunStatus
     """State, from the launcher."""
-    attempts: int
-    """Starts so far."""
-    step: int
-    """Steps done at the newest event."""
-    newest: Event | None
-    """Newest event; None before the first."""
+    attempts: Mapping[int, Mapping[str, Any]]
+    """Number of each start -> its facts."""
+    events: Sequence[Event]
+    """Events of all starts, in order."""
     stopping: bool
     """True if a person asked it to stop."""
+
+    @property
+    def step(self) -> int:
+        """Most steps done at any event."""
+        return max((event.step for event in self.events), default=0)
+
+    @property
+    def newest(self) -> Event | None:
+        """Newest event; None before the first."""
+        return self.events[-1] if self.events else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""
@@ -43,7 +51,7 @@ class RunSummary:
             "state": self.status.state,
             "place": self.status.place,
             "reason": self.status.reason,
-            "attempts": self.attempts,
+            "attempts": len(self.attempts),
             "step": self.step,
             "newest": None if self.newest is None else self.newest.name,
             "stopping": self.stopping,
@@ -64,8 +72,10 @@ def submit(spec: RunSpec, launcher: Launcher) -> str:
 
 def resume(spec: RunSpec, launcher: Launcher) -> str:
     """Let a stopped run go on. Raises: as `submit`."""
-    RunFolder(Root(spec.record).store, spec.run).withdraw_stop()
-    return submit(spec, launcher)
+    folder = RunFolder(Root(spec.record).store, spec.run)
+    folder.put_spec(spec)
+    folder.withdraw_stop()
+    return launcher.submit(spec)
 
 
 def stop(folder: RunFolder) -> None:
@@ -76,20 +86,17 @@ def stop(folder: RunFolder) -> None:
 
 def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
     """Return how a run stands. Raises: Corrupt; EngineUnreachable."""
-    events = folder.events()
     return RunSummary(
         run=folder.run,
         status=launcher.status(folder.run),
-        attempts=len(folder.attempts()),
-        step=max((event.step for event in events), default=0),
-        newest=events[-1] if events else None,
+        attempts=folder.attempts(),
+        events=folder.events(),
         stopping=folder.is_to_stop(),
     )
 
 
 def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
-    """Return where the time of each start went. Raises: RunNotFound; Corrupt; EngineUnreachable."""
-    folder.spec()
+    """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
     spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
     return goodput(matched(spans, folder.attempts(), now_us), folder.events())
 

@@ -73,7 +73,9 @@ def ls(arguments: Namespace) -> Answer:
 
     root = loader.Root(arguments.root)
     listed = summaries(root, _launcher(root.url))
-    rows = [(one.run, one.status.state, str(one.step), str(one.attempts), _newest(one)) for one in listed]
+    rows = [
+        (one.run, one.status.state, str(one.step), str(len(one.attempts)), _newest(one)) for one in listed
+    ]
     header = ("run", "state", "step", "attempts", "newest event")
     table = Table(form=FORM, header=header, rows=rows, titled=False)
     return [one.to_json() for one in listed], [table] if rows else "no runs", 0
@@ -91,11 +93,10 @@ def show(arguments: Namespace) -> Answer:
     folder = _folder(arguments)
     spec = folder.spec()
     run = summary(folder, _launcher(spec.record))
-    events = folder.events()
-    body = run.to_json() | {"spec": spec.to_json(), "starts": folder.attempts()}
+    body = run.to_json() | {"spec": spec.to_json(), "starts": run.attempts}
     body["events"] = [
         {"attempt": event.attempt, "event": event.name, "step": event.step, "at_us": event.at_us}
-        for event in events
+        for event in run.events
     ]
     lines = [
         f"{run.run}: {run.status.state}, {_newest(run)}, {run.step} steps done",
@@ -104,9 +105,11 @@ def show(arguments: Namespace) -> Answer:
     ]
     if run.status.place:
         lines.append(run.status.place)
-    for number, facts in folder.attempts().items():
+    for number, facts in run.attempts.items():
         own = [
-            f"{event.name.replace('_', ' ')} ({event.step})" for event in events if event.attempt == number
+            f"{event.name.replace('_', ' ')} ({event.step})"
+            for event in run.events
+            if event.attempt == number
         ]
         where = f"{facts.get('launcher')} on {facts.get('node')}, {facts.get('ranks')} ranks"
         lines.append(f"attempt {number}: {where}; {', '.join(own)}")
@@ -143,15 +146,10 @@ def goodput(arguments: Namespace) -> Answer:
     return body, tables, 0
 
 
-def _logs_arguments(parser: ArgumentParser) -> None:
-    _run_argument(parser)
-    parser.add_argument("--rank", type=int, default=0, help="number of the rank (default: 0)")
-
-
 def logs(arguments: Namespace) -> Answer:
     """Show the last lines that a run wrote."""
     folder = _folder(arguments)
-    text = _launcher(folder.spec().record).logs(folder.run, arguments.rank)
+    text = _launcher(folder.spec().record).logs(folder.run)
     return {"run": folder.run, "text": text}, text or "nothing was written", 0
 
 
@@ -182,7 +180,7 @@ VERB = Verb(
         "ls": Verb(text="list runs", run=ls),
         "show": Verb(text="show a run's state and starts", run=show, arguments=_run_argument),
         "goodput": Verb(text="show where the time of a run went", run=goodput, arguments=_run_argument),
-        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_logs_arguments),
+        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_run_argument),
         "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
         "resume": Verb(text="let a stopped run go on", run=resume, arguments=_spec_argument),
         "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_run_argument),

@@ -12,7 +12,7 @@ from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...modalities import Decoder
-from ...order.steps.slots import Slots, delivered_digest, slot_identities
+from ...order.steps.slots import Slots, delivered_digest, slot_identities, substitutes
 from ...storage.shared.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics
 from ..batch.collate import (
@@ -27,7 +27,7 @@ from ..batch.collate import (
     with_costs,
 )
 from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
-from ..batch.substitution import Substitution
+from ..batch.substitution import Substitution, error_text, stage_of
 from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
@@ -38,8 +38,8 @@ from .many_samples import EachSample, ManySamples, OneSample, TakeSample
 if TYPE_CHECKING:
     from .packed_slots import PackedSlots
 
-from ...order.steps.slots import substitutes
-from ..batch.substitution import error_text, stage_of
+
+logger = logging.getLogger(__name__)
 
 
 class Substitute:
@@ -99,9 +99,6 @@ class Substitute:
             why, bad = sample, alone.places.address(0)
         error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
         raise error
-
-
-logger = logging.getLogger(__name__)
 
 
 class Assembler:

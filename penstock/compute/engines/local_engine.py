@@ -6,24 +6,19 @@ A runner locks a file named after its attempt, so all processes of this user see
 import fcntl
 import os
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from loader.errors import EngineUnreachable
-
+from ..locked_processes import LockedProcesses, hand_over
 from ..pool import InlineCompute
 from ..runner_process import open_runner, parser
 from .engine import AttemptStatus
 
 END_S = 10.0
 """Seconds between SIGTERM and SIGKILL, for a runner to store its outcomes."""
-LOG_BYTES = 64 * 2**10
 KEPT_S = 86_400.0
 """Files of a runner whose parent was killed are kept this long, in s."""
 
@@ -34,19 +29,17 @@ class LocalEngine:
     poll_s = 0.1
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.gettempdir()) / f"penstock-runners-{os.getuid()}"
+        self._processes = LockedProcesses("runners")
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """Start a runner. If it fails, `status` returns "ended", and the next attempt starts another runner."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        there = self._folder.lstat()  # a link could lead anywhere
-        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
-            raise EngineUnreachable(
-                f"{self._folder} is not a private folder of this user; remove it, or set TMPDIR to a folder of your own"
-            )
+        self._processes.check_folder()
         self._remove_left()
-        with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
+        with (
+            self._processes.path(name, "lock").open("w") as lock,
+            self._processes.path(name, "log").open("wb") as log,
+        ):
             fcntl.flock(lock, fcntl.LOCK_EX)
             process = subprocess.Popen(
                 [*runner, "--element", "0", "--elements", "1", "--with-parent"],
@@ -57,12 +50,12 @@ class LocalEngine:
                 pass_fds=[lock.fileno()],  # from here on, the runner holds the lock
                 start_new_session=True,
             )
-            lock.write(str(process.pid))
+            hand_over(lock, process.pid)
         self._begun[name] = process
 
     def find(self, name: str) -> bool:
         """See `Engine.find`."""
-        return self._path(name, "lock").exists()
+        return self._processes.path(name, "lock").exists()
 
     def status(self, name: str) -> AttemptStatus:
         """See `Engine.status`. Attempts on other machines appear as ended."""
@@ -70,14 +63,14 @@ class LocalEngine:
             self._begun[name].poll()
         return (
             AttemptStatus(state="ended")
-            if self._runner(name) is None
+            if self._processes.pid(name) is None
             else AttemptStatus(state="running", running=1)
         )
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""
         until_s = time.monotonic() + END_S
-        while (pid := self._runner(name)) is not None:
+        while (pid := self._processes.pid(name)) is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM) if time.monotonic() < until_s else os.killpg(pid, signal.SIGKILL)
             time.sleep(0.05)
@@ -86,10 +79,7 @@ class LocalEngine:
 
     def logs(self, name: str, element: int) -> str:
         """See `Engine.logs`."""
-        try:
-            return self._path(name, "log").read_bytes()[-LOG_BYTES:].decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+        return self._processes.tail(name)
 
     def close(self) -> None:
         """End the runners that this engine started."""
@@ -98,29 +88,15 @@ class LocalEngine:
             if process.stdin is not None:
                 process.stdin.close()
             for kind in ("lock", "log"):
-                self._path(name, kind).unlink(missing_ok=True)
+                self._processes.path(name, kind).unlink(missing_ok=True)
         self._begun.clear()
 
     def _remove_left(self) -> None:
-        for lock in self._folder.glob("*.lock"):
+        for lock in self._processes.folder.glob("*.lock"):
             with suppress(FileNotFoundError):
-                if time.time() - lock.stat().st_mtime > KEPT_S and self._runner(lock.stem) is None:
+                if time.time() - lock.stat().st_mtime > KEPT_S and self._processes.pid(lock.stem) is None:
                     for kind in ("lock", "log"):
-                        self._path(lock.stem, kind).unlink(missing_ok=True)
-
-    def _path(self, name: str, kind: str) -> Path:
-        return self._folder / f"{name}.{kind}"
-
-    def _runner(self, name: str) -> int | None:
-        try:
-            with self._path(name, "lock").open() as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return int(lock.read() or 0) or None
-                return None
-        except FileNotFoundError:
-            return None
+                        self._processes.path(lock.stem, kind).unlink(missing_ok=True)
 
 
 def _environment(runner: Sequence[str]) -> dict[str, str]:

@@ -59,6 +59,6 @@ class Launcher(Protocol):
         """Return the times that the run was given, in order."""
         ...
 
-    def logs(self, run: str, rank: int) -> str:
-        """Return the last 64 KiB that a rank wrote, "" without any."""
+    def logs(self, run: str) -> str:
+        """Return the last 64 KiB that the run wrote; "" if it wrote nothing."""
         ...

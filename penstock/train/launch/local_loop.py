@@ -11,13 +11,13 @@ import time
 import loader
 from loader.json_text import parse_json_object
 
+from ...compute.locked_processes import LOG_BYTES
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
 from .failures import Failures
 from .node_start import environment, run_node, torchrun
 
-LOG_BYTES = 64 * 2**10
 SPANS = ".spans"
 """Ending of the file with the times of the starts."""
 

@@ -9,18 +9,18 @@ import json
 import os
 import shlex
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from loader.dataset.root import Root
 from loader.errors import EngineUnreachable
 from loader.json_text import parse_json_object
 
+from ...compute.locked_processes import LockedProcesses, hand_over
 from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import RunStatus, Span
@@ -34,11 +34,11 @@ class LocalRanks:
     """Runs of one record, each a process of this machine."""
 
     def __init__(self, record: str) -> None:
-        self._record = record
+        self._record = Root(record).url
+        self._processes = LockedProcesses("trainings")
         self._begun: list[
             subprocess.Popen[bytes]
         ] = []  # children that outlive this process, or are reaped by it
-        self._folder = Path(tempfile.gettempdir()) / f"penstock-trainings-{os.getuid()}"
 
     def describe(self, spec: RunSpec) -> str:
         """See `Launcher.describe`."""
@@ -46,7 +46,7 @@ class LocalRanks:
 
     def submit(self, spec: RunSpec) -> str:
         """See `Launcher.submit`."""
-        self._check_folder()
+        self._processes.check_folder()
         log = self._path(spec.run, "log")
         with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:
             try:
@@ -69,9 +69,7 @@ class LocalRanks:
             assert process.stdin is not None
             with process.stdin:
                 process.stdin.write(json.dumps(spec.to_json()).encode())
-            lock.truncate(0)
-            lock.write(str(process.pid))
-            lock.flush()
+            hand_over(lock, process.pid)
             self._begun.append(process)
         return self._place(spec.run)
 
@@ -80,8 +78,7 @@ class LocalRanks:
         if not self._path(run, "lock").exists():
             return RunStatus(state="unknown")
         self._begun = [process for process in self._begun if process.poll() is None]
-        state = "ended" if self._process(run) is None else "running"
-        return RunStatus(state=state, place=self._place(run))  # type: ignore[arg-type]
+        return RunStatus(state="ended" if self._process(run) is None else "running", place=self._place(run))
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`."""
@@ -108,44 +105,21 @@ class LocalRanks:
                 results[-1] = replace(results[-1], ended_us=times["ended_us"])
         return results
 
-    def logs(self, run: str, rank: int) -> str:
-        """See `Launcher.logs`; all ranks write to one file."""
-        try:
-            return self._path(run, "log").read_bytes()[-local_loop.LOG_BYTES :].decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+    def logs(self, run: str) -> str:
+        """See `Launcher.logs`."""
+        return self._processes.tail(self._name(run))
 
     def _place(self, run: str) -> str:
         return f"process {self._process(run) or 'ended'} of this machine, log {self._path(run, 'log')}"
 
+    def _name(self, run: str) -> str:
+        return f"{hashlib.sha256(self._record.encode()).hexdigest()[:12]}-{run}"
+
     def _path(self, run: str, kind: str) -> Path:
-        key = hashlib.sha256(self._record.encode()).hexdigest()[:12]
-        return self._folder / f"{key}-{run}.{kind}"
+        return self._processes.path(self._name(run), kind)
 
     def _process(self, run: str) -> int | None:
-        """Return the process of a run that lives."""
-        try:
-            with self._path(run, "lock").open() as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return int(lock.read() or 0) or None
-                return None
-        except FileNotFoundError:
-            return None
-
-    def _check_folder(self) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        there = self._folder.lstat()  # a link may lead anywhere
-        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
-            raise EngineUnreachable(
-                f"{self._folder} is not a private folder of this user; remove it, or set TMPDIR to a folder of your own"
-            )
-
-
-def _absolute_path() -> str:
-    """Return what this process imports from, whatever folder another runs in."""
-    return os.pathsep.join(map(os.path.abspath, sys.path))
+        return self._processes.pid(self._name(run))
 
 
 def _descendants(pid: int) -> list[int]:

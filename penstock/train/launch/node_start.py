@@ -18,17 +18,20 @@ from ..run_spec import RunSpec
 from ..stop import SIGNALS
 
 
-def torchrun(spec: RunSpec, *, nodes: Sequence[str] = ("--standalone",), logs: str = "") -> list[str]:
-    """Return the command that begins a node's ranks.
-
-    nodes: torchrun's options that name the nodes and where they meet.
-    logs: folder for what each rank writes; "": all of it goes to this process's output.
-    """
+def torchrun(spec: RunSpec) -> list[str]:
+    """Return the command that begins the ranks of this machine."""
     names = ",".join(number.name for number in SIGNALS)
     options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]
     options += [f"--shutdown-timeout={spec.grace_s}", "--max-restarts=0"]
-    options += [f"--log-dir={logs}", "--tee=3"] if logs else []
-    return [sys.executable, "-m", "torch.distributed.run", *nodes, *options, "--no-python", *spec.command]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        *options,
+        "--no-python",
+        *spec.command,
+    ]
 
 
 def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:

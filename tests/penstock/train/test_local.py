@@ -53,7 +53,7 @@ def test_run_is_preempted_stopped_and_resumed(root: str, launcher: LocalRanks) -
     assert submit(run, launcher) == place, "it is found"
     with pytest.raises(RunTaken, match="differs in ranks_per_node"):
         submit(RunSpec(**{**run.to_json(), "ranks_per_node": 3}), launcher)
-    log = lambda: launcher.logs("big-7", 0)  # noqa: E731
+    log = lambda: launcher.logs("big-7")  # noqa: E731
     until(lambda: log().count("took") > 6, log())
     ranks = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_rank(pid, root)]
     os.kill(ranks[0], signal.SIGUSR1)
@@ -85,10 +85,27 @@ def test_run_that_fails_twice_alike_ends(
     root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(spec(root, "--fail-at", 3), launcher)
-    until(lambda: launcher.status("big-7").state == "ended", launcher.logs("big-7", 0))
-    log = launcher.logs("big-7", 0)
+    until(lambda: launcher.status("big-7").state == "ended", launcher.logs("big-7"))
+    log = launcher.logs("big-7")
     assert "begins again in 10 s" in log
     assert "failed twice at one step with the same last line" in log
+
+
+def test_record_is_one_whatever_its_spelling(
+    root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`record = "data"` of a file, and the URL that `--root data` opens."""
+    monkeypatch.chdir(Path(root).parent)
+    assert LocalRanks(Path(root).name)._path("big-7", "lock") == launcher._path("big-7", "lock")
+
+
+def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    folder.put_spec(spec(root))
+    stop(folder)
+    with pytest.raises(RunTaken):
+        resume(spec(root, "--steps", 9), launcher)
+    assert folder.is_to_stop()
 
 
 def test_failures_wait_longer_until_a_step_is_made() -> None:

@@ -15,7 +15,7 @@ BOUNDS = {
     ("own decoder", "threads"): {"calls": 780, "own_calls": 140, "faults": 60, "reads": 8},
     ("own decoder", "processes"): {"calls": 290, "faults": 5, "worker_faults": 900, "reads": 2},
     ("tokens", "caller"): {"calls": 50, "c_calls": 36, "faults": 5, "reads": 1},
-    ("tokens", "threads"): {"calls": 65, "own_calls": 30, "faults": 20, "reads": 1},
+    ("tokens", "threads"): {"calls": 65, "own_calls": 30, "faults": 10, "reads": 1},
     ("tokens", "processes"): {"calls": 45, "faults": 5, "reads": 1},
     ("latents", "caller"): {"calls": 97, "c_calls": 87, "faults": 20, "reads": 2},
     ("latents", "threads"): {"calls": 130, "own_calls": 46, "faults": 150, "reads": 2},

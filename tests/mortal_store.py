@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 from typing import Any, NoReturn
 
-WRITES = frozenset({"put", "put_if_absent", "put_file", "put_stream", "delete_many", "copy"})
+PUTS = frozenset({"put", "put_if_absent", "put_file"})
+WRITES = PUTS | {"delete_many", "copy"}
 """Requests between which nothing changes in a store."""
 SIDES = ("before", "after")
 

@@ -13,6 +13,7 @@ from penstock.progress import progress
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.copying.journal import Journal
 from penstock.upkeep.migrate.run import migrate
+from tests.mortal_store import Killed
 
 
 class Terminal(io.StringIO):
@@ -80,10 +81,6 @@ def test_it_is_quiet_where_nobody_looks(monkeypatch):
 
     assert list(progress(iter("abc"), "work", total=total)) == ["a", "b", "c"]
     assert file.getvalue() == ""
-
-
-class Killed(BaseException):
-    """No code of ours runs after it."""
 
 
 class KilledAt:

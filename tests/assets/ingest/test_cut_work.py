@@ -26,6 +26,7 @@ from penstock.compute.job import JobFolder, job_ids
 from penstock.compute.plain import from_frame, to_frame
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record
+from tests.mortal_store import Killed
 
 SPEC = DatasetSpec(name="demo", splits={"train": 0.8, "validation": 0.2}, max_reject_rate=1.0)
 LOCAL = Cluster(engine="local")
@@ -107,10 +108,6 @@ def test_an_object_that_no_node_could_read_is_read_again_by_the_next_run(
     _, rows = landing_stage.land(root.store, store, **told)
     assert all(row["sha256"] for row in rows)
     compute.close()
-
-
-class Killed(BaseException):
-    """The end of who waits."""
 
 
 def cut_by_runs(

@@ -28,6 +28,7 @@ from penstock.compute.job import job_ids
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.work import Fault
 from penstock.stages import StageRecord, partitions
+from tests.mortal_store import Killed
 from tests.penstock.formats.registered import tars
 
 DEADLY = """
@@ -128,10 +129,6 @@ def test_parts_have_the_same_bytes_whoever_reads_and_the_groups_of_the_whole_bat
         assert groups == {("media", "txt"), ("json", "json")}
         found[way] = laid_out(record)
     assert found["here"] == found["there"] != found["one unit"]
-
-
-class Killed(BaseException):
-    """The end of the process that waits."""
 
 
 def test_a_batch_that_was_killed_is_finished_by_whoever_does_it_again(

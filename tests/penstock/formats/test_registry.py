@@ -25,8 +25,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-
-from .dying import Dying, Killed
+from tests.mortal_store import PUTS, SIDES, Death, Killed, stop
 
 VERBS = [
     *(("register", name) for name in sorted({*REGISTERED, *TABLES, "lerobot"})),
@@ -85,7 +84,7 @@ def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, t
     for k in range(1, 100, 3):
         store = open_store(f"{url}/{k}")
         try:
-            make(verb, name, place, root_over(Dying(store, k, after=k % 2 == 0)))
+            make(verb, name, place, root_over(Death(k, SIDES[k % 2 == 0], PUTS, stop).of(store)))
         except Killed:
             version, (*_, parts) = make(verb, name, place, root_over(store))
             assert (version.id, version.number) == (expected.id, 1)

@@ -1,10 +1,10 @@
 """Every format of the registry: its own reader finds what the version has, whatever stopped the export meanwhile."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +14,7 @@ from loader.storage import open_store
 from penstock.formats import EXPORTED
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
-from tests.penstock.formats.dying import Dying, Killed
+from tests.mortal_store import PUTS, SIDES, Death, Killed, stop
 
 OF_EPISODES = {"lerobot"}
 """Formats that hold episodes alone: test_lerobot.py."""
@@ -80,7 +80,7 @@ def test_killed_at_every_write(version, objects, tmp_path, name):
         for k in range(1, len(expected) + 1):
             store = open_store(f"{place}/{k}-{after}")
             with pytest.raises(Killed):
-                export(version, name, Dying(store, k, after), workers=1)
+                export(version, name, Death(k, SIDES[after], PUTS, stop).of(store), workers=1)
             half = objects(store)
             assert half.items() <= expected.items()  # nothing half written under a final name
             noted = sum(key.startswith(".penstock/units/") for key in half)
@@ -92,15 +92,14 @@ def test_killed_at_every_write(version, objects, tmp_path, name):
 
 
 SIGKILLED = """
-import os, signal, sys
+import sys
 import loader
 from penstock.formats.registration.register import register
 from loader.storage import open_store
 from penstock.formats.run_export import export
 sys.path.insert(0, {here!r})
-from dying import Dying
-kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-export(loader.Root({root!r}).open("d"), {name!r}, Dying(open_store({out!r}), {k}, False, kill))
+from tests.mortal_store import PUTS, Death
+export(loader.Root({root!r}).open("d"), {name!r}, Death({k}, verbs=PUTS).of(open_store({out!r})))
 """
 
 
@@ -112,7 +111,7 @@ def test_sigkill(exported_root, version, objects, tmp_path, name):
     for k in (2, 4):
         out = str(tmp_path / str(k))
         code = SIGKILLED.format(
-            here=os.path.dirname(os.path.dirname(__file__)), root=exported_root, name=name, out=out, k=k
+            here=str(Path(__file__).parents[4]), root=exported_root, name=name, out=out, k=k
         )
         assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
         half = objects(open_store(out))

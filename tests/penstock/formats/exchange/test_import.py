@@ -21,7 +21,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.registration.shard_rows import shards_of
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify
-from tests.penstock.formats.dying import Dying, Killed
+from tests.mortal_store import PUTS, SIDES, Death, Killed, stop
 
 SECOND = 1_700_000_000
 
@@ -131,7 +131,7 @@ def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
         for k in range(1, 200):
             store = open_store(f"memory://{tmp_path.name}/{k}-{after}")
             try:
-                run(Dying(store, k, after, verbs=("put", "delete")))
+                run(Death(k, SIDES[after], {*PUTS, "delete_many"}, stop).of(store))
             except Killed:
                 notes = [info.key for info in store.list("data/") if info.key.endswith(".json")]
                 names = [key.rpartition("/")[2].split(".")[0] for key in notes if "/imported/" in key]

@@ -18,7 +18,7 @@ from penstock.formats.importing.importer import Options
 from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from tests.penstock.formats.dying import Dying, Killed
+from tests.mortal_store import PUTS, Death, Killed, stop
 
 from .lerobot_files import (
     CAMERA,
@@ -273,7 +273,7 @@ def test_killed_at_every_write(old, tmp_path, monkeypatch, objects):
         for k in range(1, len(expected) + 1):
             store = open_store(f"memory://{tmp_path.name}/{k}")
             with pytest.raises(Killed):
-                export(version, "lerobot", Dying(store, k), workers=1)
+                export(version, "lerobot", Death(k, verbs=PUTS, die=stop).of(store), workers=1)
             assert objects(store).items() <= expected.items()
             export(version, "lerobot", store, workers=1)
             assert objects(store) == expected

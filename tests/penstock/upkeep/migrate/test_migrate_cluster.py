@@ -27,12 +27,9 @@ from penstock.upkeep.migrate.prefix_verify import verify_prefix
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
 from tests.compute.forged_copy import forged_copy
+from tests.mortal_store import Killed
 
 INLINE, LOCAL = Cluster(engine="inline"), Cluster(engine="local")
-
-
-class Killed(BaseException):
-    """The end of who waits."""
 
 
 @pytest.fixture(autouse=True)

@@ -44,9 +44,9 @@ class Fault:
     """First byte."""
     end: int
     """Byte after the last one."""
-    wanted: str = ""
-    """CRC-32C that the index has, 8 hex digits."""
-    found: str = ""
+    expected: str = ""
+    """CRC-32C that the index has, 8 hex digits; "" if unknown."""
+    actual: str = ""
     """CRC-32C of the bytes that came."""
     store: str = ""
     """URL of the store."""
@@ -249,13 +249,12 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
 
 def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
     newest: dict[str, FailedCheck] = {}
-    for one in sorted(checks, key=lambda check: check.at_us):
-        if one.at_us > max(now_us - RECENT_US, after_us.get(one.node, 0)):
-            newest[one.node] = one
-    for node, one in newest.items():
-        yield Suspect(
-            node=node, sign="check", at_us=one.at_us, text=f"{one.check} failed: {one.text}".rstrip(": ")
-        )
+    for check in sorted(checks, key=lambda check: check.at_us):
+        if check.at_us > max(now_us - RECENT_US, after_us.get(check.node, 0)):
+            newest[check.node] = check
+    for node, check in newest.items():
+        text = f"{check.check} failed: {check.text}".rstrip(": ")
+        yield Suspect(node=node, sign="check", at_us=check.at_us, text=text)
 
 
 def _span(us: int) -> str:

@@ -157,6 +157,10 @@ class Run:
         self._hang.arm()
         return self._exchange() is not Stop.NO
 
+    def ask_to_stop(self) -> None:
+        """Let all ranks save and leave after one of the next steps, as a signal to this rank does. Thread-safe."""
+        self._requests.ask()
+
     def _exchange(self) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
         if self._stopped is Stop.NO:

@@ -20,7 +20,6 @@ from typing import TypeVar
 from ...errors import Corrupt, InvalidStore, StoreError, Throttled, Transient
 from .threads import lock
 
-
 LATENCIES = 64
 """Newest latencies that `Traffic` holds."""
 

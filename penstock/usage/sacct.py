@@ -75,6 +75,8 @@ class AccountedJob:
     """GPUs that it asks for: the fewest of a range of nodes."""
     limit_s: int = 0
     """Time limit in s; 0 for none of its own."""
+    gpu_type: str = ""
+    """Slurm's name for the kind of GPU, several joined by "+"; "" if it is not accounted."""
 
 
 def sacct_command(
@@ -191,7 +193,8 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
         submitted_us, begun_us, ended_us = (_time_us(fields, name) for name in ("Submit", "Start", "End"))
         if submitted_us is None or (ended_us is not None and ended_us < (begun_us or submitted_us)):
             raise ValueError(f"Submit, Start, End = {fields['Submit']}, {fields['Start']}, {fields['End']}")
-        node_list, asked = fields["NodeList"], _gpus(fields["ReqTRES"])
+        node_list, (asked, kind) = fields["NodeList"], _gpus(fields["ReqTRES"])
+        gpus, kind = (asked, kind) if begun_us is None else _gpus(fields["AllocTRES"])
         minutes = _whole(fields, "TimelimitRaw") if fields["TimelimitRaw"].isdigit() else 0
         return AccountedJob(
             job_id=fields["JobID"],
@@ -206,10 +209,11 @@ def _job(values: Sequence[str], line: int) -> AccountedJob:
             ended_us=ended_us,
             nodes=_whole(fields, "NNodes"),
             node_names=() if node_list in _NONE else expand_nodes(node_list),
-            gpus=asked if begun_us is None else _gpus(fields["AllocTRES"]),
+            gpus=gpus,
             reason="" if fields["Reason"] in _NONE else fields["Reason"],
             asked_gpus=asked,
             limit_s=minutes * 60 if minutes < YEAR_MINUTES else 0,
+            gpu_type=kind,
         )
     except ValueError as error:
         raise Corrupt(f"sacct, line {line}: {error}") from error
@@ -226,14 +230,16 @@ def _time_us(fields: dict[str, str], name: str) -> int | None:
     return None if fields[name] in _NONE else _whole(fields, name) * 1_000_000
 
 
-def _gpus(tres: str) -> int:
-    """Return the GPUs of a list such as `cpu=8,gres/gpu=2,gres/gpu:a100=2`: kinds only where the sum is missing."""
-    kinds = dict[str, int]()
+def _gpus(tres: str) -> tuple[int, str]:
+    """Return number and kinds of GPUs in a list such as `cpu=8,gres/gpu=2,gres/gpu:a100=2`."""
+    total, kinds = None, dict[str, int]()
     for item in filter(None, tres.split(",")):
         name, _, count = item.partition("=")
-        if name == "gres/gpu" or name.startswith("gres/gpu:"):
-            kinds[name] = _whole({item: count}, item)
-    return kinds.get("gres/gpu", sum(kinds.values()))
+        if name == "gres/gpu":
+            total = _whole({item: count}, item)
+        elif name.startswith("gres/gpu:"):
+            kinds[name.partition(":")[2]] = _whole({item: count}, item)
+    return sum(kinds.values()) if total is None else total, "+".join(sorted(kinds))
 
 
 def _utc(at_us: int) -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import loader
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, read_by
 
 if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
     from ..train.run_usage import UsageRecord
     from ..usage.totals import UsageRow
 
@@ -45,6 +47,18 @@ def _arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--by", choices=BY, default="account", help="one row per ... (default: account)")
     parser.add_argument("--price", type=float, default=None, metavar="2.10", help="price of a GPU-hour")
+    parser.add_argument(
+        "--forecast",
+        action="store_true",
+        help="extend the weekly totals by a line, up to 85 %% of what is installed",
+    )
+    parser.add_argument(
+        "--installed",
+        type=int,
+        default=None,
+        metavar="GPUS",
+        help="GPUs installed (default: Slurm's sinfo says)",
+    )
     parser.add_argument("--csv", action="store_true", help="print CSV")
 
 
@@ -55,6 +69,8 @@ def usage(arguments: Namespace) -> Answer:
     until_us = time.time_ns() // 1000
     since_us = until_us - round(arguments.since * 1e6)
     record = _record(arguments, since_us, until_us)
+    if arguments.forecast:
+        return _forecast(arguments, record, since_us, until_us)
     rows = usage_by(arguments.by, record.starts, since_us, until_us)
     total = usage_row("total", record.starts, since_us, until_us)
     bodies = [_body(row, arguments.price) for row in (*rows, total)]
@@ -72,17 +88,37 @@ def usage(arguments: Namespace) -> Answer:
 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
-    from ..compute.engines.slurm import SlurmQueue
     from ..train.run_usage import launcher_usage, slurm_usage
     from ..train.submitting import LAUNCHERS
     from ..usage.sacct import accounted_jobs
 
     root, cluster = loader.Root(arguments.root), cluster_of(arguments)
     if cluster is not None and cluster.engine == "slurm":
-        jobs = accounted_jobs(SlurmQueue(cluster.submit)._answer, since_us=since_us)
+        jobs = accounted_jobs(_answer(cluster), since_us=since_us)
         return slurm_usage(root.store, jobs, until_us)
     launcher = LAUNCHERS["local" if cluster is None else cluster.engine](root.url)
     return launcher_usage(root.store, launcher, until_us)
+
+
+def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
+    from ..usage.forecast import FULL, outlook
+    from ..usage.installed import installed_gpus
+    from ..usage.totals import weekly_gpu_hours
+
+    installed, cluster = arguments.installed, cluster_of(arguments)
+    if installed is None and cluster is not None and cluster.engine == "slurm":
+        installed = installed_gpus(_answer(cluster))
+    weeks = weekly_gpu_hours(record.starts, since_us, until_us)
+    limit = None if not installed else installed * 7 * 24 * FULL
+    body, text = outlook("GPU-hours", weeks, limit, until_us, "h")
+    body |= {"installed": installed, "problems": list(record.problems)}
+    return body, [text, *record.problems], int(bool(record.problems))
+
+
+def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
+    from ..compute.engines.slurm import SlurmQueue
+
+    return SlurmQueue(cluster.submit)._answer
 
 
 def _body(row: "UsageRow", price: float | None) -> dict[str, Any]:

@@ -23,6 +23,9 @@ VERSIONS = [
 LOGIN = """\
 import shlex, sys
 words = shlex.split(sys.argv[1])
+if words[0] == "sinfo":
+    print("m1|gpu:a100:8\\nm2|gpu:a100:8")
+    sys.exit()
 assert words[3] == "sacct"
 delimiter = next(word for word in words if word.startswith("--delimiter=")).partition("=")[2]
 sys.stdout.write(open({lines!r}).read().replace("|", delimiter))
@@ -97,15 +100,25 @@ def test_damaged_record_is_named_and_its_time_unknown(recorded: RunFolder) -> No
     assert "attempts/000002.json is damaged" in problem
 
 
-def test_verb_reads_a_cluster(
-    recorded: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "lines").write_text("\n".join(JOBS))
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """A cluster's file; its login node answers from `lines`."""
     (tmp_path / "login.py").write_text(LOGIN.format(lines=str(tmp_path / "lines")))
     prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
     (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nsubmit = {prefix}\n')
+    return tmp_path / "slurm.toml"
+
+
+def test_verb_reads_a_cluster(
+    recorded: RunFolder,
+    cluster: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "lines").write_text("\n".join(JOBS))
     monkeypatch.setattr("time.time_ns", lambda: 40_000 * 10**9)
-    options = ["--root", str(tmp_path / "root"), "--cluster", str(tmp_path / "slurm.toml"), "--since", "1d"]
+    options = ["--root", str(tmp_path / "root"), "--cluster", str(cluster), "--since", "1d"]
     assert main(["usage", *options, "--by", "user", "--price", "2.10", "--csv"]) == 0
     header, ann, bob, total = (row.split(",") for row in capsys.readouterr().out.splitlines())
     rows = [dict(zip(header, row, strict=True)) for row in (ann, bob, total)]
@@ -139,3 +152,29 @@ def test_verb_counts_starts_of_this_machine(
     body = json.loads(capsys.readouterr().out)
     (row,) = body["rows"]
     assert (row["name"], row["starts"], row["node_hours"], row["failures"]) == ("big-7", 2, 1.111, 0)
+
+
+def test_verb_forecasts_the_week_that_fills_the_cluster(
+    folder: RunFolder,
+    cluster: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """12 weeks, each with a job of 8 GPUs that lasts 8 hours longer: 64 GPU-hours more a week."""
+    week = 7 * 86_400
+    jobs = [line(n, "COMPLETED", 10_000 + n * week, 10_000 + n * week + n * 8 * 3600) for n in range(1, 13)]
+    (tmp_path / "lines").write_text("\n".join(jobs))
+    monkeypatch.setattr("time.time_ns", lambda: 13 * week * 10**9)
+    options = ["--root", str(tmp_path / "root"), "--cluster", str(cluster), "--forecast"]
+    assert main(["usage", *options]) == 0
+    text = capsys.readouterr().out
+    assert "GPU-hours: 12 weeks, +64.0 h a week; next week 832.0 (832.0 to 832.0)" in text
+    assert "passes 2,284.8 h in the week of 1970-09-10" in text, (
+        "16 GPUs x 168 h x 85 %: the 36th week has 2,304 h"
+    )
+    assert main(["usage", *options, "--installed", "8", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["installed"], body["limit"]) == (8, pytest.approx(8 * 168 * 0.85))
+    assert main(["usage", *options, "--since", "30d"]) == 0
+    assert "too little history" in capsys.readouterr().out

@@ -118,7 +118,7 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
 def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
     from ..compute.engines.slurm import SlurmQueue
 
-    return SlurmQueue(cluster.submit)._answer
+    return SlurmQueue(cluster.submit).answer
 
 
 def _body(row: "UsageRow", price: float | None) -> dict[str, Any]:

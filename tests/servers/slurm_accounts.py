@@ -4,9 +4,10 @@ Both are processes of the tests' user on ports of the loopback, and end with the
 """
 
 import getpass
-import os
+import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.servers.ports import free_port
@@ -74,18 +75,18 @@ class Accounts:
 
     def start(self, environment: dict[str, str]) -> None:
         """Start both, and add cluster, accounts, user and QOS."""
-        data, socket = self._folder / "mariadb", self._folder / "db.sock"
+        data = self._folder / "mariadb"
         install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={self._user}"]
         subprocess.run(
             [*install, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"],
             check=True,
             capture_output=True,
         )
-        places = (f"--datadir={data}", f"--socket={socket}", f"--pid-file={self._folder}/db.pid")
+        places = (f"--datadir={data}", f"--socket={self._folder}/db.sock", f"--pid-file={self._folder}/db.pid")
         self._start("mariadbd", *MARIADB, *places, f"--port={self._store_port}", f"--user={self._user}")
-        self._await(["mariadb-admin", "--no-defaults", f"--socket={socket}", "ping"], dict(os.environ))
+        self._await(lambda: socket.create_connection(("127.0.0.1", self._store_port)).close())
         self._start("slurmdbd", "slurmdbd", "-D", environment=environment)
-        self._await(["sacctmgr", "-n", "show", "cluster"], environment)
+        self._await(lambda: self.manage("list", "cluster", environment=environment))
         for line in SETUP:
             self.manage(*line.format(user=self._user).split(), environment=environment)
 
@@ -115,8 +116,11 @@ class Accounts:
                 )
             )
 
-    def _await(self, command: list[str], environment: dict[str, str]) -> None:
+    def _await(self, succeeds: Callable[[], None]) -> None:
         end = time.monotonic() + 60
-        while subprocess.run(command, env=environment, capture_output=True).returncode:
-            assert time.monotonic() < end, f"{command} in vain; see {self._folder}"
-            time.sleep(0.05)
+        while True:
+            try:
+                return succeeds()
+            except (OSError, subprocess.CalledProcessError):
+                assert time.monotonic() < end, f"it does not answer; see {self._folder}"
+                time.sleep(0.05)

@@ -11,6 +11,7 @@ from loader.errors import InvalidRuntime
 from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
+from ..checkpoints.run import plan_versions
 from .agreement import Agreement
 from .hang import HangWatch
 from .launched import Launched
@@ -108,7 +109,7 @@ class Run:
         put = None if self._events is None else self._events.window
         self._windows = Windows(self.world.rank, self._launched.node, device, put)
 
-    def _event(self, name: str, step: int, **facts: int) -> None:
+    def _event(self, name: str, step: int, **facts: Any) -> None:
         if self._events is not None:
             self._events.event(name, step, **facts)
 
@@ -199,9 +200,8 @@ class Run:
             for batch in batches:
                 self._windows.batch(batch)
                 if batches.step - batch.last_micro == first and batch.micro == 0:
-                    self._event("first_batch", first, took_us=_microseconds(begun))
+                    self._note_first_batch(batches, first, begun)
                     begun = perf_counter()
-                    self._windows.begin(batches, first)
                 yield batch
                 if not batch.last_micro:
                     continue
@@ -230,6 +230,12 @@ class Run:
             raise
         finally:
             self._hang.disarm()
+
+    def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
+        if self._events is not None:
+            facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
+            self._event("first_batch", first, took_us=_microseconds(begun), **facts)
+        self._windows.begin(batches, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool

@@ -13,6 +13,7 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.run import plan_versions
 from .agreement import Agreement
+from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
@@ -54,6 +55,7 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._faults: FaultRecord | None = None
         self._window = NO_RECORD
 
     @staticmethod
@@ -108,6 +110,9 @@ class Run:
             self._events.event("ranks_up", 0)
         put = None if self._events is None else self._events.window
         self._windows = Windows(self.world.rank, self._launched.node, device, put)
+        if self._record is not None:
+            facts = {"node": self._launched.node, "attempt": self.attempt + 1, "rank": self.world.rank}
+            self._faults = FaultRecord(self._record, self.name, facts)
 
     def _event(self, name: str, step: int, **facts: Any) -> None:
         if self._events is not None:
@@ -208,6 +213,8 @@ class Run:
                 took_s = perf_counter() - begun
                 self._hang.step(took_s)
                 self._windows.step(took_s)
+                if self._faults is not None:
+                    self._faults.step()
                 begun, step = perf_counter(), batches.step
                 stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == batches.end
                 if self._window == DUE or (self._window == RECORD and (stop or last)):
@@ -284,6 +291,8 @@ class Run:
             self._windows.close()
         if self._events is not None:
             self._events.close()
+        if self._faults is not None:
+            self._faults.close()
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         if self._own_group:

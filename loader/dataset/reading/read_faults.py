@@ -6,7 +6,7 @@ One list per process, whatever loaders it has: a fault is the node's. A correct 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -37,8 +37,22 @@ class ReadFault:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a run's record has them."""
-        fields = asdict(self)
-        return fields | {"wanted": fields.pop("expected"), "found": fields.pop("actual")}
+        names = {"expected": "wanted", "actual": "found"}
+        return {names.get(name, name): value for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "ReadFault":
+        """Return the fault that `to_json` wrote. Raises: KeyError, TypeError, ValueError."""
+        return ReadFault(
+            address=str(body["address"]),
+            begin=int(body["begin"]),
+            end=int(body["end"]),
+            expected=str(body["wanted"]),
+            actual=str(body["found"]),
+            store=str(body["store"]),
+            kind="cache page" if body["kind"] == "cache page" else "read",
+            at_us=int(body["at_us"]),
+        )
 
 
 class ReadFaults:
@@ -57,11 +71,11 @@ class ReadFaults:
                 self._newest.append(fault)
                 self.count += 1
 
-    def after(self, count: int) -> list[ReadFault]:
-        """Return the faults behind the first `count`, as far as they are remembered."""
+    def after(self, count: int) -> tuple[int, list[ReadFault]]:
+        """Return the count, and the faults behind the first `count`, as far as they are remembered."""
         with self._lock:
             new = min(self.count - count, len(self._newest))
-            return list(self._newest)[len(self._newest) - new :]
+            return self.count, list(self._newest)[len(self._newest) - new :]
 
     def drain(self) -> list[ReadFault]:
         """Return the remembered faults, and forget them: for a worker that sends them to its trainer."""

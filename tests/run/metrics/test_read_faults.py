@@ -5,7 +5,7 @@ import os
 import pytest
 
 import loader
-from loader.dataset.reading.read_faults import FAULTS, NEWEST, ReadFaults, add_fault
+from loader.dataset.reading.read_faults import FAULTS, NEWEST, ReadFault, ReadFaults, add_fault
 from loader.dataset.shards.shard import crc32c
 
 
@@ -13,7 +13,7 @@ from loader.dataset.shards.shard import crc32c
 def new_faults():
     """new_faults() -> the faults since the test began."""
     before = FAULTS.count
-    return lambda: FAULTS.after(before)
+    return lambda: FAULTS.after(before)[1]
 
 
 def addresses(plan, step):
@@ -104,12 +104,13 @@ def test_a_thousand_faults_are_remembered():
     faults, before = ReadFaults(), FAULTS.count
     for number in range(3):
         add_fault("read", "memory://a", "a.tar", (number, 1), 1, None)
-    three = FAULTS.after(before)
+    three = FAULTS.after(before)[1]
     assert [(one.begin, one.end, one.expected, one.actual) for one in three] == [
         (number, number + 1, "00000001", "") for number in range(3)
     ]
     for _ in range(400):
         faults.extend(three)
-    assert (faults.count, len(faults.after(0)), len(faults.after(1199))) == (1200, NEWEST, 1)
-    assert (len(faults.drain()), faults.after(0), faults.count) == (NEWEST, [], 1200)
+    assert (faults.count, len(faults.after(0)[1]), len(faults.after(1199)[1])) == (1200, NEWEST, 1)
+    assert (len(faults.drain()), faults.after(0), faults.count) == (NEWEST, (1200, []), 1200)
     assert {"wanted", "found"} < three[0].to_json().keys()
+    assert ReadFault.from_json(three[0].to_json()) == three[0]

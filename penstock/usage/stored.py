@@ -126,7 +126,7 @@ def stored_bytes(store: Store, state: State) -> StoredBytes:
     versions, sizes, masks = list[CountedVersion](), dict[str, int](), defaultdict[str, int](int)
     shards, foreign = dict[str, TableFile](), dict[str, TableFile]()
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-usage") as pool:
-        manifests = pool.map(lambda one: read_manifest(store, one.manifest, one.sha256), records)
+        manifests = pool.map(lambda record: read_manifest(store, record.manifest, record.sha256), records)
         for place, (record, manifest) in enumerate(zip(records, manifests, strict=True)):
             versions.append(_counted(record, manifest))
             for reference in table_references(manifest):
@@ -159,8 +159,14 @@ def _objects(store: Store, files: Mapping[str, TableFile], *columns: tuple[str, 
     for number, table in enumerate(get_tables(store, list(files.values()), names)):
         for path, nbytes in columns:
             paths = table[path].cast(pa.large_string())
-            one = pa.table({"path": paths, "nbytes": table[nbytes], "table": pa.repeat(number, len(table))})
-            yield one.filter(pc.invert(pc.starts_with(paths, FOREIGN))) if "index_path" in names else one
+            objects = pa.table(
+                {"path": paths, "nbytes": table[nbytes], "table": pa.repeat(number, len(table))}
+            )
+            yield (
+                objects.filter(pc.invert(pc.starts_with(paths, FOREIGN)))
+                if "index_path" in names
+                else objects
+            )
 
 
 def _by_mask(tables: Iterator[pa.Table], masks: Sequence[int]) -> Counter[int]:

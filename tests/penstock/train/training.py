@@ -22,6 +22,7 @@ parser.add_argument(
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
 parser.add_argument("--window-s", type=float, default=60.0)
+parser.add_argument("--profile", type=int, nargs=2, help="steps that are profiled")
 parser.add_argument("--data", help="root of the samples, if another")
 parser.add_argument("--slow-rank", type=int, default=-1, help="rank that reads from the slow endpoint")
 parser.add_argument("--slow-endpoint")
@@ -77,7 +78,9 @@ with Run.joined(checkpoints=given.root) as run:
         ) as batches,
         Checkpoints(run.checkpoints, run.name) as saved,
     ):
-        for batch in run.steps(batches, saved, state, save_every=given.save_every):
+        for batch in run.steps(
+            batches, saved, state, save_every=given.save_every, profile=given.profile and (*given.profile,)
+        ):
             if is_last and batch.step == given.hang_at:
                 time.sleep(1000)
             if is_last and batch.step == given.fail_at:

@@ -7,9 +7,10 @@ import os
 import secrets
 import selectors
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -62,61 +63,74 @@ class CheckResult:
 
 
 def run_check(name: str, check: NodeCheck) -> CheckResult:
-    """Run a check to its end or its limit; no process of its group survives."""
+    """Run a check to its end or its limit."""
     begun = time.monotonic()
     try:
-        process = subprocess.Popen(
-            check.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        data, code = bounded_output(check.command, check.limit_s)
     except (OSError, ValueError) as error:
         return CheckResult(check=name, status=Status.UNKNOWN, text=f"does not start: {error}"[:TEXT])
-    try:
-        data, ended = _output(process, begun + check.limit_s)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     output = terminal_text(data.decode(errors="replace"))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    status, text = _judged(process.returncode, lines[0] if lines else "", check.limit_s, ended=ended)
+    status, text = _judged(code, lines[0] if lines else "", check.limit_s)
     took_s = round(time.monotonic() - begun, 3)
     return CheckResult(check=name, status=status, text=text[:TEXT], output=output, took_s=took_s)
 
 
-def _judged(code: int, line: str, limit_s: float, *, ended: bool) -> tuple[Status, str]:
-    if not ended:
+def _judged(code: int | None, line: str, limit_s: float) -> tuple[Status, str]:
+    if code is None:
         return Status.UNKNOWN, f"killed after {limit_s:.0f} s"
     if code in (0, 1, 2, 3):
         return Status(code), line or f"exit code {code}"
     return Status.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
 
 
-def _output(process: "subprocess.Popen[bytes]", until_s: float) -> tuple[bytes, bool]:
-    """Return the first bytes of the output, and whether the process ended by itself."""
+def bounded_output(
+    command: Sequence[str], limit_s: float, text: str = "", most: int = OUTPUT_BYTES
+) -> tuple[bytes, int | None]:
+    """Return a command's first bytes of output and its exit code, None at the limit; its process group ends.
+
+    text: Standard input, 64 KiB at most. most: Bytes of output to return. Raises: OSError, ValueError.
+    """
+    until_s = time.monotonic() + limit_s
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(text.encode())
+        return _output(process, until_s, most)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tuple[bytes, int | None]:
     assert process.stdout is not None
     data = bytearray()
     with process.stdout as pipe, selectors.DefaultSelector() as selector:
         os.set_blocking(pipe.fileno(), False)
         selector.register(pipe, selectors.EVENT_READ)
-        while not (ended := process.poll() is not None) and time.monotonic() < until_s:
+        while (code := process.poll()) is None and time.monotonic() < until_s:
             if not selector.get_map():  # it closed its output
                 time.sleep(0.01)
-            elif selector.select(0.05) and not _read(pipe.fileno(), data):
+            elif selector.select(0.05) and not _read(pipe.fileno(), data, most):
                 selector.unregister(pipe)
         if selector.get_map():
-            while selector.select(0) and _read(pipe.fileno(), data) and len(data) < OUTPUT_BYTES:
+            while len(data) < most and selector.select(0) and _read(pipe.fileno(), data, most):
                 pass
-    return bytes(data[:OUTPUT_BYTES]), ended
+    return bytes(data), code
 
 
-def _read(file: int, data: bytearray) -> bool:
+def _read(file: int, data: bytearray, most: int) -> bool:
     """Append what there is, up to the limit; False at the end."""
     part = os.read(file, 2**16)
-    data += part[: max(0, OUTPUT_BYTES - len(data))]
+    data += part[: max(0, most - len(data))]
     return bool(part)
 
 
@@ -130,10 +144,21 @@ def worst(results: Iterable[CheckResult]) -> Status:
     return max((one.status for one in results), key=_WORST.index, default=Status.UNKNOWN)
 
 
+def this_node() -> str:
+    """Return the name of this node, as runs have it."""
+    return os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
+
+
 def put_failures(store: Store, node: str, results: Iterable[CheckResult]) -> None:
     """Store the failed checks of a node under `nodes/checks/`, for the watcher."""
     at_us = time.time_ns() // 1000
     for result in results:
         if result.status is Status.FAILED:
-            body = {"format": FORMAT, "node": node, "at_us": at_us, "check": result.check, "text": result.text}
+            body = {
+                "format": FORMAT,
+                "node": node,
+                "at_us": at_us,
+                "check": result.check,
+                "text": result.text,
+            }
             store.put_if_absent(f"{CHECKS}{node}-{secrets.token_hex(8)}.json", canonical(body))

@@ -12,7 +12,7 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
-from .suspects import Drain
+from .suspects import Drain, Fault
 
 FORMAT = 1
 FOLDER = "nodes/"
@@ -85,6 +85,14 @@ def cases(store: Store) -> list[Case]:
         raise Corrupt(f"{store.url}/{FOLDER}: a case lacks {error}") from error
 
 
+def case_faults(store: Store, number: int) -> list[Fault]:
+    """Return the wrong reads in a case's evidence. Raises: Corrupt."""
+    try:
+        return [Fault(**fault) for fault in _object(store, f"{FOLDER}q-{number}/case.json").get("faults", [])]
+    except TypeError as error:
+        raise Corrupt(f"{store.url}/{FOLDER}q-{number}/case.json: {error}") from error
+
+
 def open_case(store: Store, node: str, text: str, evidence: Mapping[str, Any], by: str) -> Case:
     """Store the evidence against a node under the next number."""
     at_us = time.time_ns() // 1000
@@ -138,7 +146,9 @@ def settled_us(known: list[Case]) -> dict[str, int]:
 def put_alert(store: Store, text: str) -> None:
     """Store an alert."""
     at_us = time.time_ns() // 1000
-    store.put_if_absent(f"{ALERTS}{at_us:016d}.json", canonical({"format": FORMAT, "at_us": at_us, "text": text}))
+    store.put_if_absent(
+        f"{ALERTS}{at_us:016d}.json", canonical({"format": FORMAT, "at_us": at_us, "text": text})
+    )
 
 
 def alerts_us(store: Store) -> list[int]:

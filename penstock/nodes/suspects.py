@@ -286,14 +286,19 @@ class Decision:
 
 
 def caps(
-    proved: Iterable[str], drains: Sequence[Drain], n_nodes: int, now_us: int, alerts_us: Iterable[int] = ()
+    proved: Iterable[str],
+    drains: Sequence[Drain],
+    n_nodes: int,
+    now_us: int,
+    alerts_us: Iterable[int] = (),
+    n_suspects: int = 0,
 ) -> Decision:
     """Return which of the proved nodes to drain.
 
     One node in 10 min, 2 % of all nodes (at least one) at once, no node a third time. Beyond that it alerts, once a
-    day. If more nodes are proved than may be drained, the cause is common to them: after one drain, none for a day.
+    day. If more nodes are suspects than may be drained, the cause is common to them: after one drain, none for a day.
 
-    drains: All drains so far. alerts_us: Times of earlier alerts.
+    drains: All drains so far. alerts_us: Times of earlier alerts. n_suspects: Suspects, those not yet proved included.
     """
     drained = {one.node for one in drains if one.returned_us is None}
     limit = max(1, int(n_nodes * DRAINED_SHARE))
@@ -304,7 +309,7 @@ def caps(
             waiting[node] = f"penstock drained it {DRAINS_OF_A_NODE} times before: repair or remove it"
         else:
             free.append(node)
-    common = len(free) + len(drained) > limit
+    common = max(len(free), n_suspects) + len(drained) > limit
     pause_us = ALERT_EVERY_US if common else DRAIN_EVERY_US
     drain = tuple(free[:1])
     if len(drained) >= limit:
@@ -312,7 +317,7 @@ def caps(
     elif newest_us is not None and now_us - newest_us < pause_us:
         drain, reason = (), "penstock drained a node less than 10 min ago"
         if common:
-            reason = f"{len(free)} nodes fail at once: look for a common cause, such as the store or a check"
+            reason = "many nodes fail at once: look for a common cause, such as the store or a check"
     else:
         reason = "one node in 10 min"
     waiting |= {node: reason for node in free if node not in drain}

@@ -8,6 +8,7 @@ from .sources.bucket import BucketBy, bucket
 from .sources.packed_view import PackedView
 from .sources.packing import PackBy, pack
 from .sources.views import OrderView, SyntheticView, synthetic
+from .sources.window_view import WindowView
 from .steps.slots import (
     Slots,
     delivered_digest,
@@ -28,6 +29,7 @@ __all__ = [
     "Slots",
     "Source",
     "SyntheticView",
+    "WindowView",
     "bucket",
     "delivered_digest",
     "identity_hash",

@@ -189,11 +189,14 @@ def test_what_loader_exports_is_frozen() -> None:
         "read_ledger",
         "read_trail",
         "report",
+        "rows",
         "source",
         "split_of",
         "synthetic",
+        "times",
         "torch_dataset",
         "video",
+        "windows",
         "write_part",
     ]
     assert all(hasattr(loader, name) for name in loader.__all__)

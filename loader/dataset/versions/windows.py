@@ -28,9 +28,9 @@ from ...order.sources.window_layout import (
     WindowLayout,
     layout_of,
 )
-from ...order.sources.window_view import WindowView, n_windows
+from ...order.sources.window_view import WindowView, n_windows, table_sha256
 from ..reading.verified_bucket_reads import read_fields
-from ..tables.parquet import integers, parse_stored, table_bytes
+from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 from .pack import field_nbytes
 from .version import Version
 from .view import View
@@ -62,9 +62,9 @@ def windows(
             has only windows whose rows of the anchor fit.
         max_age: Age from which a value counts as padding too.
 
-    A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or that of a shorter name (`a.ns.npy` for
-    `a.b.npy`); its fact `clock` names another. A video without one has its container's times. Without a clock of the
-    anchor all fields are taken by rows, and have no ages.
+    A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or a shorter name's (`a.ns.npy` for `a.b.npy`);
+    its fact `clock` names another. A video without one has its container's times. Without a clock of the
+    anchor, row k of each field is one step, and values have no ages.
 
     A batch also has `<field>.age_ns` (int64 [B, k], the anchor's time plus the offset, less the value's own time),
     `<field>.is_pad` (bool [B, k]), `anchor_ns` and `row` (int64 [B]). Keys are `<episode>@<row>`. The root stores 8
@@ -100,9 +100,7 @@ def _check_fields(view: View, layout: WindowLayout) -> None:
         if not is_array(field) and last_word(field) not in VIDEOS:
             raise InvalidPlan(f"windows: at names {field!r}; arrays and videos have values in time")
         if field in layout.rule and (layout.rule[field] == "linear" and not is_array(field)):
-            raise InvalidPlan(
-                f"windows: rule[{field!r}] = 'linear'; frames are taken, not mixed: use 'nearest'"
-            )
+            raise InvalidPlan(f"windows: rule[{field!r}] = 'linear'; frames are not mixed: use 'nearest'")
     for field in view.fields:
         if last_word(field) in VIDEOS and field not in layout.at:
             raise InvalidPlan(
@@ -169,17 +167,17 @@ def parse_windows(data: bytes, path: str, name: str) -> I64:
         first = integers(table["first"])
     except (KeyError, TypeError) as error:
         raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
-    if not len(first) or first[0] != 0 or (np.diff(first) < 0).any():
-        raise Corrupt(
-            f"{name} is no table of windows: its numbers do not ascend from 0; delete it, it is made again"
-        )
+    stated = table_facts(table).get("content_sha256")
+    if not len(first) or first[0] != 0 or (np.diff(first) < 0).any() or table_sha256(first) != stated:
+        raise Corrupt(f"{name} is no table of windows, or was damaged or edited; delete it, it is made again")
     return first
 
 
 def _kept(view: View, layout: WindowLayout, first: I64) -> I64:
     store, path = view.version.store, _path(view, layout)
     try:
-        store.put_if_absent(path, table_bytes(pa.table({"first": first}), "windows", facts={"path": path}))
+        facts = {"path": path, "content_sha256": table_sha256(first)}
+        store.put_if_absent(path, table_bytes(pa.table({"first": first}), "windows", facts=facts))
     except AlreadyExists:
         saved = _load(view, layout)
         return first if saved is None else saved

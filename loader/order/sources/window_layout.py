@@ -1,4 +1,4 @@
-"""What a window takes from its episode: instants or rows of each field, the rule that picks values, and padding."""
+"""The layout of windows: instants or rows of each field, the rule that picks values, and padding."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -168,7 +168,7 @@ def layout_of(
             )
         if name != "last" and places[field].unit == "rows":
             raise InvalidPlan(
-                f"windows: rule[{field!r}] = {name!r}, but {field!r} is taken by rows, which have no rule"
+                f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule"
             )
     if pad not in ("mask", "inside"):
         raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")

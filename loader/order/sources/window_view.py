@@ -23,7 +23,7 @@ class WindowView:
 
     def __init__(self, episodes: OrderView, layout: WindowLayout, first: I64) -> None:
         self.episodes, self.layout, self.first = episodes, layout, first
-        self.table_sha256 = hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").tobytes()).hexdigest()
+        self.table_sha256 = table_sha256(first)
 
     def __reduce__(self) -> Any:
         return WindowView, (self.episodes, self.layout, self.first)
@@ -110,6 +110,11 @@ class WindowView:
             **inside,
             "table": self.table_sha256,
         }
+
+
+def table_sha256(first: I64) -> str:
+    """Return the SHA-256 of a table (int64), as little-endian int64."""
+    return hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").tobytes()).hexdigest()
 
 
 def window_key(episode: str, row: int) -> str:

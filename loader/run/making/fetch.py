@@ -30,13 +30,12 @@ from ...dataset.reading.verified_disk_reads import (
     gather_bytes,
     gather_rows,
 )
-from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress
+from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
-from ...order.sources.window_view import WindowView
 from ...order.steps.slots import Slots
 from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
     from ..ahead.read_ahead import ReadAhead
-    from ..recipe.window_reads import WindowReads
+    from .window_slots import WindowSlots
 
 logger = logging.getLogger(__name__)
 
@@ -233,10 +232,11 @@ class Fetch:
         )
         fields = [view.fields for view in self._views]
         windows = window_views(recipe.plan)
-        self._windows = [
-            None if view is None else _window_reads(view, own)
-            for view, own in zip(windows, decoders, strict=True)
-        ]
+        self._windows: list[WindowSlots | None] = [None] * len(windows)
+        if any(view is not None for view in windows):
+            from .window_slots import window_slots  # only for windows
+
+            self._windows = window_slots(recipe.plan, windows, decoders)
         self.locate = Locate(
             self._views,
             fields,
@@ -253,8 +253,8 @@ class Fetch:
         columns: receives the values that need no decoder; None if a transform needs them.
         """
         with seen.timed_fetch():
-            if self._windows[located.kind.sources[0]] is not None:
-                return self._by_window(slots, located, seen)
+            if (windows := self._windows[located.kind.sources[0]]) is not None:
+                return Fetched(*windows(slots, located, self._readers(located.kind.sources[0], seen)))
             if self._videos[located.kind.sources[0]]:
                 return self._by_sample(slots, located, seen)
             return self._by_field(located, columns, seen)
@@ -394,27 +394,6 @@ class Fetch:
             {number: sample for number, sample in enumerate(read) if isinstance(sample, Corrupt)},
         )
 
-    def _by_window(self, slots: Slots, located: LocatedSamples, seen: StepMetrics) -> Fetched:
-        (source,) = located.kind.sources
-        windows, places = self._windows[source], located.places
-        assert windows is not None
-
-        def rng_of(number: int, field: str) -> np.random.Generator:
-            return generators.for_decoder(
-                generators.place_of(self._plan, slots, int(located.rows[number])), field
-            )
-
-        readers = self._readers(source, seen)
-        read, crcs = windows(slots.ordinal[located.rows], places.addresses(), rng_of, readers)
-        unknown = {field: at.unknown for field, at in places.fields.items()}
-        for field, numbers in unknown.items():
-            for number in numbers.tolist():
-                places.fields[field].crc32c[number] = crcs[number].get(field, UNKNOWN_CRC)
-        return Fetched(
-            {number: {**sample} for number, sample in enumerate(read) if not isinstance(sample, Corrupt)},
-            {number: sample for number, sample in enumerate(read) if isinstance(sample, Corrupt)},
-        )
-
     def _reading(self, source: int, seen: StepMetrics) -> Reading:
         name = self._plan.source_names[source]
         return Reading(
@@ -445,12 +424,6 @@ class Fetch:
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
-
-
-def _window_reads(view: WindowView, decoders: Mapping[str, Decoder]) -> WindowReads:
-    from ..recipe.window_reads import WindowReads  # only for windows
-
-    return WindowReads(view, decoders)
 
 
 def _crc_of(data: bytes | BareClip) -> int:

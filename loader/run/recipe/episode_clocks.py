@@ -27,7 +27,7 @@ class Picked(NamedTuple):
 
 
 def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the field with another's times: its own name's, a shorter one's, or that of its fact `clock`."""
+    """Return the field with another's times: by its own name, a shorter one, or its fact `clock`."""
     words = field.split(".")[:-1]
     for n in range(len(words), 0, -1):
         name = ".".join(words[:n]) + CLOCK
@@ -75,8 +75,8 @@ def _ns(ticks: I64, timeline: Timeline) -> I64:
 
 def by_steps(offsets: Offsets, row: int, n: int) -> Picked:
     """Return values of a field without a clock: row k of each field is one step. n: its rows."""
-    wanted = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
-    return Picked(np.clip(wanted, 0, n - 1), (wanted < 0) | (wanted >= n), None)
+    rows = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
+    return Picked(np.clip(rows, 0, n - 1), (rows < 0) | (rows >= n), None)
 
 
 def by_clock(
@@ -95,9 +95,9 @@ def by_clock(
     n = len(clock)
     if offsets.unit == "rows":
         in_force = int(np.searchsorted(clock, now_ns, side="right")) - 1
-        wanted = in_force + np.array(offsets.values, np.int64)
-        index = np.clip(wanted, 0, n - 1)
-        return Picked(index, (wanted < 0) | (wanted >= n), now_ns - clock[index])
+        rows = in_force + np.array(offsets.values, np.int64)
+        index = np.clip(rows, 0, n - 1)
+        return Picked(index, (rows < 0) | (rows >= n), now_ns - clock[index])
     times = now_ns + np.array(offsets.values, np.int64)
     before = np.searchsorted(clock, times, side="right") - 1
     index, share = np.clip(before, 0, n - 1), None

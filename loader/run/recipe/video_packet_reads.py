@@ -218,10 +218,15 @@ class PlannedClip:
     sample: int
     """Number of its sample."""
     address: SampleAddress
+    """Address of the video's field."""
     field: str
+    """Name of the field."""
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
 
 
 def table_places(

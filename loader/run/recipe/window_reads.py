@@ -47,7 +47,7 @@ EPISODES_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowedEpisode:
-    """What windows of an episode share."""
+    """Data that windows of an episode share."""
 
     streams: Mapping[str, np.ndarray]
     """Array field -> its rows."""
@@ -71,7 +71,7 @@ class WindowReads:
     def __init__(
         self, windows: WindowView, decoders: Mapping[str, Decoder], limit_bytes: int = EPISODES_BYTES
     ) -> None:
-        """Create the reads. Raises: InvalidRuntime for decoders that windows cannot use; videos without packet tables."""
+        """Raise InvalidRuntime for decoders that windows cannot use, or videos without packet tables."""
         self._windows, self._layout, self._limit_bytes = windows, windows.layout, limit_bytes
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
@@ -147,9 +147,8 @@ class WindowReads:
             sample_read = read[clip.sample]
             if isinstance(sample_read, dict):
                 sample_read[clip.field] = frames
-        crcs = [
-            {} if isinstance(one := episodes[address.ordinal], Corrupt) else one.crcs for address in addresses
-        ]
+        shared = [episodes[address.ordinal] for address in addresses]
+        crcs = [{} if isinstance(episode, Corrupt) else episode.crcs for episode in shared]
         return [bad.get(number, sample) for number, sample in enumerate(read)], crcs
 
     def _window(
@@ -249,14 +248,14 @@ class WindowReads:
     def _read(
         self, addresses: Sequence[SampleAddress], readers: Readers
     ) -> dict[int, WindowedEpisode | Corrupt]:
-        wanted = {address.ordinal: address for address in addresses}
+        by_ordinal = {address.ordinal: address for address in addresses}
         episodes: dict[int, WindowedEpisode | Corrupt] = {}
         with self._lock:
-            for ordinal in wanted:
+            for ordinal in by_ordinal:
                 if (known := self._episodes.get(ordinal)) is not None:
                     self._episodes.move_to_end(ordinal)
                     episodes[ordinal] = known
-        missing = [address for ordinal, address in wanted.items() if ordinal not in episodes]
+        missing = [address for ordinal, address in by_ordinal.items() if ordinal not in episodes]
         if not missing:
             return episodes
         bad: dict[int, Corrupt] = {}
@@ -278,11 +277,11 @@ class WindowReads:
             more.append(self._layout.anchor)
         places = table_places(self._version, more, addresses, readers.run)
         asked = []
-        for address, found in zip(addresses, places, strict=True):
+        for address, others in zip(addresses, places, strict=True):
             own: dict[str, FieldAddress] = {
                 field: place for field, place in address.fields.items() if field not in self._videos
             }
-            asked.append(replace(address, fields={**own, **found}))
+            asked.append(replace(address, fields={**own, **others}))
         return asked
 
     def _parsed(

@@ -64,6 +64,7 @@ WITHOUT = {
     "trails/": "checksums and metrics",
     "trainings/": "commands, steps and times of training runs",
     "views/": "bits; views of the samples' versions have places of their own",
+    "windows/": "counts; windows of the samples' versions have places of their own",
 }
 """Prefixes without samples' bytes or names -> their contents."""
 _NEVER = {

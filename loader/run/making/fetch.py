@@ -44,7 +44,7 @@ from ..batch.batch import StepMetrics
 from ..batch.columns import ArrayPool, Columns
 from ..metrics import Metrics
 from ..recipe import generators
-from ..recipe.decode import DecodedValue
+from ..recipe.decode import ReadyValue
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import BareClip, Group, Readers, WholeClip, read_samples, with_tables
@@ -183,13 +183,13 @@ class Bulk:
         return out
 
 
-Payload = dict[str, bytes | memoryview | BareClip | WholeClip | DecodedValue]
+Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
 """Field -> data to decode. A memoryview shares memory: see `whole`."""
 
 
 def whole(
-    data: bytes | memoryview | BareClip | WholeClip | DecodedValue,
-) -> bytes | BareClip | WholeClip | DecodedValue:
+    data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
+) -> bytes | BareClip | WholeClip | ReadyValue:
     """Return data that a decoder may keep."""
     return copy_bytes(data) if isinstance(data, memoryview) else data
 

@@ -85,7 +85,7 @@ def of_bucket(value: Any, label: str | None, where: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DecodedValue:
+class ReadyValue:
     """A field's value that no decoder gets, such as a window's rows."""
 
     value: Any
@@ -125,7 +125,7 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
 
 
 def decode_sample(
-    data: Mapping[str, bytes | BareClip | WholeClip | DecodedValue],
+    data: Mapping[str, bytes | BareClip | WholeClip | ReadyValue],
     address: Described,
     by_field: Mapping[str, Decoder],
     rng_of: FieldRng,
@@ -144,7 +144,7 @@ def decode_sample(
         try:
             if field in out:
                 continue  # decoded with its group
-            if isinstance(value, DecodedValue):
+            if isinstance(value, ReadyValue):
                 out[field] = value.value
             elif isinstance(value, BareClip | WholeClip):
                 out[field] = value.decoded(place_of(field))

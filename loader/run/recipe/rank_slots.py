@@ -248,8 +248,7 @@ class SlotPlanner:
 class Locate:
     """Finds the addresses of slots' samples; thread-safe.
 
-    fields: per view, the fields to read, possibly none. apart: per view, a value that must match for sources to be read
-    together. windows: per view, the windowed view over it, or None.
+    Per view, fields: to read, possibly none; apart: equal if sources are read together; windows: over it, or None.
     """
 
     def __init__(

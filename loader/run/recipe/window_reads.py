@@ -20,7 +20,7 @@ from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW
 from ...order.sources.window_view import WindowView
-from .decode import DecodedValue
+from .decode import ReadyValue
 from .episode_clocks import (
     Picked,
     by_clock,
@@ -176,7 +176,7 @@ class WindowReads:
             picked = self._pick(field, episode, clock, row)
             picks[field] = picked
             if field in episode.streams:
-                sample[field] = DecodedValue(values_at(episode.streams[field], picked))
+                sample[field] = ReadyValue(values_at(episode.streams[field], picked))
                 continue
             clip = self._clip(number, address, field, episode, picked, rng_of)
             if clip.table.facts.whole_because:
@@ -187,11 +187,11 @@ class WindowReads:
             clips.append(clip)
         for field, picked in picks.items():
             if picked.age_ns is not None:
-                sample[f"{field}.{AGE_NS}"] = DecodedValue(picked.age_ns)
-            sample[f"{field}.{IS_PAD}"] = DecodedValue(picked.is_pad)
+                sample[f"{field}.{AGE_NS}"] = ReadyValue(picked.age_ns)
+            sample[f"{field}.{IS_PAD}"] = ReadyValue(picked.is_pad)
         if clock is not None:
-            sample[ANCHOR_NS] = DecodedValue(int(clock[row]))
-        sample[ROW] = DecodedValue(row)
+            sample[ANCHOR_NS] = ReadyValue(int(clock[row]))
+        sample[ROW] = ReadyValue(row)
         return sample, clips
 
     def _pick(self, field: str, episode: WindowedEpisode, anchor: I64 | None, row: int) -> Picked:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
+    from .lerobot_batch import delta_timestamps, to_lerobot
     from .on_device import on
     from .plan_of import plan_of
     from .plans import by_score, open_plan, plan, source, write_part
@@ -64,6 +65,7 @@ __all__ = [
     "bucket",
     "by_bucket",
     "by_score",
+    "delta_timestamps",
     "errors",
     "escape_key",
     "explain",
@@ -85,6 +87,7 @@ __all__ = [
     "split_of",
     "synthetic",
     "times",
+    "to_lerobot",
     "torch_dataset",
     "video",
     "windows",
@@ -107,6 +110,7 @@ _LATER = {
     "bucket": "..order.sources.bucket",
     "by_bucket": "..run.recipe.decode",
     "by_score": ".plans",
+    "delta_timestamps": ".lerobot_batch",
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
@@ -126,6 +130,7 @@ _LATER = {
     "split_of": "..dataset.splits",
     "synthetic": "..order.sources.views",
     "times": "..order.sources.window_layout",
+    "to_lerobot": ".lerobot_batch",
     "torch_dataset": ".torch",
     "video": "..modalities.video.request",
     "windows": "..dataset.versions.windows",

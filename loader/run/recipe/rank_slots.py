@@ -23,7 +23,7 @@ from .recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class SourceKind:
     """Sources with the same fields and layout."""
 
     number: int
@@ -39,7 +39,7 @@ class Kind:
 class LocatedSamples(NamedTuple):
     """Samples from sources of one kind, numbered from 0."""
 
-    kind: Kind
+    kind: SourceKind
     """Kind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
@@ -249,7 +249,7 @@ class Locate:
             if own_fields:
                 alike.setdefault((own_fields, layout_of(view.version, own_fields), other), []).append(source)
         self.kinds = [
-            Kind(
+            SourceKind(
                 number=number,
                 fields=fields[sources[0]],
                 sources=sources,
@@ -282,7 +282,7 @@ class Locate:
             return None
         return out
 
-    def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
+    def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
         """Yield (kind, indexes of its sources in the plan, in the kind, rows) for each kind that occurs."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:

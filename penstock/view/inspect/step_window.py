@@ -12,7 +12,7 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.order.steps.slots import Slots, slot_identities
 
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..replays.training import Training
 from ..shown_values import version_of
 
@@ -29,7 +29,7 @@ MOST_PLACES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSource(Record):
+class WindowSource(JsonRecord):
     """A source in the mixture."""
 
     source: str
@@ -41,7 +41,7 @@ class WindowSource(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSample(Record):
+class WindowSample(JsonRecord):
     """A sample and the slots in the window that contained it."""
 
     source: str
@@ -59,7 +59,7 @@ class WindowSample(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindow(Record):
+class StepWindow(JsonRecord):
     """Consecutive steps of a training run."""
 
     training: str

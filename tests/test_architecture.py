@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +102,16 @@ def test_a_function_has_at_most_60_lines(package: str) -> None:
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
     }
     assert long == {one for one in LONG if one.startswith(f"{package}.")}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    definitions: dict[str, list[str]] = defaultdict(list)
+    for package in PACKAGES:
+        for module, path in modules(package).items():
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    definitions[node.name].append(module)
+    assert {name: where for name, where in definitions.items() if len(where) > 1} == {}
 
 
 def imported(code: str, *names: str) -> str:

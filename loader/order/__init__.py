@@ -1,6 +1,6 @@
 """The order: which sample is in which batch, as a pure function of the plan and the step (docs/order.md)."""
 
-from .content import PlannedSource, Source, source
+from .content import MixtureSource, PlannedSource, source
 from .from_json import plan_from_json
 from .plan import Plan, make_plan
 from .random.generators import sample_rng_key
@@ -21,13 +21,13 @@ from .steps.slots import (
 
 __all__ = [
     "BucketBy",
+    "MixtureSource",
     "OrderView",
     "PackBy",
     "PackedView",
     "Plan",
     "PlannedSource",
     "Slots",
-    "Source",
     "SyntheticView",
     "WindowView",
     "bucket",

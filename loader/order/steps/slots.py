@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..mixture import MASK, Segment, Stream, stream_slots, whole_epochs
+from ..mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since
@@ -223,7 +223,7 @@ def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64,
     return k, epoch, position, in_epoch, sizes
 
 
-def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Segment, int, int]]:
+def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, MixtureSegment, int, int]]:
     """Return runs of steps in one segment of one stream: (stream, segment, first step in stream, number of steps)."""
     for step in (steps[0], steps[-1]):
         plan.checked_step(step)
@@ -235,7 +235,7 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
         own = [(only, step) for step in steps]
     else:
         own = [(turn.stream, turn.step) for turn in map(plan.turn, steps)]
-    out: list[tuple[Stream, Segment, int, int]] = []
+    out: list[tuple[Stream, MixtureSegment, int, int]] = []
     for stream, step in own:
         segment = stream.segment_at(step)
         before = out[-1] if out else None

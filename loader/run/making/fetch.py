@@ -25,8 +25,8 @@ from ...dataset.reading.verified_disk_reads import (
     FieldRead,
     Gatherable,
     OpenShards,
-    Pieces,
     RowsOfField,
+    UnverifiedSamples,
     gather_bytes,
     gather_rows,
 )
@@ -136,7 +136,7 @@ class Bulk:
     def __init__(self, fields: Sequence[str], decoders: Mapping[str, Decoder]) -> None:
         self.plain = frozenset(f for f in fields if decoders.get(f, decode_bytes) is decode_bytes)
         self._arrays = [field for field in fields if decoders.get(field) is array.decode]
-        self._layouts: dict[str, array.Layout] = {}
+        self._layouts: dict[str, array.NpyLayout] = {}
 
     def learn(self, payloads: Iterable[Mapping[str, object]]) -> None:
         """Keep the layout of each field's first array, if such arrays can be read into rows."""
@@ -336,7 +336,7 @@ class Fetch:
                 data[field][number] = data_or_error
             else:
                 _take(fetched, number, field, data_or_error)
-        return Pieces(reading_of, places, data, partial(seen.spent, "verify"))
+        return UnverifiedSamples(reading_of, places, data, partial(seen.spent, "verify"))
 
     def _rest(
         self,

@@ -24,7 +24,7 @@ from .recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class SourceKind:
     """Sources with the same fields and layout."""
 
     number: int
@@ -40,8 +40,8 @@ class Kind:
 class LocatedSamples(NamedTuple):
     """Samples from sources of one kind, numbered from 0."""
 
-    kind: Kind
-    """Kind of the sources."""
+    kind: SourceKind
+    """SourceKind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64
@@ -267,7 +267,7 @@ class Locate:
                     source
                 )
         self.kinds = [
-            Kind(
+            SourceKind(
                 number=number,
                 fields=fields[sources[0]],
                 sources=sources,
@@ -300,16 +300,16 @@ class Locate:
             return None
         return out
 
-    def _stored(self, kind: Kind, ordinals: I64) -> I64:
+    def _stored(self, kind: SourceKind, ordinals: I64) -> I64:
         """Return the ordinals of stored samples: the episodes of windows."""
         windows = self._windows[kind.sources[0]]
         return ordinals if windows is None else windows.stored_ordinals(ordinals)
 
-    def _anchor_rows(self, kind: Kind, slots: Slots, rows: I64) -> I64 | None:
+    def _anchor_rows(self, kind: SourceKind, slots: Slots, rows: I64) -> I64 | None:
         windows = self._windows[kind.sources[0]]
         return None if windows is None else windows.rows(slots.ordinal[rows])
 
-    def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
+    def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
         """Yield (kind, indexes of its sources in the plan, in the kind, rows) for each kind that occurs."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:

@@ -23,7 +23,7 @@ from .decode import ByBucket, Decode, Transform, decoders, of_bucket, of_buckets
 from .world import World
 
 
-class Entry(Protocol):
+class RecordedSubstitution(Protocol):
     """The fields of a `Substitution` that a replay uses."""
 
     @property
@@ -67,7 +67,7 @@ class RecordedSubstitutions:
     sample that was repaired after training is still substituted.
     """
 
-    def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
+    def __init__(self, plan: Plan, substitutions: Iterable[RecordedSubstitution]) -> None:
         self._plan = plan
         self._steps: dict[int, dict[int, SlotEntries]] = {}
         self._chosen: dict[int, dict[int, SlotEntries]] = {}

@@ -22,7 +22,7 @@ from ...modalities import Decoder
 from ...modalities.fields import Place, load, nowhere
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
-from ...modalities.video.timeline import Run, Timeline
+from ...modalities.video.timeline import PacketGroup, Timeline
 
 Group = tuple[str, ...]
 """Video fields whose frames are chosen together: the leader, then its followers."""
@@ -41,7 +41,7 @@ class BareClip:
     """Timestamps of the video."""
     choice: Choice
     """Frames to decode."""
-    runs: Sequence[Run]
+    runs: Sequence[PacketGroup]
     """Packets to decode."""
     bodies: Mapping[int, bytes | memoryview]
     """Packet number -> its bytes."""

@@ -9,7 +9,7 @@ from loader.order.sources.window_view import stored_ordinals
 from loader.order.steps.slots import Slots, rank_slice, slot_identities
 from loader.run.trail.read_trail import RunTrail
 
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..marks import counted
 from ..replays.replays import index_replay
 from ..shown_values import version_of
@@ -24,7 +24,7 @@ _COLUMNS = (*_KEY, "digest", "substituted", "start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSample(Record):
+class ComparedSample(JsonRecord):
     """A run's sample in a slot."""
 
     source: str
@@ -40,7 +40,7 @@ class ComparedSample(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSlot(Record):
+class ComparedSlot(JsonRecord):
     """A slot whose samples differ."""
 
     slot: int
@@ -50,7 +50,7 @@ class ComparedSlot(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison(Record):
+class RunComparison(JsonRecord):
     """Comparison of two training runs."""
 
     runs: tuple[str, str]

@@ -13,7 +13,7 @@ from loader.errors import InvalidRuntime
 from loader.order.sources.window_view import stored_ordinals
 from loader.order.steps.slots import Slots, slot_identities
 
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..replays.training import Training
 from ..shown_values import version_of
 
@@ -30,7 +30,7 @@ MOST_PLACES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSource(Record):
+class WindowSource(JsonRecord):
     """A source in the mixture."""
 
     source: str
@@ -42,7 +42,7 @@ class WindowSource(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSample(Record):
+class WindowSample(JsonRecord):
     """A sample and the slots in the window that contained it."""
 
     source: str
@@ -60,7 +60,7 @@ class WindowSample(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindow(Record):
+class StepWindow(JsonRecord):
     """Consecutive steps of a training run."""
 
     training: str

@@ -41,7 +41,7 @@ class LocatedSamples(NamedTuple):
     """Samples from sources of one kind, numbered from 0."""
 
     kind: SourceKind
-    """SourceKind of the sources."""
+    """Kind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64

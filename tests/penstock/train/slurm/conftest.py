@@ -78,6 +78,18 @@ def spec(root: str) -> Callable[..., RunSpec]:
     return spec
 
 
+@pytest.fixture
+def toy(root: str) -> Callable[..., RunSpec]:
+    """toy(options of toy.py, **keys of a run) -> a run whose ranks start at once, and stop as a `Run` does."""
+
+    def toy(*options: object, **keys: object) -> RunSpec:
+        command = (sys.executable, str(Path(__file__).with_name("toy.py")), *map(str, options))
+        facts = {"run": "big-7", "command": command, "record": root, "priority": "low", "nodes": "2", **keys}
+        return RunSpec(**facts)  # type: ignore[arg-type]
+
+    return toy
+
+
 def undisturbed(root: str, steps: int) -> dict[int, int]:
     """Return step -> digest of a training that nothing stops."""
     plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)

@@ -205,7 +205,7 @@ def _price(text: str) -> tuple[str, float]:
 def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
     from ..compute.engines.slurm import SlurmQueue
 
-    return SlurmQueue(cluster.submit)._answer
+    return SlurmQueue(cluster.submit).answer
 
 
 def _body(row: "UsageRow", price: float | None) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from loader.dataset.log.entries import DAMAGED
 from loader.storage import Store
 
 from ..usage.sacct import AccountedJob
-from ..usage.totals import StartUsage, job_usage
+from ..usage.totals import FAILURES, StartUsage, job_usage
 from .goodput import AttemptGoodput, goodput, matched
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
+from .starved import wait_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
     """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
     Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
-    listing and a request per event.
+    listing and a request per event, and the windows.
     """
     by_id = defaultdict[str, list[AccountedJob]](list)
     for job in jobs:
@@ -60,7 +61,7 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
 def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord:
     """Return the usage of a record's runs by the spans of their launcher: this machine's times, or pods'.
 
-    Costs a listing of the record, and per run a request for its file, each attempt and each event.
+    Costs a listing of the record, and per run a request for its file, each attempt, event and window.
     """
     usage, problems = list[StartUsage](), []
     for run in runs(store):
@@ -82,7 +83,7 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
                 ended_us=now_us if span.ended_us is None else span.ended_us,
                 nodes=span.nodes,
                 gpus=gpus * span.nodes,
-                failed=span.ended_us is not None and start.end not in ("stopped", "ended"),
+                failed=_has_failed(span, start),
             )
             usage.append(_with_record(plain, run, start, versions))
     return UsageRecord(starts=usage, problems=problems)
@@ -94,6 +95,13 @@ def event_versions(event: Event) -> tuple[str, ...]:
     if not isinstance(versions, list):
         return ()
     return tuple(sorted({str(one["name"]) for one in versions if isinstance(one, dict) and "name" in one}))
+
+
+def _has_failed(span: Span, start: AttemptGoodput) -> bool:
+    """Return whether a start failed: in its scheduler's word, else if it ended without an event of its end."""
+    if span.state:
+        return span.state.upper() in FAILURES
+    return span.ended_us is not None and start.end not in ("stopped", "ended")
 
 
 def _span(job: AccountedJob) -> Span:
@@ -110,7 +118,8 @@ def _starts(
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events)]
+    waits = wait_shares(folder.windows())
+    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events, waits)]
 
 
 def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:

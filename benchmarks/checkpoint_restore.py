@@ -122,7 +122,7 @@ def load(options: dict[str, str], layers: int, rank: int) -> RankReads:
         nbytes[0] += sum(len(blob.data) for blob in blobs)
         return blobs
 
-    root.store.get_ranges = get_ranges  # type: ignore[method-assign,assignment]
+    root.store.get_ranges = get_ranges  # type: ignore[method-assign]
     traffic = Traffic()
     with Checkpoints(root, "run") as run, counted(traffic):
         run.load(tensors)

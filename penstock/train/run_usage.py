@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED
+from loader.errors import RunNotFound
 from loader.storage import Store
 
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import AttemptGoodput, goodput, matched
+from .goodput import Allocation, AttemptGoodput, goodput, matched
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
 from .starved import wait_shares
@@ -87,6 +88,47 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
             )
             usage.append(_with_record(plain, run, start, versions))
     return UsageRecord(starts=usage, problems=problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUsage:
+    """Usage of one run by its record only: from each start's first event to its last, without queue and launch."""
+
+    attempts: int
+    """Number of starts."""
+    goodput: float
+    """Share of the time in new steps, from 0 to 1."""
+    gpu_hours: float | None
+    """GPU-hours; None for a run without a file, whose GPUs are unknown."""
+
+
+def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
+    """Return what a run used so far; None without a record.
+
+    Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
+    """
+    attempts, events = folder.attempts(), folder.events()
+    allocations = []
+    for number, facts in attempts.items():
+        times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
+        allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
+    if not allocations:
+        return None
+    starts = goodput(allocations, events, wait_shares(folder.windows()))
+    seconds = sum(start.seconds for start in starts)
+    new_s = sum(start.parts["new steps"] for start in starts)
+    try:
+        spec = folder.spec()
+    except RunNotFound:
+        gpu_s = None
+    else:
+        gpus = spec.gpus_per_node / spec.ranks_per_node
+        gpu_s = sum(start.seconds * attempts[start.attempt]["ranks"] * gpus for start in starts)
+    return RecordedUsage(
+        attempts=len(starts),
+        goodput=new_s / seconds if seconds else 0.0,
+        gpu_hours=None if gpu_s is None else gpu_s / 3600,
+    )
 
 
 def event_versions(event: Event) -> tuple[str, ...]:

@@ -69,6 +69,17 @@ def test_run_hears_the_end_of_its_walltime(slurm_cluster: Slurm, launcher: Slurm
     assert launcher.logs("big-7").count("heard SIGUSR1") == 2
 
 
+def test_run_that_saves_after_its_walltime_is_requeued(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    """The signal before the end may come while no rank listens; then SIGTERM is the first that they hear."""
+    run = toy(600, walltime_s=60)
+    options = [option for option in launcher._options(run) if not option.startswith("--signal")]
+    launcher._queue.submit(launcher._script(run), options)
+    wait_for(launcher, "began 1", 2, 150)
+    assert launcher.logs("big-7").count("heard SIGTERM") == 2
+
+
 def test_run_that_fails_twice_alike_ends(launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(0, "planted"), launcher)
     until(lambda: states(launcher)[0] in ENDED, 90)

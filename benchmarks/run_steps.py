@@ -49,7 +49,8 @@ def main() -> int:
         command += ["--rounds", str(given.rounds), "--steps", str(given.steps)]
         numbers = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(given.ranks)]
         ranks = [subprocess.Popen(command, cwd=ROOT, env=common | own) for own in numbers]
-        if any([rank.wait() for rank in ranks]):
+        codes = [rank.wait() for rank in ranks]
+        if any(codes):
             return 1
         turns = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(given.ranks)]
     page = page_of(turns, given)
@@ -115,15 +116,15 @@ def page_of(turns: list[dict[str, Any]], given: argparse.Namespace) -> str:
         [
             "# Cost of a run's steps",
             "",
-            f"{given.ranks} ranks with gloo, steps of {1e3 * STEP_S:.0f} ms, {given.rounds} rounds of {n_steps} steps by "
-            f"turns; {machine}. {given.note}".rstrip(),
+            f"{given.ranks} ranks with gloo, steps of {1e3 * STEP_S:.0f} ms, {given.rounds} rounds of {n_steps} steps "
+            f"by turns; {machine}. {given.note}".rstrip(),
             "",
             "| a step over | time, of the slowest rank | processor time of a rank |",
             "| --- | --- | --- |",
             *rows,
             "",
-            f"`run.steps` costs {100 * cost:.2f} % of a step (rounds: {100 * min(more):.2f} to {100 * max(more):.2f} %); "
-            f"the goal of {100 * GOAL:.0f} % is {verdict}.",
+            f"`run.steps` costs {100 * cost:.2f} % of a step (rounds: {100 * min(more):.2f} to "
+            f"{100 * max(more):.2f} %); the goal of {100 * GOAL:.0f} % is {verdict}.",
         ]
     )
 

@@ -7,7 +7,6 @@ import os
 import secrets
 import selectors
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from loader.storage import Store
 
 from ..compute.cluster import NodeCheck
 from ..text import terminal_text
+from ..train.launched import Launched
 
 OUTPUT_BYTES = 16 * 2**10
 """Most bytes of a check's output."""
@@ -32,7 +32,7 @@ CHECKS = "nodes/checks/"
 FORMAT = 1
 
 
-class Status(IntEnum):
+class CheckStatus(IntEnum):
     """Nagios' exit codes."""
 
     OK = 0
@@ -41,16 +41,16 @@ class Status(IntEnum):
     UNKNOWN = 3
 
 
-_WORST = (Status.OK, Status.WARNING, Status.UNKNOWN, Status.FAILED)
+_WORST = (CheckStatus.OK, CheckStatus.WARNING, CheckStatus.UNKNOWN, CheckStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class NodeCheckResult:
     """Outcome of one check."""
 
     check: str
     """Name."""
-    status: Status
+    status: CheckStatus
     """Exit code, or unknown."""
     text: str
     """First line of its output, or why it is unknown."""
@@ -64,26 +64,26 @@ class CheckResult:
         return {**asdict(self), "status": self.status.name.lower()}
 
 
-def run_check(name: str, check: NodeCheck) -> CheckResult:
+def run_check(name: str, check: NodeCheck) -> NodeCheckResult:
     """Run a check to its end or its limit."""
     begun = time.monotonic()
     try:
         data, code = bounded_output(check.command, check.limit_s)
     except (OSError, ValueError) as error:
-        return CheckResult(check=name, status=Status.UNKNOWN, text=f"does not start: {error}"[:TEXT])
+        return NodeCheckResult(check=name, status=CheckStatus.UNKNOWN, text=f"does not start: {error}"[:TEXT])
     output = terminal_text(data.decode(errors="replace"))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     status, text = _judged(code, lines[0] if lines else "", check.limit_s)
     took_ms = round((time.monotonic() - begun) * 1e3)
-    return CheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
+    return NodeCheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
 
 
-def _judged(code: int | None, line: str, limit_s: float) -> tuple[Status, str]:
+def _judged(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, str]:
     if code is None:
-        return Status.UNKNOWN, f"killed after {limit_s:.0f} s"
+        return CheckStatus.UNKNOWN, f"killed after {limit_s:.0f} s"
     if code in (0, 1, 2, 3):
-        return Status(code), line or f"exit code {code}"
-    return Status.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
+        return CheckStatus(code), line or f"exit code {code}"
+    return CheckStatus.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
 
 
 def bounded_output(
@@ -140,26 +140,26 @@ def _read(file: int, data: bytearray, most: int) -> bool:
     return bool(part)
 
 
-def run_checks(checks: Mapping[str, NodeCheck]) -> list[CheckResult]:
+def run_checks(checks: Mapping[str, NodeCheck]) -> list[NodeCheckResult]:
     """Run checks, one after the other: each has the node for itself."""
     return [run_check(name, check) for name, check in checks.items()]
 
 
-def worst(results: Iterable[CheckResult]) -> Status:
+def worst(results: Iterable[NodeCheckResult]) -> CheckStatus:
     """Return the worst status: failed, unknown, warning, OK; unknown without any check."""
-    return max((one.status for one in results), key=_WORST.index, default=Status.UNKNOWN)
+    return max((one.status for one in results), key=_WORST.index, default=CheckStatus.UNKNOWN)
 
 
 def this_node() -> str:
     """Return the name of this node, as runs have it."""
-    return os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
+    return Launched.from_env().node
 
 
-def put_failures(store: Store, node: str, results: Iterable[CheckResult]) -> None:
+def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) -> None:
     """Store the failed checks of a node under `nodes/checks/`, for the watcher."""
     at_us = time.time_ns() // 1000
     for result in results:
-        if result.status is Status.FAILED:
+        if result.status is CheckStatus.FAILED:
             body = {
                 "format": FORMAT,
                 "node": node,

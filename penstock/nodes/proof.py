@@ -1,6 +1,6 @@
 """Prove a suspicion: the same ranges, read here and on the node, or a check that fails there again.
 
-What comes from a record is data: ranges are read only from roots that the operator names, and bounded in size.
+A record is data from outside: ranges are read only from roots that the operator names, and bounded in size.
 """
 
 import re
@@ -16,9 +16,9 @@ from loader.json_text import parse_json_object
 
 from ..compute.cluster import Cluster, NodeCheck
 from . import range_reads, store_check
-from .node_check import CheckResult, Status, bounded_output, run_check, worst
-from .range_reads import Range, RangeReads, read_ranges, request_text
-from .suspects import Fault, Suspect
+from .node_check import CheckStatus, NodeCheckResult, bounded_output, run_check, worst
+from .range_reads import ObjectRange, RangeReads, read_ranges, request_text
+from .suspects import NodeFault, Suspect
 
 READS, READ_S = 2_000, 20.0
 """Reads of a proof, and their longest time on the node."""
@@ -30,7 +30,7 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class NodeProof:
     """Outcome of the comparison."""
 
     is_bad: bool
@@ -48,26 +48,26 @@ class NodeProver:
         self._cluster = cluster
         self._roots = {root.url: root for root in (loader.Root(url) for url in dict.fromkeys(roots))}
 
-    def prove(self, suspect: Suspect) -> Proof:
+    def prove(self, suspect: Suspect) -> NodeProof:
         """Return whether the suspect is bad."""
         reads = self._compare(suspect.node, suspect.faults)
         if reads.is_bad:
             return reads
         results = self.check(suspect.node)
         checked = {"checks": [one.to_json() for one in results], **reads.evidence}
-        failed = next((one for one in results if one.status is Status.FAILED), None)
+        failed = next((one for one in results if one.status is CheckStatus.FAILED), None)
         if failed is not None:
-            return Proof(is_bad=True, text=f"{failed.check} failed: {failed.text}", evidence=checked)
+            return NodeProof(is_bad=True, text=f"{failed.check} failed: {failed.text}", evidence=checked)
         words = "; ".join([reads.text, *(f"{one.check}: {one.text}" for one in results)])
-        return Proof(is_bad=False, text=words, evidence=checked)
+        return NodeProof(is_bad=False, text=words, evidence=checked)
 
-    def is_clean(self, node: str, faults: Sequence[Fault]) -> bool:
+    def is_clean(self, node: str, faults: Sequence[NodeFault]) -> bool:
         """Return whether the ranges come right on a node, and its checks pass, warnings included."""
         if self._compare(node, faults).is_bad:
             return False
-        return worst(self.check(node)) in (Status.OK, Status.WARNING)
+        return worst(self.check(node)) in (CheckStatus.OK, CheckStatus.WARNING)
 
-    def check(self, node: str) -> list[CheckResult]:
+    def check(self, node: str) -> list[NodeCheckResult]:
         """Run the cluster's checks, and ours, on a node."""
         return [
             run_check(
@@ -76,18 +76,18 @@ class NodeProver:
             for name, check in checks_of(self._cluster, next(iter(self._roots), None)).items()
         ]
 
-    def _compare(self, node: str, faults: Sequence[Fault]) -> Proof:
+    def _compare(self, node: str, faults: Sequence[NodeFault]) -> NodeProof:
         for url, root in self._roots.items():
             known = {
-                Range(fault.address, fault.begin, fault.end): fault.expected
+                ObjectRange(fault.address, fault.begin, fault.end): fault.expected
                 for fault in faults
                 if fault.store == url and fault.kind == "read" and 0 < fault.end - fault.begin <= RANGE_BYTES
             }
             if known:
                 return self._compare_in(root, node, dict(list(known.items())[-RANGES:]))
-        return Proof(is_bad=False, text="no range of a root given to read")
+        return NodeProof(is_bad=False, text="no range of a root given to read")
 
-    def _compare_in(self, root: loader.Root, node: str, known: Mapping[Range, str]) -> Proof:
+    def _compare_in(self, root: loader.Root, node: str, known: Mapping[ObjectRange, str]) -> NodeProof:
         here = read_ranges(root.store, [*known], 2 * len(known), READ_S)
         right = {
             a_range: next(iter(crcs))
@@ -95,10 +95,10 @@ class NodeProver:
             if len(crcs) == 1 and expected in ("", next(iter(crcs)))
         }
         if not right:
-            return Proof(is_bad=False, text=f"none of {len(known)} ranges comes right here")
+            return NodeProof(is_bad=False, text=f"none of {len(known)} ranges comes right here")
         there = self._read_there(root.url, node, [*right])
         if isinstance(there, str):
-            return Proof(is_bad=False, text=there)
+            return NodeProof(is_bad=False, text=there)
         wrong = sum(
             times
             for crc, crcs in zip(right.values(), there.crcs, strict=True)
@@ -117,9 +117,9 @@ class NodeProver:
             "ranges": ranges,
         }
         text = f"{wrong} wrong of {there.reads:,} reads"
-        return Proof(is_bad=wrong > 0, text=text, evidence={"proof": facts})
+        return NodeProof(is_bad=wrong > 0, text=text, evidence={"proof": facts})
 
-    def _read_there(self, url: str, node: str, ranges: Sequence[Range]) -> RangeReads | str:
+    def _read_there(self, url: str, node: str, ranges: Sequence[ObjectRange]) -> RangeReads | str:
         """Return the reads of a node, or why there are none."""
         words = [python_of(self._cluster), "-m", range_reads.__name__]
         request = request_text(url, ranges, READS, READ_S)
@@ -164,7 +164,7 @@ def checks_of(cluster: Cluster, root: str | None) -> dict[str, NodeCheck]:
     return checks
 
 
-def evidence_of(suspect: Suspect, proof: Proof) -> dict[str, Any]:
+def evidence_of(suspect: Suspect, proof: NodeProof) -> dict[str, Any]:
     """Return what the record keeps of a case."""
     faults = [asdict(fault) for fault in suspect.faults[-1000:]]
     return {"sign": suspect.sign, "suspicion": suspect.text, "faults": faults, **proof.evidence}

@@ -31,7 +31,7 @@ Sign = Literal["wrong reads", "slow reads", "loss", "crashes", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class NodeFault:
     """A read with a wrong checksum, or a damaged page of a node's cache."""
 
     node: str
@@ -126,14 +126,22 @@ class FailedCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
+class NodeSigns:
     """Records of some recent time."""
 
-    faults: Sequence[Fault] = ()
+    faults: Sequence[NodeFault] = ()
+    """Wrong reads."""
     windows: Sequence[NodeWindow] = ()
+    """Rows of windows."""
     attempts: Sequence[Attempt] = ()
+    """Starts that ended."""
     losses: Sequence[LossDifference] = ()
+    """Differences of replays."""
     checks: Sequence[FailedCheck] = ()
+    """Checks that failed."""
+
+
+Fault, Signs = NodeFault, NodeSigns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +156,11 @@ class Suspect:
     """UTC microseconds of the newest sign."""
     text: str
     """Figures, for a person."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[NodeFault, ...] = ()
     """Wrong reads, for the proof."""
 
 
-def suspects(signs: Signs, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
+def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
     """Return the suspects, by node and sign.
 
     after_us: Node -> time up to which its signs are settled: its last drain or return.
@@ -167,10 +175,10 @@ def suspects(signs: Signs, now_us: int, after_us: Mapping[str, int] | None = Non
     return sorted(named, key=lambda suspect: (suspect.node, suspect.sign))
 
 
-def _wrong_reads(faults: Sequence[Fault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
     nodes_of, recent = (
         defaultdict[tuple[str, str, int, int], set[str]](set),
-        defaultdict[str, list[Fault]](list),
+        defaultdict[str, list[NodeFault]](list),
     )
     for fault in faults:
         nodes_of[fault.range].add(fault.node)
@@ -226,7 +234,7 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
     """Yield nodes whose failed attempts have no other node in common, of runs that went on without the node."""
     of_node = defaultdict[str, list[Attempt]](list)
     of_run = defaultdict[str, list[Attempt]](list)
-    for attempt in sorted(attempts, key=lambda one: one.ended_us):
+    for attempt in sorted(attempts, key=lambda start: start.ended_us):
         of_run[attempt.run].append(attempt)
         for node in attempt.nodes:
             if attempt.ended_us > after_us.get(node, 0):
@@ -317,7 +325,7 @@ def caps(
     elif newest_us is not None and now_us - newest_us < pause_us:
         drain, reason = (), "penstock drained a node less than 10 min ago"
         if common:
-            reason = "many nodes fail at once: look for a common cause, such as the store or a check"
+            reason = "many nodes fail at once: search for a common cause, such as the store or a check"
     else:
         reason = "one node in 10 min"
     waiting |= {node: reason for node in free if node not in drain}

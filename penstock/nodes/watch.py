@@ -1,7 +1,7 @@
 """Watch a cluster's nodes: prove suspects, drain them within the caps, and return what penstock drained.
 
-Only an operator runs it. Evidence is stored before a node is drained, so a drain without a case cannot happen; the
-scheduler's reason names the case, so a watcher that dies between the two finds it again.
+Only an operator runs it. Evidence is stored before a node is drained. The scheduler's reason names the case, so a
+watcher that dies between the two finds it again.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from loader.errors import Conflict
 from loader.storage import Store
 
-from .proof import NodeProver, Proof, evidence_of
+from .proof import NodeProof, NodeProver, evidence_of
 from .quarantine import (
     Case,
     alerts_us,
@@ -28,13 +28,13 @@ from .quarantine import (
     settled_us,
 )
 from .signs import Losses, Spans, read_signs
-from .suspects import Signs, Suspect, caps, suspects
+from .suspects import NodeSigns, Suspect, caps, suspects
 
 _log = logging.getLogger(__name__)
 LOOK_S = 15.0
-"""Seconds between two looks."""
+"""Seconds between two reviews."""
 PROOFS, PROVE_AGAIN_S = 4, 600.0
-"""Most proofs in a look; seconds until a suspect without a newer sign is proved again."""
+"""Most proofs in a review; seconds until a suspect without a newer sign is proved again."""
 CLEAN_ROUNDS, ROUND_S = 3, 600.0
 """Clean checks in a row that return a node, and seconds between them."""
 TEXT = 160
@@ -68,15 +68,19 @@ class NodeControl(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Look:
-    """What one look did, or would do without `apply`."""
+class NodeReview:
+    """Outcome of one review; without `apply`, of what it would do."""
 
     suspects: list[Suspect] = field(default_factory=list)
+    """Nodes in service with signs against them."""
     lines: list[str] = field(default_factory=list)
     """Sentences for a person."""
     drained: list[str] = field(default_factory=list)
+    """Names of drained nodes."""
     returned: list[str] = field(default_factory=list)
+    """Names of returned nodes."""
     alert: str = ""
+    """Message for the operator; "": none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""
@@ -100,15 +104,15 @@ class NodeWatch:
         self._store, self._control, self._prover, self._apply = store, control, prover, apply
         self._spans, self._losses = spans, losses
         self._tried: dict[tuple[str, str], tuple[int, float]] = {}
-        self._proved: dict[str, tuple[Suspect, Proof]] = {}
+        self._proved: dict[str, tuple[Suspect, NodeProof]] = {}
         self._clean: dict[int, tuple[int, float]] = {}
 
-    def look(self) -> Look:
-        """Look once. Raises: EngineUnreachable; Corrupt; StoreError."""
+    def review(self) -> NodeReview:
+        """NodeReview once. Raises: EngineUnreachable; Corrupt; StoreError."""
         now_us, states = time.time_ns() // 1000, self._control.states()
         known = self._reconciled(cases(self._store), states)
-        signs: Signs = read_signs(self._store, now_us, self._spans, self._losses)
-        result = Look(
+        signs: NodeSigns = read_signs(self._store, now_us, self._spans, self._losses)
+        result = NodeReview(
             suspects=[
                 one
                 for one in suspects(signs, now_us, settled_us(known))
@@ -135,7 +139,7 @@ class NodeWatch:
                 changed = True
         return cases(self._store) if changed else known
 
-    def _drain(self, result: Look, known: list[Case], n_nodes: int, now_us: int) -> None:
+    def _drain(self, result: NodeReview, known: list[Case], n_nodes: int, now_us: int) -> None:
         self._prove(result)
         nodes = {suspect.node for suspect in result.suspects}
         proved = {node: pair for node, pair in self._proved.items() if node in nodes}
@@ -155,7 +159,7 @@ class NodeWatch:
         if decision.alert and self._apply:
             put_alert(self._store, decision.alert)
 
-    def _prove(self, result: Look) -> None:
+    def _prove(self, result: NodeReview) -> None:
         """Try to prove some of the suspects: those with a new sign, or after a while."""
         due = [one for one in result.suspects if time.monotonic() >= self._next_proof(one)]
         for suspect in due[:PROOFS]:
@@ -169,7 +173,7 @@ class NodeWatch:
         at_us, next_s = self._tried.get((suspect.node, suspect.sign), (0, 0.0))
         return 0.0 if suspect.at_us > at_us and suspect.node not in self._proved else next_s
 
-    def _return(self, result: Look, open_cases: list[Case]) -> None:
+    def _return(self, result: NodeReview, open_cases: list[Case]) -> None:
         for case in open_cases:
             rounds, next_s = self._clean.get(case.number, (0, time.monotonic() + ROUND_S))
             if time.monotonic() < next_s:
@@ -219,12 +223,12 @@ def _state(control: NodeControl, node: str) -> NodeState:
     return states[node]
 
 
-def watch_until(watch: NodeWatch, show: Callable[[Look], None], ends: Callable[[float], bool]) -> None:
-    """Look again and again. ends: waits some seconds, and returns whether to end."""
+def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
+    """NodeReview again and again. ends: waits some seconds, and returns whether to end."""
     while True:
         try:
-            show(watch.look())
+            show(watch.review())
         except Exception as error:  # noqa: BLE001 - a store or scheduler that fails is asked again
-            _log.warning("could not look at the nodes: %s: %s", type(error).__name__, error)
+            _log.warning("could not review the nodes: %s: %s", type(error).__name__, error)
         if ends(LOOK_S):
             return

@@ -176,6 +176,8 @@ class Run:
 
     def _exchange(self, window: int) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
+        if self._faults is not None:
+            self._faults.step()
         if self._stopped is Stop.NO:
             agreed, window = self._agreement.exchange([self._requests.stop, window])
             self._stopped, self._window = Stop(agreed), max(self._window, window)
@@ -220,8 +222,6 @@ class Run:
                 took_s = perf_counter() - begun
                 self._hang.step(took_s)
                 self._windows.step(took_s)
-                if self._faults is not None:
-                    self._faults.step()
                 begun, step = perf_counter(), batches.step
                 stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == batches.end
                 if self._window == DUE or (self._window == RECORD and (stop or last)):

@@ -92,6 +92,18 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "retire",
         "export",
     ),
-    "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "usage", "gc", "takedown"),
+    "operate": (
+        "doctor",
+        "verify",
+        "jobs",
+        "repair",
+        "migrate",
+        "lease",
+        "hold",
+        "usage",
+        "node",
+        "gc",
+        "takedown",
+    ),
 }
 """Kind of user -> their verbs, for `penstock --help`; each verb is listed once."""

@@ -1,6 +1,7 @@
 """`penstock node check|suspects|drain|return|watch`: find, prove and drain bad nodes."""
 
 import getpass
+import json
 import signal
 import threading
 import time
@@ -9,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import loader
+from loader.errors import InvalidStore
 
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
-    from ..nodes.watch import Look, NodeControl
+    from ..nodes.watch import NodeControl, NodeReview
 
 _CLUSTER = "TOML file of the cluster"
 
@@ -54,9 +56,18 @@ def _watch_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="drain and return nodes; else say what it would do"
     )
-    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--once", action="store_true", help="review once, and end")
     text = "other root that trainings read, for proofs; may be repeated"
     parser.add_argument("--data", action="append", default=[], metavar="ROOT", help=text)
+
+
+def _root(arguments: Namespace) -> "loader.Root | None":
+    try:
+        return loader.Root(arguments.root)
+    except InvalidStore:
+        if arguments.root is not None:
+            raise
+        return None
 
 
 def check(arguments: Namespace) -> Answer:
@@ -65,7 +76,7 @@ def check(arguments: Namespace) -> Answer:
     from ..nodes.node_check import put_failures, run_checks, this_node, worst
     from ..nodes.proof import checks_of
 
-    root = None if arguments.root is None else loader.Root(arguments.root)
+    root = _root(arguments)
     results = run_checks(checks_of(cluster_of(arguments) or Cluster(), None if root is None else root.url))
     if root is not None:
         put_failures(root.store, this_node(), results)
@@ -133,8 +144,8 @@ def watch(arguments: Namespace) -> Answer:
     spans = launcher_of(root.url, cluster).spans
     watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans)
     if arguments.once:
-        look = watched.look()
-        return look.to_json(), _lines(look) or "nothing to do", 0
+        review = watched.review()
+        return review.to_json(), _lines(review) or "nothing to do", 0
     ends = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ends.set())
@@ -142,18 +153,16 @@ def watch(arguments: Namespace) -> Answer:
     return {}, "", 0
 
 
-def _lines(look: "Look") -> str:
-    alert = [f"ALERT: {look.alert}"] if look.alert else []
-    return "\n".join([*look.lines, *alert])
+def _lines(review: "NodeReview") -> str:
+    alert = [f"ALERT: {review.alert}"] if review.alert else []
+    return "\n".join([*review.lines, *alert])
 
 
-def _show(look: "Look", *, as_json: bool) -> None:
-    import json
-
+def _show(review: "NodeReview", *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(look.to_json()), flush=True)
-    elif look.lines:
-        show(_lines(look))
+        print(json.dumps(review.to_json()), flush=True)
+    elif review.lines:
+        show(_lines(review))
 
 
 VERB = Verb(

@@ -13,8 +13,8 @@ from penstock.nodes.controls import control_of
 from penstock.nodes.node_check import put_failures, run_checks
 from penstock.nodes.proof import NodeProver
 from penstock.nodes.quarantine import case_number, cases, open_case, put_drained, put_returned
-from penstock.nodes.range_reads import Range, read_ranges
-from penstock.nodes.suspects import Fault, Suspect
+from penstock.nodes.range_reads import ObjectRange, read_ranges
+from penstock.nodes.suspects import NodeFault, Suspect
 from penstock.nodes.watch import NodeState, NodeWatch
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
@@ -70,9 +70,9 @@ def test_cases_have_numbers_and_an_end(record: loader.Root) -> None:
 def test_watch_without_apply_changes_nothing(record: loader.Root) -> None:
     put_failures(record.store, "m1", run_checks(FAILS))
     table, before = Table(), {info.key for info in record.store.list("nodes/")}
-    look = watch_of(record, table, apply=False).look()
-    assert look.drained == ["m1"]
-    assert look.lines[-1] == "m1 would be drained: planted failed: hot"
+    review = watch_of(record, table, apply=False).review()
+    assert review.drained == ["m1"]
+    assert review.lines[-1] == "m1 would be drained: planted failed: hot"
     assert all(state.in_service for state in table.nodes.values())
     assert {info.key for info in record.store.list("nodes/")} == before
 
@@ -81,21 +81,21 @@ def test_watcher_that_died_after_the_drain_finds_its_case_again(record: loader.R
     table = Table()
     case = open_case(record.store, "m1", "smoke", {}, "penstock node watch")
     table.drain("m1", case.reason)
-    watch_of(record, table).look()
+    watch_of(record, table).review()
     assert cases(record.store)[0].is_open
     table.give_back("m1")  # by a person
-    watch_of(record, table).look()
+    watch_of(record, table).review()
     assert cases(record.store)[0].returned_us is not None
 
 
 def test_signs_before_the_last_drain_no_longer_count(record: loader.Root) -> None:
     table = Table()
     put_failures(record.store, "m1", run_checks(FAILS))
-    watch_of(record, table).look()
+    watch_of(record, table).review()
     assert not table.nodes["m1"].in_service
     table.give_back("m1")
-    look = watch_of(record, table).look()
-    assert (look.suspects, table.nodes["m1"].in_service) == ([], True)
+    review = watch_of(record, table).review()
+    assert (review.suspects, table.nodes["m1"].in_service) == ([], True)
 
 
 @pytest.fixture
@@ -129,10 +129,12 @@ def test_proof_compares_reads_here_and_there(
     prefix = ("sh", "-c", f"exec {sys.executable} {flipping(tmp_path, times)}")
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     prover = NodeProver(Cluster(train=TrainSettings(on_node=prefix)), [data.url])
-    (counter,) = read_ranges(data.store, [Range("a.bin", 10, 20)], 1, 5.0).crcs
+    (counter,) = read_ranges(data.store, [ObjectRange("a.bin", 10, 20)], 1, 5.0).crcs
     (right,) = counter
     faults = tuple(
-        Fault(node="m1", at_us=1, address="a.bin", begin=begin, end=begin + 10, expected=crc, store=data.url)
+        NodeFault(
+            node="m1", at_us=1, address="a.bin", begin=begin, end=begin + 10, expected=crc, store=data.url
+        )
         for begin, crc in ((10, right), (30, ""), (50, "00000000"))  # the last one is damaged in the store
     )
     proof = prover._compare("m1", faults)
@@ -143,11 +145,11 @@ def test_proof_compares_reads_here_and_there(
 
 def test_proof_reads_only_roots_that_the_operator_names(tmp_path: Path, data: loader.Root) -> None:
     prover = NodeProver(Cluster(train=TrainSettings(on_node=("false",))), [data.url])
-    elsewhere = Fault(node="m1", at_us=1, address="a.bin", begin=0, end=10, store="s3://elsewhere")
-    large = Fault(node="m1", at_us=1, address="a.bin", begin=0, end=2**40, store=data.url)
+    elsewhere = NodeFault(node="m1", at_us=1, address="a.bin", begin=0, end=10, store="s3://elsewhere")
+    large = NodeFault(node="m1", at_us=1, address="a.bin", begin=0, end=2**40, store=data.url)
     proof = prover._compare("m1", (elsewhere, large))
     assert (proof.is_bad, proof.text) == (False, "no range of a root given to read")
-    near = Fault(node="m1", at_us=1, address="a.bin", begin=0, end=10, store=data.url)
+    near = NodeFault(node="m1", at_us=1, address="a.bin", begin=0, end=10, store=data.url)
     assert prover._compare("m1", (near,)).text == "m1 did not read: exit code 1, no output"
 
 

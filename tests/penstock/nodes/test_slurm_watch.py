@@ -64,7 +64,8 @@ def environment(folder: Path, good: HttpServer, bad: HttpServer) -> Path:
     file = folder / "environment"
     file.write_text(
         "AWS_ACCESS_KEY_ID=planted AWS_SECRET_ACCESS_KEY=planted AWS_REGION=eu-west-1\n"
-        f"case $SLURMD_NODENAME in {BAD}) AWS_ENDPOINT_URL={bad.endpoint} ;; *) AWS_ENDPOINT_URL={good.endpoint} ;; esac\n"
+        f"AWS_ENDPOINT_URL={good.endpoint}\n"
+        f'if [ "$SLURMD_NODENAME" = {BAD} ]; then AWS_ENDPOINT_URL={bad.endpoint}; fi\n'
         f"PYTHONPATH={':'.join(sys.path)} GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=\n"
     )
     return file
@@ -115,12 +116,12 @@ def test_node_that_flips_reads_is_drained_with_evidence(
     lines, until_s = list[str](), time.monotonic() + 300
     while all(states(control).values()):
         assert time.monotonic() < until_s, (lines, launcher.logs("big-7"))
-        look = watch.look()
-        lines += look.lines
+        review = watch.review()
+        lines += review.lines
         time.sleep(1)
     launcher.cancel("big-7")
     for _ in range(3):
-        watch.look()
+        watch.review()
     assert states(control) == {node: node != BAD for node in NODES}, lines
     (case,) = cases(record.store)
     assert control.states()[BAD].reason == case.reason
@@ -165,9 +166,9 @@ def test_check_that_fails_everywhere_drains_one_node_and_alerts_once(
             )
     control = SlurmNodes(SlurmQueue())
     watch = NodeWatch(record.store, control, NodeProver(described, []), apply=True)
-    looks = [watch.look() for _ in range(3)]
-    assert sum(not in_service for in_service in states(control).values()) == n_drained, looks
-    assert [bool(look.alert) for look in looks].count(True) == (1 if n_drained else 0), looks
+    reviews = [watch.review() for _ in range(3)]
+    assert sum(not in_service for in_service in states(control).values()) == n_drained, reviews
+    assert [bool(review.alert) for review in reviews].count(True) == (1 if n_drained else 0), reviews
     assert len(cases(record.store)) == n_drained
 
 
@@ -187,11 +188,11 @@ def test_drained_node_returns_after_clean_checks(
     )  # srun begins nothing on a drained node
     watch = NodeWatch(record.store, control, NodeProver(by_hand, []), apply=True)
     for _ in range(4):
-        watch.look()
+        watch.review()
     assert states(control)["m2"] is False
     healthy.touch()
-    looks = [watch.look() for _ in range(watching.CLEAN_ROUNDS)]
-    assert [look.returned for look in looks] == [[], [], ["m2"]]
+    reviews = [watch.review() for _ in range(watching.CLEAN_ROUNDS)]
+    assert [review.returned for review in reviews] == [[], [], ["m2"]]
     until(lambda: states(control)["m2"])
     assert cases(record.store)[0].returned_us is not None
 

@@ -17,6 +17,7 @@ from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
+from .replay_run import replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
@@ -59,6 +60,7 @@ class Run:
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
+        self._replay = None if launched.replay is None else replay_of(*launched.replay)
 
     @staticmethod
     def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
@@ -205,8 +207,10 @@ class Run:
         """
         trace = self._trace_of(profile, profile_ranks)
         begun = perf_counter()
-        if saved is not None and saved.load(state or {}, batches) is not None:
+        if saved is not None and self._restore(saved, state or {}, batches):
             self._event("restored", batches.step, took_us=_microseconds(begun))
+        saved = saved if self._replay is None else None
+        end = batches.end if self._replay is None else self._replay.end
         self._batches = batches
         begun = perf_counter()
         first, newest = batches.step, batches.step
@@ -223,7 +227,7 @@ class Run:
                 self._hang.step(took_s)
                 self._windows.step(took_s)
                 begun, step = perf_counter(), batches.step
-                stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == batches.end
+                stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == end
                 if self._window == DUE or (self._window == RECORD and (stop or last)):
                     self._window = NO_RECORD
                     self._windows.gather(step)
@@ -237,6 +241,8 @@ class Run:
                     self._event("stopped", step)
                     return
                 self._warn_of_long_steps()
+                if last and self._replay is not None:
+                    break  # its loader goes on
             self._finished = True
             self._event("ended", batches.step)
         except GeneratorExit:
@@ -263,6 +269,19 @@ class Run:
             self._traces = self._events or RunRecord(store, self.name, self._launched.facts())
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
+
+    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: "loader.Loader") -> bool:
+        """Load the newest checkpoint, or a replay's; return whether there is one."""
+        if self._replay is None:
+            return saved.load(state, batches) is not None
+        from ..checkpoints import Checkpoints
+
+        replay = self._replay
+        with Checkpoints(self.checkpoints, replay.origin) as origin:
+            before = self.first(
+                lambda: max((step for step in origin.steps() if step <= replay.first), default=None)
+            )
+            return before is not None and origin.load(state, batches, step=before) is not None
 
     def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
         if self._events is not None:

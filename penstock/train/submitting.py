@@ -11,12 +11,13 @@ from loader.errors import Conflict, InvalidCluster
 
 from ..compute.cluster import Cluster
 from .goodput import AttemptGoodput, goodput, matched
+from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .run_folder import Event, RunFolder, runs
 from .run_spec import RunSpec
 
-LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {"local": LocalRanks}
+LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {"kubernetes": JobSets, "local": LocalRanks}
 """Engine of a cluster's file -> launcher of the runs of a record."""
 
 

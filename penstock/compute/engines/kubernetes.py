@@ -178,7 +178,9 @@ def container_spec(cluster: KubernetesCluster, name: str, command: Sequence[str]
     container: dict[str, Any] = {
         "name": name,
         "image": cluster.image,
-        "command": [word.replace("$", "$$") for word in command],  # Kubernetes expands $(NAME), and reads $$ as $
+        "command": [
+            word.replace("$", "$$") for word in command
+        ],  # Kubernetes expands $(NAME), and reads $$ as $
         "env": [{"name": "PENSTOCK_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         # Limits equal the requests: such pods are the last to be evicted.
         "resources": {"requests": resources, "limits": resources},

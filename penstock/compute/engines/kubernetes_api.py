@@ -104,9 +104,7 @@ class KubernetesApi:
 
     def jobset(self, name: str) -> Json | None:
         """Return a JobSet, or None."""
-        return self._json(
-            self._objects.get_namespaced_custom_object, **_JOBSETS, name=name, silent=(404,)
-        )
+        return self._json(self._objects.get_namespaced_custom_object, **_JOBSETS, name=name, silent=(404,))
 
     def delete_jobset(self, name: str, uid: str) -> None:
         """Start deleting a JobSet, which outlives its last pod. uid: protects a later one with the same name."""

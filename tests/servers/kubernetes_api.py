@@ -147,6 +147,15 @@ class Cluster:
 
     def _drive(self, name: str, job: Json) -> None:
         spec, status, pods = job["spec"], job["status"], self.of(name)
+        if reason := status.get("failing") or self._fails_job(spec, pods):
+            status["failing"] = (
+                reason  # the real one has the condition FailureTarget until the last pod has ended
+            )
+            for pod in pods:
+                self.tell(pod)
+            if all(pod.process is None or pod.process.poll() is not None for pod in pods):
+                status["conditions"] = [{"type": "Failed", "status": "True", "reason": reason}]
+            return
         done, failed, active = set(), set(), list[Pod]()
         for index in range(spec["completions"]):
             mine = [pod for pod in pods if pod.body["metadata"]["labels"][INDEX] == str(index)]
@@ -169,11 +178,6 @@ class Cluster:
         )
         if len(done) + len(failed) == spec["completions"]:
             status["conditions"] = [{"type": "Failed" if failed else "Complete", "status": "True"}]
-        elif reason := self._fails_job(spec, pods):
-            for pod in active:
-                self.tell(pod)
-            if all(pod.process is None or pod.process.poll() is not None for pod in active):
-                status["conditions"] = [{"type": "Failed", "status": "True", "reason": reason}]
 
     @staticmethod
     def _fails_job(spec: Json, pods: list[Pod]) -> str:

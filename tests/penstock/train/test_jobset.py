@@ -134,11 +134,10 @@ def test_pods_that_do_not_fit_are_named(root: str, server: Server, launcher: Job
 def test_server_checks_a_dry_run_and_keeps_nothing(root: str, server: Server, launcher: JobSets) -> None:
     assert "the server takes JobSet pk-big-7-" in launcher.check(sleeper(root))
     assert not server.cluster.jobsets
-    body = {"tolerations": "wrong"}
-    with pytest.raises(InvalidCluster, match="422"):
-        launcher._api.create_jobset(
-            {**json.loads(launcher.describe(sleeper(root))), "spec": body}, dry_run=True
-        )
+    body = json.loads(launcher.describe(sleeper(root)))
+    body["spec"]["supend"] = True
+    with pytest.raises(InvalidCluster, match=r"422: JobSet\.spec\.supend is unknown"):
+        launcher._api.create_jobset(body, dry_run=True)
     server.away()
     with pytest.raises(EngineUnreachable, match="does not answer"):
         launcher.check(sleeper(root))
@@ -155,6 +154,24 @@ def test_run_that_always_fails_ends_with_the_words_of_the_jobset(
     (jobset,) = server.cluster.jobsets.values()
     assert jobset["status"]["restarts"] == 1
     assert "ended with 1" in launcher.logs("big-7")
+
+
+def test_run_that_asks_for_it_begins_again_without_counting(
+    root: str, server: Server, launcher: JobSets
+) -> None:
+    """A rank that leaves the file of the stop, then fails: torchrun ends with 1, the pod with 75."""
+    script = (
+        "import os, pathlib, sys\n"
+        "again = os.environ['PENSTOCK_ATTEMPT'] == '0'\n"
+        "again and pathlib.Path(os.environ['PENSTOCK_STOPPED']).touch()\n"
+        "sys.exit(75 if again else 0)\n"
+    )
+    launcher._cluster = replace(launcher._cluster, queue="")
+    submit(spec(root, command=(sys.executable, "-c", script), nodes="1"), launcher)
+    until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
+    (jobset,) = server.cluster.jobsets.values()
+    assert jobset["status"]["conditions"][0]["type"] == "Completed"
+    assert (jobset["status"]["restarts"], jobset["status"]["restartsCountTowardsMax"]) == (1, 0)
 
 
 def test_run_is_evicted_drained_stopped_and_resumed(root: str, server: Server, launcher: JobSets) -> None:

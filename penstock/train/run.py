@@ -11,6 +11,7 @@ from loader.errors import InvalidRuntime
 from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
+from ..checkpoints.run import plan_versions
 from .agreement import Agreement
 from .hang import HangWatch
 from .launched import Launched
@@ -103,7 +104,7 @@ class Run:
             self._events = RunRecord(store, self.name, self._launched.facts())
             self._events.event("ranks_up", 0)
 
-    def _event(self, name: str, step: int, **facts: int) -> None:
+    def _event(self, name: str, step: int, **facts: Any) -> None:
         if self._events is not None:
             self._events.event(name, step, **facts)
 
@@ -189,7 +190,8 @@ class Run:
         try:
             for batch in batches:
                 if self._events is not None and batches.step - batch.last_micro == first:
-                    self._event("first_batch", first, took_us=_microseconds(begun))
+                    facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
+                    self._event("first_batch", first, took_us=_microseconds(begun), **facts)
                 yield batch
                 if not batch.last_micro:
                     continue

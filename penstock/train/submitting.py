@@ -14,10 +14,15 @@ from .goodput import AttemptGoodput, goodput, matched
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
+from .launch.slurm_job import SlurmJobs
 from .run_folder import Event, RunFolder, runs
 from .run_spec import RunSpec
 
-LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {"kubernetes": JobSets, "local": LocalRanks}
+LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
+    "kubernetes": JobSets,
+    "local": LocalRanks,
+    "slurm": SlurmJobs,
+}
 """Engine of a cluster's file -> launcher of the runs of a record."""
 
 

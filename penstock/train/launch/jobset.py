@@ -116,7 +116,8 @@ class JobSets:
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`: the pods' times.
 
-        A restart deletes the pods before it. The record gives the earlier spans: from the ranks' meeting to the last event.
+        A restart deletes the pods before it. The record gives the earlier spans, from the ranks' meeting to the last
+        event.
         """
         starts: dict[int, list[Json]] = {}
         for pod in self._api.jobset_pods(self._name(run)):

@@ -44,6 +44,8 @@ class Cluster:
     jobs: dict[str, Json] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     workloads: list[Json] = field(default_factory=list)
+    requests: set[tuple[str, str]] = field(default_factory=set)
+    """Methods and paths that were asked for."""
     free: int = 100
     """Pods that fit on the nodes."""
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -309,6 +311,12 @@ def wrong_in(body: Json) -> str:
 
 class _Handler(BaseHTTPRequestHandler):
     cluster: Cluster
+
+    def parse_request(self) -> bool:
+        whole = super().parse_request()
+        if whole:
+            self.cluster.requests.add((self.command, urlsplit(self.path).path))
+        return whole
 
     def do_POST(self) -> None:
         with self.cluster.lock:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import loader
 from loader.errors import EngineUnreachable, InvalidCluster
@@ -129,6 +130,45 @@ def test_pods_that_do_not_fit_are_named(root: str, server: Server, launcher: Job
     until(lambda: launcher.status("big-7").reason == words)
     assert launcher.status("big-7").state == "waiting"
     launcher.cancel("big-7")
+
+
+def test_role_of_submitters_allows_what_runs_and_data_jobs_ask(
+    root: str, server: Server, launcher: JobSets
+) -> None:
+    launcher.submit(sleeper(root))
+    launcher.status("big-7")
+    server.cluster.admit(object_name(loader.Root(root).url, "big-7"))
+    until(lambda: launcher.status("big-7").state == "running")
+    launcher.logs("big-7")
+    launcher.cancel("big-7")
+    engine = replace(launcher._cluster, slot=Slot(number=1)).open()
+    engine.submit("pk-a-1", ["sleep", "600"], 1)
+    engine.status("pk-a-1")
+    engine.cancel("pk-a-1")
+    asked = {right(*request) for request in server.cluster.requests}
+    paths = (REPOSITORY / "deploy" / "kueue" / "submitters.yaml").read_text()
+    (role,) = [body for body in yaml.safe_load_all(paths) if body["kind"] == "Role"]
+    allowed = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert asked == allowed
+
+
+def right(method: str, path: str) -> tuple[str, str, str]:
+    """Return group, resource and verb of a request, as roles name them."""
+    words = path.strip("/").split("/")
+    group, rest = ("", words[4:]) if words[0] == "api" else (words[1], words[5:])
+    if len(rest) == 3:
+        return group, f"{rest[0]}/{rest[2]}", "get"
+    return (
+        group,
+        rest[0],
+        {"GET": "get" if len(rest) == 2 else "list", "POST": "create"}.get(method, "delete"),
+    )
 
 
 def test_server_checks_a_dry_run_and_keeps_nothing(root: str, server: Server, launcher: JobSets) -> None:

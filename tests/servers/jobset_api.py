@@ -1,6 +1,6 @@
 """JobSets and Kueue's words on the emulated Kubernetes, held to the models that kubeflow-trainer-api publishes.
 
-The controller does what JobSet's failure policy of release 0.8 says. Tests admit and evict as Kueue would. No cluster
+The controller does what JobSet's failure policy says. Tests admit and evict as Kueue would. No cluster
 was asked: it is an emulator.
 """
 

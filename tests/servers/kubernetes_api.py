@@ -149,7 +149,10 @@ class Cluster:
 
     def _drive(self, name: str, job: Json) -> None:
         spec, status, pods = job["spec"], job["status"], self.of(name)
-        if reason := status.get("failing") or self._fails_job(spec, pods):
+        begun_s = status.setdefault("begun_s", time.monotonic())
+        late = time.monotonic() - begun_s > spec.get("activeDeadlineSeconds", float("inf"))
+        reason = status.get("failing") or self._fails_job(spec, pods) or ("DeadlineExceeded" if late else "")
+        if reason:
             status["failing"] = (
                 reason  # the real one has the condition FailureTarget until the last pod has ended
             )

@@ -214,6 +214,17 @@ def test_run_that_asks_for_it_begins_again_without_counting(
     assert (jobset["status"]["restarts"], jobset["status"]["restartsCountTowardsMax"]) == (1, 0)
 
 
+def test_run_begins_again_after_its_walltime_without_counting(
+    root: str, server: Server, launcher: JobSets
+) -> None:
+    launcher._cluster = replace(launcher._cluster, queue="")
+    submit(replace(sleeper(root), nodes="1", walltime_s=1), launcher)
+    (jobset,) = server.cluster.jobsets.values()
+    until(lambda: jobset["status"]["restarts"] == 1)
+    assert jobset["status"]["restartsCountTowardsMax"] == 0
+    launcher.cancel("big-7")
+
+
 def test_run_is_evicted_drained_stopped_and_resumed(root: str, server: Server, launcher: JobSets) -> None:
     """Two pods with torchrun each: no step is lost, none done twice, and no restart counts."""
     run, folder = spec(root, "--step-s", 0.1, "--steps", 90), RunFolder(loader.Root(root).store, "big-7")

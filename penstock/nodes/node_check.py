@@ -24,6 +24,8 @@ from ..text import terminal_text
 
 OUTPUT_BYTES = 16 * 2**10
 """Most bytes of a check's output."""
+TERM_S = 2.0
+"""Seconds from SIGTERM to SIGKILL at the limit."""
 TEXT = 200
 """Most characters of its first line."""
 CHECKS = "nodes/checks/"
@@ -54,8 +56,8 @@ class CheckResult:
     """First line of its output, or why it is unknown."""
     output: str = ""
     """All of its output, up to `OUTPUT_BYTES`."""
-    took_s: float = 0.0
-    """Seconds."""
+    took_ms: int = 0
+    """Milliseconds."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""
@@ -72,8 +74,8 @@ def run_check(name: str, check: NodeCheck) -> CheckResult:
     output = terminal_text(data.decode(errors="replace"))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     status, text = _judged(code, lines[0] if lines else "", check.limit_s)
-    took_s = round(time.monotonic() - begun, 3)
-    return CheckResult(check=name, status=status, text=text[:TEXT], output=output, took_s=took_s)
+    took_ms = round((time.monotonic() - begun) * 1e3)
+    return CheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
 
 
 def _judged(code: int | None, line: str, limit_s: float) -> tuple[Status, str]:
@@ -105,6 +107,10 @@ def bounded_output(
             pipe.write(text.encode())
         return _output(process, until_s, most)
     finally:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if process.poll() is None:  # srun ends its job at SIGTERM, and leaves it behind at SIGKILL
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(TERM_S)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -309,7 +309,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hang.disarm()
-        self._requests.close()
+        again = error is None and self._stopped is Stop.AGAIN and not self._finished
+        self._requests.close(leaves=again)
         if error is not None:
             self._event("failed", 0 if self._batches is None else self._batches.step)
         else:
@@ -326,7 +327,7 @@ class Run:
             from torch import distributed
 
             distributed.destroy_process_group()
-        if self._stopped is Stop.AGAIN and not self._finished:
+        if again:
             self._tell_launcher()
             raise SystemExit(AGAIN)
 

@@ -51,7 +51,9 @@ def _suspects_arguments(parser: ArgumentParser) -> None:
 
 def _watch_arguments(parser: ArgumentParser) -> None:
     _cluster_arguments(parser)
-    parser.add_argument("--apply", action="store_true", help="drain and return nodes; else say what it would do")
+    parser.add_argument(
+        "--apply", action="store_true", help="drain and return nodes; else say what it would do"
+    )
     parser.add_argument("--once", action="store_true", help="look once, and end")
     text = "other root that trainings read, for proofs; may be repeated"
     parser.add_argument("--data", action="append", default=[], metavar="ROOT", help=text)
@@ -68,8 +70,12 @@ def check(arguments: Namespace) -> Answer:
     if root is not None:
         put_failures(root.store, this_node(), results)
     rows = [(one.check, one.status.name.lower(), one.text) for one in results]
-    table = Table(form=("{:<16}", " {:<8}", " {}"), header=("check", "status", "text"), rows=rows, titled=False)
-    words: list[str | Table] = [table] if rows else ["no checks: pass --root, or --cluster with [train.checks]"]
+    table = Table(
+        form=("{:<16}", " {:<8}", " {}"), header=("check", "status", "text"), rows=rows, titled=False
+    )
+    words: list[str | Table] = (
+        [table] if rows else ["no checks: pass --root, or --cluster with [train.checks]"]
+    )
     return [one.to_json() for one in results], words, int(worst(results))
 
 
@@ -108,7 +114,11 @@ def give_back(arguments: Namespace) -> Answer:
     _, control = _watched_cluster(arguments)
     store = loader.Root(arguments.root).store
     number = return_by_hand(store, control, arguments.node, getpass.getuser())
-    return {"node": arguments.node, "case": number}, f"{arguments.node} is in service; case q-{number} is closed", 0
+    return (
+        {"node": arguments.node, "case": number},
+        f"{arguments.node} is in service; case q-{number} is closed",
+        0,
+    )
 
 
 def watch(arguments: Namespace) -> Answer:
@@ -150,9 +160,13 @@ VERB = Verb(
     text="find and drain bad nodes",
     verbs={
         "check": Verb(text="run the checks of this node", run=check, arguments=_check_arguments),
-        "suspects": Verb(text="list nodes with signs against them", run=suspects, arguments=_suspects_arguments),
+        "suspects": Verb(
+            text="list nodes with signs against them", run=suspects, arguments=_suspects_arguments
+        ),
         "drain": Verb(text="drain a node", run=drain, arguments=_drain_arguments),
-        "return": Verb(text="return a node that penstock drained", run=give_back, arguments=_return_arguments),
+        "return": Verb(
+            text="return a node that penstock drained", run=give_back, arguments=_return_arguments
+        ),
         "watch": Verb(text="prove, drain and return nodes", run=watch, arguments=_watch_arguments),
     },
 )

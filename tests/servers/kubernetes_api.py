@@ -52,6 +52,8 @@ class Cluster:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def create(self, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
+        if body["kind"] != "Job":
+            return 404, {"message": "the server could not find the requested resource"}
         if wrong := wrong_in(body):
             return 422, {"message": wrong}
         name = body["metadata"]["name"]

@@ -190,9 +190,10 @@ class KubernetesApi:
         elif status in _SILENT or status >= 500 or (status in _OF_THE_USER and self._heard):
             raise EngineUnreachable(answer) from error
         else:
-            raise InvalidCluster(
-                f"{answer}; see image, queue, secret, slot and kubernetes of the cluster"
-            ) from error
+            hint = "see image, queue, secret, slot and kubernetes of the cluster"
+            if status == 404:
+                hint = "is JobSet installed, and is there a namespace of this name?"
+            raise InvalidCluster(f"{answer}; {hint}") from error
 
 
 def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:

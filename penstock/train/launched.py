@@ -80,7 +80,9 @@ class Launched:
             grace_s=_number(environ, ("PENSTOCK_GRACE_S",), GRACE_S),
             stopped_file=Path(stopped) if stopped else None,
             launcher=_launcher(environ),
-            node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            node=environ.get("SLURMD_NODENAME")
+            or environ.get("PENSTOCK_NODE")  # a pod's host name is not its node's
+            or socket.gethostname(),
             replay=(environ["PENSTOCK_REPLAY"], environ.get("PENSTOCK_REPLAY_OF", ""))
             if environ.get("PENSTOCK_REPLAY")
             else None,

@@ -123,6 +123,20 @@ class KubernetesApi:
         text = self._ask(read, name=pod, tail_lines=TAIL_LINES, silent=(400, 404))
         return (text or b"")[-LOG_BYTES:].decode(errors="replace")
 
+    def nodes(self) -> list[Json]:
+        """Return all nodes."""
+        nodes = self._json(lambda namespace, **how: self._core.list_node(**how))
+        return list(nodes["items"]) if nodes else []
+
+    def set_condition(self, node: str, condition: Json) -> None:
+        """Set a condition in a node's status."""
+
+        def patch(namespace: str, **how: Any) -> Any:
+            kind = "application/strategic-merge-patch+json"  # conditions are merged by their type
+            return self._core.patch_node_status(_content_type=kind, **how)
+
+        self._ask(patch, name=node, body={"status": {"conditions": [condition]}})
+
     def queued(self, uid: str) -> str:
         """Return why Kueue delays a Job, or ""."""
         messages = (

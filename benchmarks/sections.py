@@ -12,6 +12,7 @@ PAGES = {
     "benchmarks.video_reads": READING,
     "benchmarks.stores": STORES,
     "benchmarks.checkpoints": STORES,
+    "benchmarks.checkpoint_restore": STORES,
     "benchmarks.scale": STORES,
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from .batch_message import LogCollector, PickledError, TaskOutcome, packed
 from .messages import NO_FILES, MessageKind, WorkerMessage, is_want_of_files, receive, send
 from .parent_watch import ParentWatch
 from .startup_message import StartupMessage
+from .stop_signals import survive_stop_signals
 
 
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
@@ -28,9 +28,7 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
     sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
-    # The trainer handles both signals: it may save a checkpoint first. (A decoder's processes would inherit SIG_IGN.)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    survive_stop_signals()
     sock = socket.socket(fileno=sock_fd)
     watch = ParentWatch(sock, trainer_fd)
     try:

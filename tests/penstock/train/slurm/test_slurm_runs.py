@@ -42,11 +42,15 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     assert submit(run, launcher) == place
     wait_for_steps(launcher, 12)
     assert launcher.status("big-7").state == "running"
-    slurm_cluster.told("sbatch", "--qos=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 40")
+    slurm_cluster.told(
+        "sbatch", "--qos=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 40"
+    )
     until(lambda: launcher.status("big-7").state == "ended", 120)
     log = launcher.logs("big-7")
     ranks = steps_of(log)
-    assert [len(of_step) for of_step in ranks.values()] == sorted((len(s) for s in ranks.values()), reverse=True)
+    assert [len(of_step) for of_step in ranks.values()] == sorted(
+        (len(s) for s in ranks.values()), reverse=True
+    )
     assert {len(of_step) for of_step in ranks.values()} == {4, 2}
     digests = {step: sum(of_step.values()) % 2**64 for step, of_step in ranks.items()}
     assert digests == undisturbed(root, steps)

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRuntime
-from loader.storage import Span, Store
+from loader.storage import ByteRange, Store
 from loader.storage.store import disk_of
 
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
@@ -42,11 +42,11 @@ class _ReadBlock:
     count: int
 
     @property
-    def span(self) -> Span:
+    def span(self) -> ByteRange:
         width = ITEM_BYTES[self.dtype]
         low = self.first * width // BLOCK_BYTES * BLOCK_BYTES
         high = -(-(self.first + self.count) * width // BLOCK_BYTES) * BLOCK_BYTES
-        return Span(self.piece.offset + low, min(high, self.piece.nbytes) - low)
+        return ByteRange(self.piece.offset + low, min(high, self.piece.nbytes) - low)
 
 
 class _ReadTarget(NamedTuple):

@@ -21,9 +21,9 @@ from typing import NoReturn
 from .messages import (
     NO_FILES,
     ForkRequest,
-    Kind,
-    Message,
+    MessageKind,
     WaitRequest,
+    WorkerMessage,
     answer,
     is_want_of_files,
     receive_request,
@@ -107,14 +107,14 @@ class _Server:
             try:
                 pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
             except OSError as error:
-                send(sock, Message(Kind.NOT_STARTED, error.errno or 0))
+                send(sock, WorkerMessage(MessageKind.NOT_STARTED, error.errno or 0))
                 return
             finally:
                 for fd in (request.sent, request.stdout, request.stderr):
                     os.close(fd)
             self._pids[request.number] = pid
             with suppress(EOFError):  # it has ended, or the trainer hung up
-                send(sock, Message(Kind.STARTED, pid))
+                send(sock, WorkerMessage(MessageKind.STARTED, pid))
 
     def _fork(self, request: ForkRequest) -> int:
         pid = os.fork()

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import pytest
 
 import loader
-from loader.errors import InvalidSpec
-from penstock.compute.engines.slurm_listing import named_jobs
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import goodput_of, stop, submit
+from penstock.train.submitting import goodput_of, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.slurm import Slurm, until
 
@@ -56,6 +54,7 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     assert digests == undisturbed(root, steps)
     folder = RunFolder(loader.Root(root).store, "big-7")
     assert [(facts["ranks"], facts["restarts"]) for facts in folder.attempts().values()] == [(4, 0), (2, 1)]
+    until(lambda: len(launcher.spans("big-7")) == 2 and bool(launcher.spans("big-7")[1].ended_us))
     spans = launcher.spans("big-7")
     assert [(span.nodes, span.state) for span in spans] == [(4, "REQUEUED"), (2, "COMPLETED")]
     for start, span in zip(goodput_of(folder, launcher), spans, strict=True):

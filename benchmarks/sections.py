@@ -13,6 +13,7 @@ PAGES = {
     "benchmarks.stores": STORES,
     "benchmarks.checkpoints": STORES,
     "benchmarks.scale": STORES,
+    "benchmarks.fleet_start": STORES,
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,
     "benchmarks.view": PIPELINE,

@@ -11,12 +11,15 @@ from loader.errors import InvalidRuntime
 from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
+from ..checkpoints.run import plan_versions
 from .agreement import Agreement
+from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
 from .run_folder import RunFolder
 from .stop import Stop, StopRequests
+from .windows import DUE, NO_RECORD, RECORD, Windows
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoints
@@ -52,6 +55,8 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._faults: FaultRecord | None = None
+        self._window = NO_RECORD
 
     @staticmethod
     def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
@@ -96,14 +101,20 @@ class Run:
                 world_size=self.world.world_size,
             )
             self._own_group = True
-        self._agreement = Agreement(self._group_device() if distributed.is_initialized() else None)
+        device = self._group_device() if distributed.is_initialized() else None
+        self._agreement = Agreement(device)
         if self._record is not None and self.world.rank == 0:
             store = loader.Root(self._record).store
             self._requests.watch(RunFolder(store, self.name))
             self._events = RunRecord(store, self.name, self._launched.facts())
             self._events.event("ranks_up", 0)
+        put = None if self._events is None else self._events.window
+        self._windows = Windows(self.world.rank, self._launched.node, device, put)
+        if self._record is not None:
+            facts = {"node": self._launched.node, "attempt": self.attempt + 1, "rank": self.world.rank}
+            self._faults = FaultRecord(self._record, self.name, facts)
 
-    def _event(self, name: str, step: int, **facts: int) -> None:
+    def _event(self, name: str, step: int, **facts: Any) -> None:
         if self._events is not None:
             self._events.event(name, step, **facts)
 
@@ -155,13 +166,17 @@ class Run:
         Every rank calls it equally often: it exchanges values as a step does. Then leave the loop; `steps` saves.
         """
         self._hang.arm()
-        return self._exchange() is not Stop.NO
+        return self._exchange(NO_RECORD) is not Stop.NO
 
-    def _exchange(self) -> Stop:
+    def ask_to_stop(self) -> None:
+        """Let all ranks save and leave after one of the next steps, as a signal to this rank does. Thread-safe."""
+        self._requests.ask()
+
+    def _exchange(self, window: int) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
         if self._stopped is Stop.NO:
-            (agreed,) = self._agreement.exchange([self._requests.stop])
-            self._stopped = Stop(agreed)
+            agreed, window = self._agreement.exchange([self._requests.stop, window])
+            self._stopped, self._window = Stop(agreed), max(self._window, window)
         return self._stopped
 
     def steps(
@@ -188,14 +203,23 @@ class Run:
         first, newest = batches.step, batches.step
         try:
             for batch in batches:
-                if self._events is not None and batches.step - batch.last_micro == first:
-                    self._event("first_batch", first, took_us=_microseconds(begun))
+                self._windows.batch(batch)
+                if batches.step - batch.last_micro == first and batch.micro == 0:
+                    self._note_first_batch(batches, first, begun)
+                    begun = perf_counter()
                 yield batch
                 if not batch.last_micro:
                     continue
-                self._hang.step(perf_counter() - begun)
+                took_s = perf_counter() - begun
+                self._hang.step(took_s)
+                self._windows.step(took_s)
+                if self._faults is not None:
+                    self._faults.step()
                 begun, step = perf_counter(), batches.step
-                stop, last = self._exchange() is not Stop.NO, step == batches.end
+                stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == batches.end
+                if self._window == DUE or (self._window == RECORD and (stop or last)):
+                    self._window = NO_RECORD
+                    self._windows.gather(step)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
                     newest, begun = step, perf_counter()
@@ -213,6 +237,12 @@ class Run:
             raise
         finally:
             self._hang.disarm()
+
+    def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
+        if self._events is not None:
+            facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
+            self._event("first_batch", first, took_us=_microseconds(begun), **facts)
+        self._windows.begin(batches, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool
@@ -254,13 +284,17 @@ class Run:
     ) -> None:
         self._hang.disarm()
         self._requests.close()
+        if error is not None:
+            self._event("failed", 0 if self._batches is None else self._batches.step)
+        else:
+            self._agreement.close()
+            self._windows.close()
         if self._events is not None:
-            if error is not None:
-                self._event("failed", 0 if self._batches is None else self._batches.step)
             self._events.close()
+        if self._faults is not None:
+            self._faults.close()
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
-        self._agreement.close()
         if self._own_group:
             from torch import distributed
 

@@ -7,20 +7,28 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from numpy.typing import NDArray
 
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt, ObjectNotFound, RunNotFound, RunTaken
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
+from ..checkpoints.ranks import several
 from .run_spec import RunSpec, spec_of
+from .windows import window_columns
 
 FORMAT = 1
 FOLDER = "trainings/"
 _ATTEMPT = re.compile(r"([0-9]{6})\.json")
 _EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
+_WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
+AT_ONCE = 16
+"""Objects read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,40 +106,80 @@ class RunFolder:
 
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return the starts by their number. Raises: Corrupt."""
+        keys = sorted(self._attempt_keys())
+        datas = several(lambda key: self.store.get(key[1]).data, keys, at_once=AT_ONCE)
         return {
-            number: _object(self.store.get(key).data, f"{self.store.url}/{key}")
-            for number, key in sorted(self._attempt_keys())
+            number: _object(data, f"{self.store.url}/{key}")
+            for (number, key), data in zip(keys, datas, strict=True)
         }
 
-    def put_event(self, attempt: int, number: int, name: str, step: int, facts: Mapping[str, Any]) -> None:
-        """Store an event, once: a second one of its number is left out."""
-        body = {"format": FORMAT, "event": name, "at_us": time.time_ns() // 1000, "step": step, **facts}
-        try:
-            self.store.put_if_absent(self.key(f"events/{attempt:06d}-{number:06d}.json"), canonical(body))
-        except AlreadyExists:
-            return  # a request that was repeated
+    def put_event(
+        self,
+        attempt: int,
+        number: int,
+        name: str,
+        step: int,
+        facts: Mapping[str, Any],
+        at_us: int | None = None,
+    ) -> None:
+        """Store an event, once: a second one of its number is left out. at_us: None for now."""
+        at_us = time.time_ns() // 1000 if at_us is None else at_us
+        body = {"format": FORMAT, "event": name, "at_us": at_us, "step": step, **facts}
+        self._put_once(f"events/{attempt:06d}-{number:06d}.json", canonical(body))
+
+    def put_window(self, attempt: int, end_step: int, data: bytes) -> None:
+        """Store the table of a window that ends before this step, once."""
+        self._put_once(f"windows/{attempt:06d}-{end_step:012d}.parquet", data)
+
+    def put_trace(self, name: str, data: bytes) -> None:
+        """Store a profiler's trace under its name, once."""
+        self._put_once(f"profiles/{name}", data)
+
+    def _put_once(self, name: str, data: bytes) -> None:
+        with suppress(AlreadyExists):  # a request that was repeated
+            self.store.put_if_absent(self.key(name), data)
 
     def events(self) -> list[Event]:
         """Return all events, in order. Raises: Corrupt."""
-        records = []
-        for info in self.store.list(self.key("events/")):
-            if match := _EVENT.fullmatch(info.key.rpartition("/")[2]):
-                where = f"{self.store.url}/{info.key}"
-                body = _object(self.store.get(info.key).data, where)
-                facts = {name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
-                try:
-                    event = Event(
-                        attempt=int(match[1]),
-                        number=int(match[2]),
-                        name=str(body["event"]),
-                        at_us=int(body["at_us"]),
-                        step=int(body["step"]),
-                        facts=facts,
-                    )
-                except (KeyError, TypeError, ValueError) as error:
-                    raise Corrupt(f"{where} lacks event, at_us or step") from error
-                records.append(event)
-        return sorted(records, key=lambda event: (event.attempt, event.number))
+        keys = {
+            (int(match[1]), int(match[2])): info.key
+            for info in self.store.list(self.key("events/"))
+            if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
+        }
+        return list(several(self._event, sorted(keys.items()), at_once=AT_ONCE))
+
+    def _event(self, numbered: tuple[tuple[int, int], str]) -> Event:
+        (attempt, number), key = numbered
+        where = f"{self.store.url}/{key}"
+        body = _object(self.store.get(key).data, where)
+        try:
+            return Event(
+                attempt=attempt,
+                number=number,
+                name=str(body["event"]),
+                at_us=int(body["at_us"]),
+                step=int(body["step"]),
+                facts={name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"{where} lacks event, at_us or step") from error
+
+    def windows(self, attempt: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
+
+        attempt: Number of a start; None for all. Raises: Corrupt.
+        """
+        prefix = self.key("windows/" if attempt is None else f"windows/{attempt:06d}-")
+        keys = [
+            (int(match[1]), info.key)
+            for info in self.store.list(prefix)
+            if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
+        ]
+        datas = several(lambda key: self.store.get(key[1]).data, sorted(keys), at_once=AT_ONCE)
+        tables: dict[int, list[bytes]] = {}
+        for (number, _), data in zip(sorted(keys), datas, strict=True):
+            tables.setdefault(number, []).append(data)
+        return window_columns(tables, f"{self.store.url}/{prefix}")
 
     def ask_to_stop(self, by: str) -> None:
         """Ask the run to save and end."""

@@ -38,7 +38,7 @@ class StopRequests:
         """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
         if threading.current_thread() is not threading.main_thread():
             _log.warning(
-                "Run.joined() outside of the main thread hears no signals: call it in the main thread"
+                "Run.joined() outside of the main thread hears no signals: call it there, or Run.ask_to_stop()"
             )
             return
         for number in SIGNALS:
@@ -65,5 +65,9 @@ class StopRequests:
             signal.signal(number, handler)
         self._before.clear()
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def ask(self) -> None:
+        """Ask to save and begin again."""
         self.stop = max(self.stop, Stop.AGAIN)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.ask()

@@ -7,16 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict
+from loader.errors import Conflict, InvalidCluster
 
+from ..compute.cluster import Cluster
 from .goodput import AttemptGoodput, goodput, matched
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .run_folder import Event, RunFolder, runs
 from .run_spec import RunSpec
 
-LAUNCHERS: Mapping[str, Callable[[str], Launcher]] = {"local": LocalRanks}
+LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {"local": LocalRanks}
 """Engine of a cluster's file -> launcher of the runs of a record."""
+
+
+def launcher_of(record: str, cluster: Cluster) -> Launcher:
+    """Return the launcher of a cluster for the runs of a record. Raises: InvalidCluster."""
+    if cluster.engine not in LAUNCHERS:
+        raise InvalidCluster(
+            f"engine = {cluster.engine!r} starts no trainings; accepted: {', '.join(sorted(LAUNCHERS))}. Inside a "
+            "TorchTrainer of Ray use Run itself (docs/training.md)"
+        )
+    return LAUNCHERS[cluster.engine](record, cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from . import (
     takedown,
     trail,
     train,
+    usage,
     versions,
     view,
 )
@@ -52,6 +53,7 @@ VERBS: dict[str, Verb] = {
     "checkpoints": checkpoints.VERB,
     "trail": trail.VERB,
     "train": train.VERB,
+    "usage": usage.VERB,
     "gc": gc.VERB,
     "takedown": takedown.VERB,
     "migrate": migrate.VERB,
@@ -88,6 +90,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "retire",
         "export",
     ),
-    "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
+    "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "usage", "gc", "takedown"),
 }
 """Kind of user -> their verbs, for `penstock --help`; each verb is listed once."""

@@ -9,6 +9,7 @@ context records which stores served it, and the next try avoids them.
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,11 +20,15 @@ from typing import TypeVar
 from ...errors import Corrupt, InvalidStore, StoreError, Throttled, Transient
 from .threads import lock
 
+LATENCIES = 64
+"""Newest latencies that `Traffic` holds."""
+
 
 class Traffic:
     """Counters of requests. Thread-safe.
 
     requests: tries of operations. retries: tries after a failure. fallbacks: reads not served by the nearest store.
+    latencies_s: seconds of the newest requests to a remote store that succeeded.
     """
 
     def __init__(self) -> None:
@@ -31,6 +36,7 @@ class Traffic:
         self.requests = 0
         self.retries = 0
         self.fallbacks = 0
+        self.latencies_s = deque[float](maxlen=LATENCIES)
 
     def add(self, requests: int, *, retry: bool) -> None:
         with self._lock:
@@ -67,6 +73,13 @@ def count_fallback() -> None:
     traffic = _current.get()
     if traffic is not None:
         traffic.fell_back()
+
+
+def note_latency(seconds: float) -> None:
+    """Record how long a request to a remote store took."""
+    traffic = _current.get()
+    if traffic is not None:
+        traffic.latencies_s.append(seconds)
 
 
 T = TypeVar("T")
@@ -219,7 +232,10 @@ class Retrier:
             count_request(retry=tries > 0)
             try:
                 try:
-                    return attempt()
+                    begun_s = time.perf_counter()
+                    result = attempt()
+                    note_latency(time.perf_counter() - begun_s)
+                    return result
                 except Throttled:
                     throttled = True
                     raise

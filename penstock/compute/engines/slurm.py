@@ -114,8 +114,8 @@ class SlurmQueue:
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = tuple(prefix)
 
-    def submit(self, script: str, options: Sequence[str]) -> None:
-        """Pass a script to sbatch. Raises: EngineUnreachable; InvalidCluster if sbatch refuses it."""
+    def submit(self, script: str, options: Sequence[str]) -> str:
+        """Pass a script to sbatch; return the job's id. Raises: EngineUnreachable; InvalidCluster if it refuses."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
             message = ended.stderr.strip()
@@ -124,13 +124,15 @@ class SlurmQueue:
                     f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
                 )
             raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
+        # --test-only answers on standard error; `id;cluster` comes from a federation
+        return ended.stdout.strip().partition(";")[0] or ended.stderr.strip()
 
     def elements(self, name: str) -> Elements:
         """Return the elements that the controller lists.
 
         It forgets an element MinJobAge (300 s) after its end, and lists elements cancelled before their start as one.
         """
-        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
+        lines = self.answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         held = []
@@ -155,7 +157,7 @@ class SlurmQueue:
     def cancel(self, name: str) -> None:
         """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
-        self._answer(["scancel", f"--name={name}"])
+        self.answer(["scancel", f"--name={name}"])
         while (elements := self.elements(name)).count(WAITING | RUNNING):
             lasted = time.monotonic() - begun
             if lasted > CANCEL_S:
@@ -164,15 +166,16 @@ class SlurmQueue:
                     "cancel again"
                 )
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
-            self._answer(["scancel", *kill, f"--name={name}"])
+            self.answer(["scancel", *kill, f"--name={name}"])
             time.sleep(0.5)
 
     def tail(self, path: str) -> str:
         """Return the last 64 KiB of a file, or "". Raises: EngineUnreachable."""
         line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
-        return self._answer(["sh", "-c", line])
+        return self.answer(["sh", "-c", line])
 
-    def _answer(self, command: Sequence[str]) -> str:
+    def answer(self, command: Sequence[str]) -> str:
+        """Return what a command of Slurm prints. Raises: EngineUnreachable, with its message, if it fails."""
         ended = self._run(command)
         if ended.returncode:
             raise EngineUnreachable(

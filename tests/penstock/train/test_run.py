@@ -11,6 +11,7 @@ import loader
 from penstock.checkpoints import Checkpoints
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
+from penstock.train.run_usage import event_versions
 from tests.penstock.train.conftest import Rank, digests
 
 STEPS = 40
@@ -78,6 +79,7 @@ def test_person_stops_a_run_for_good(root: str, start: Start) -> None:
         (1, "stopped", len(steps)),
     ]
     assert folder.attempts()[1]["ranks"] == 2
+    assert event_versions(folder.events()[1]) == ("points@1",)
     folder.withdraw_stop()
     (again,) = start(1, "--step-s", 0, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7")
     assert again.status() == 0

@@ -4,10 +4,11 @@ import argparse
 import time
 
 import torch
+from torch import distributed
 
 import loader
 from penstock.checkpoints import Checkpoints
-from penstock.train import Run, hang, stop
+from penstock.train import Run, hang, stop, windows
 
 parser = argparse.ArgumentParser()
 parser.add_argument("root")
@@ -19,8 +20,39 @@ parser.add_argument(
 )
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
+parser.add_argument("--window-s", type=float, default=60.0)
+parser.add_argument("--log-collectives", action="store_true", help="print when one begins, and is waited for")
 given = parser.parse_args()
 stop.LOOK_S, hang.LEAST_S = 0.1, 2.0 if given.hang_at >= 0 else 600.0
+windows.EVERY_S = given.window_s
+
+
+class LoggedWork:
+    """A collective that prints when it is waited for."""
+
+    def __init__(self, name, work):
+        self.name, self.work = name, work
+        print(f"begin {name}", flush=True)
+
+    def wait(self):
+        print(f"wait {self.name}", flush=True)
+        return self.work.wait()
+
+    def is_completed(self):
+        return self.work.is_completed()
+
+
+def logged(name, collective):
+    def call(*arguments, async_op=False):
+        work = collective(*arguments, async_op=async_op)
+        return LoggedWork(name, work) if async_op else work
+
+    return call
+
+
+if given.log_collectives:
+    distributed.all_reduce = logged("all_reduce", distributed.all_reduce)
+    distributed.all_gather_single = logged("all_gather", distributed.all_gather_single)
 
 with Run.joined(checkpoints=given.root) as run:
     plan = run.first(

@@ -1,0 +1,121 @@
+"""Usage of runs: their starts, by scheduler and record, for `penstock usage`."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loader.dataset.log.entries import DAMAGED
+from loader.storage import Store
+
+from ..usage.sacct import AccountedJob
+from ..usage.totals import StartUsage, job_usage
+from .goodput import AttemptGoodput, goodput, matched
+from .launch.launcher import Launcher, Span
+from .run_folder import Event, RunFolder, runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """Starts, and what could not be read."""
+
+    starts: Sequence[StartUsage]
+    """All starts, of runs and of other jobs."""
+    problems: Sequence[str] = ()
+    """Runs whose record is damaged: their time counts as unknown."""
+
+
+def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
+    """Return the usage of Slurm's jobs: those of a record's runs with their goodput, and all others.
+
+    Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
+    listing and a request per event.
+    """
+    by_id = defaultdict[str, list[AccountedJob]](list)
+    for job in jobs:
+        by_id[job.job_id].append(job)
+    of_runs, problems = dict[AccountedJob, StartUsage](), []
+    for run in runs(store):
+        try:
+            folder = RunFolder(store, run)
+            attempts = folder.attempts()
+            ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
+            own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
+            own.sort(key=lambda job: job.begun_us or 0)
+            starts = _starts(folder, [_span(job) for job in own], attempts, now_us)
+        except DAMAGED as error:
+            problems.append(f"{store.url}: the time of {run} counts as unknown: {error}")
+            continue
+        for job, (start, versions) in zip(own, starts, strict=False):
+            plain = job_usage(job, now_us, first=job is by_id[job.job_id][0])
+            of_runs[job] = _with_record(plain, run, start, versions)
+    usage = [
+        of_runs.get(job) or job_usage(job, now_us, first=place == 0)
+        for group in by_id.values()
+        for place, job in enumerate(group)
+    ]
+    return UsageRecord(starts=usage, problems=problems)
+
+
+def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord:
+    """Return the usage of a record's runs by the spans of their launcher: this machine's times, or pods'.
+
+    Costs a listing of the record, and per run a request for its file, each attempt and each event.
+    """
+    usage, problems = list[StartUsage](), []
+    for run in runs(store):
+        try:
+            folder = RunFolder(store, run)
+            spans = launcher.spans(run)
+            if not spans:
+                continue
+            attempts, gpus = folder.attempts(), folder.spec().to_json().get("gpus_per_node", 0)
+            starts = _starts(folder, spans, attempts, now_us)
+        except DAMAGED as error:
+            problems.append(f"{store.url}: {run} is left out: {error}")
+            continue
+        user = next((str(facts.get("user", "")) for facts in attempts.values()), "")
+        for span, (start, versions) in zip(spans, starts, strict=False):
+            plain = StartUsage(
+                user=user,
+                begun_us=span.begun_us,
+                ended_us=now_us if span.ended_us is None else span.ended_us,
+                nodes=span.nodes,
+                gpus=gpus * span.nodes,
+                failed=span.ended_us is not None and start.end not in ("stopped", "ended"),
+            )
+            usage.append(_with_record(plain, run, start, versions))
+    return UsageRecord(starts=usage, problems=problems)
+
+
+def event_versions(event: Event) -> tuple[str, ...]:
+    """Return the names of the dataset versions of a first batch; () if it names none."""
+    versions = event.facts.get("versions")
+    if not isinstance(versions, list):
+        return ()
+    return tuple(sorted({str(one["name"]) for one in versions if isinstance(one, dict) and "name" in one}))
+
+
+def _span(job: AccountedJob) -> Span:
+    return Span(begun_us=job.begun_us or 0, ended_us=job.ended_us, nodes=job.nodes)
+
+
+def _starts(
+    folder: RunFolder, spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
+) -> list[tuple[AttemptGoodput, tuple[str, ...]]]:
+    """Return the goodput and the versions of each span; [] if no attempt began in any: another cluster's job ids."""
+    allocations = matched(spans, attempts, now_us)
+    if not any(allocation.attempt for allocation in allocations):
+        return []
+    events = folder.events()
+    versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
+    newest = versions[max(versions)] if versions else ()
+    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events)]
+
+
+def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:
+    seconds = start.seconds
+    parts = {part: its_s / seconds for part, its_s in start.parts.items()} if seconds else {}
+    return replace(
+        usage, run=run, versions=versions, parts=parts, failed=usage.failed or start.end == "failed"
+    )

@@ -1,5 +1,6 @@
 """Write the record of a start beside the training. A store that fails costs the record, never the training."""
 
+import hashlib
 import logging
 import queue
 import threading
@@ -46,7 +47,7 @@ class RunRecord:
         self._writes.put(_Write(partial(self._put_window, rows), is_event=False))
 
     def trace(self, name: str, data: Callable[[], bytes]) -> None:
-        """Store a profiler's trace, whose bytes the thread makes."""
+        """Store a profiler's trace, whose bytes the thread makes; its name ends with their hash."""
         self._writes.put(_Write(partial(self._put_trace, name, cache(data)), is_event=False))
 
     def close(self) -> None:
@@ -103,4 +104,5 @@ class RunRecord:
         self._folder.put_window(self._begun(), end_step, data)
 
     def _put_trace(self, name: str, data: Callable[[], bytes]) -> None:
-        self._folder.put_trace(name, data())
+        trace = data()
+        self._folder.put_trace(f"{name}-{hashlib.sha256(trace).hexdigest()[:16]}.json.gz", trace)

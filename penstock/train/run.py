@@ -1,7 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
 from .run_folder import RunFolder
+from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
 from .windows import DUE, NO_RECORD, RECORD, Windows
 
@@ -55,6 +56,7 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
 
@@ -186,15 +188,20 @@ class Run:
         state: dict[str, Any] | None = None,
         *,
         save_every: int = 0,
+        profile: tuple[int, int] | None = None,
+        profile_ranks: Collection[int] = (0,),
     ) -> Generator["loader.Batch", None, None]:
         """Yield the batches from the newest checkpoint on, until the last one, or until the run stops.
 
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
         save_every: Steps from one checkpoint to the next, beside the training; 0 for none between.
+        profile: (first step, step after the last) of which torch.profiler's trace goes to the record.
+        profile_ranks: Ranks that are profiled.
 
-        All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise.
+        All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """
+        trace = self._trace_of(profile, profile_ranks)
         begun = perf_counter()
         if saved is not None and saved.load(state or {}, batches) is not None:
             self._event("restored", batches.step, took_us=_microseconds(begun))
@@ -202,7 +209,7 @@ class Run:
         begun = perf_counter()
         first, newest = batches.step, batches.step
         try:
-            for batch in batches:
+            for batch in batches if trace is None else trace.batches(batches):
                 self._windows.batch(batch)
                 if batches.step - batch.last_micro == first and batch.micro == 0:
                     self._note_first_batch(batches, first, begun)
@@ -237,6 +244,25 @@ class Run:
             raise
         finally:
             self._hang.disarm()
+            if trace is not None:
+                trace.close(batches.step)
+
+    def _trace_of(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
+        """Return what profiles this rank, if it is to be profiled."""
+        if steps is None:
+            return None
+        checked_steps(steps)
+        if self._record is None:
+            raise InvalidRuntime(
+                f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
+            )
+        if self.world.rank not in ranks:
+            return None
+        if self._traces is None:
+            store = loader.Root(self._record).store
+            self._traces = self._events or RunRecord(store, self.name, self._launched.facts())
+        rank, put = self.world.rank, self._traces.trace
+        return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
 
     def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
         if self._events is not None:
@@ -289,8 +315,9 @@ class Run:
         else:
             self._agreement.close()
             self._windows.close()
-        if self._events is not None:
-            self._events.close()
+        for record in {self._events, self._traces}:
+            if record is not None:
+                record.close()
         if self._faults is not None:
             self._faults.close()
         if error is not None:

@@ -6,9 +6,9 @@ Objects are created, never replaced, except for a person's request to stop, whic
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ _EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
 _WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
 AT_ONCE = 16
 """Objects read at once."""
+MOST_WINDOWS = 1500
+"""Windows read for one answer: those of a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,16 +148,16 @@ class RunFolder:
             for info in self.store.list(self.key("events/"))
             if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
         }
-        return list(several(self._event, sorted(keys.items()), at_once=AT_ONCE))
+        return list(several(lambda item: self.event(*item), sorted(keys.items()), at_once=AT_ONCE))
 
-    def _event(self, numbered: tuple[tuple[int, int], str]) -> Event:
-        (attempt, number), key = numbered
+    def event(self, numbers: tuple[int, int], key: str) -> Event:
+        """Return the event under a key. numbers: of its start, and of the event in it. Raises: Corrupt."""
         where = f"{self.store.url}/{key}"
         body = _object(self.store.get(key).data, where)
         try:
             return Event(
-                attempt=attempt,
-                number=number,
+                attempt=numbers[0],
+                number=numbers[1],
                 name=str(body["event"]),
                 at_us=int(body["at_us"]),
                 step=int(body["step"]),
@@ -164,22 +166,29 @@ class RunFolder:
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"{where} lacks event, at_us or step") from error
 
-    def windows(self, attempt: int | None = None) -> dict[str, NDArray[Any]]:
+    def window_keys(self) -> list[tuple[int, str]]:
+        """Return the number of the start and the key of each window, in order."""
+        return sorted(
+            (int(match[1]), info.key)
+            for info in self.store.list(self.key("windows/"))
+            if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
+        )
+
+    def windows(self, keys: Sequence[tuple[int, str]] | None = None) -> dict[str, NDArray[Any]]:
         """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
 
-        attempt: Number of a start; None for all. Raises: Corrupt.
+        keys: Some of `window_keys`; None for all. If they are more than `MOST_WINDOWS`, an even choice is read.
+
+        Raises: Corrupt.
         """
-        prefix = self.key("windows/" if attempt is None else f"windows/{attempt:06d}-")
-        keys = [
-            (int(match[1]), info.key)
-            for info in self.store.list(prefix)
-            if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
-        ]
-        datas = several(lambda key: self.store.get(key[1]).data, sorted(keys), at_once=AT_ONCE)
+        keys = self.window_keys() if keys is None else keys
+        stride = max(1, -(-len(keys) // MOST_WINDOWS))
+        chosen = keys[::stride]
+        datas = several(lambda key: self.store.get(key[1]).data, chosen, at_once=AT_ONCE)
         tables: dict[int, list[bytes]] = {}
-        for (number, _), data in zip(sorted(keys), datas, strict=True):
-            tables.setdefault(number, []).append(data)
-        return window_columns(tables, f"{self.store.url}/{prefix}")
+        for (attempt, _), data in zip(chosen, datas, strict=True):
+            tables.setdefault(attempt, []).append(data)
+        return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")
 
     def ask_to_stop(self, by: str) -> None:
         """Ask the run to save and end."""
@@ -207,6 +216,46 @@ def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
     records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
     return sorted(records)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunBrief:
+    """A run as one listing and its newest events have it."""
+
+    run: str
+    """Name."""
+    attempts: list[int] = field(default_factory=list)
+    """Numbers of its starts."""
+    events: list[Event] = field(default_factory=list)
+    """Newest event, behind the newest with a step if it has none."""
+    window_step: int = 0
+    """Steps done by its newest window."""
+    stopping: bool = False
+    """True if a person asked it to stop."""
+
+
+def briefs(store: Store) -> list[RunBrief]:
+    """Return all runs of a record: one listing, and at most two requests for each run. Raises: Corrupt."""
+    by_run: dict[str, RunBrief] = {}
+    newest: dict[tuple[str, bool], tuple[tuple[int, int], str]] = {}
+    for info in store.list(FOLDER):
+        run, _, name = info.key.removeprefix(FOLDER).partition("/")
+        brief = by_run.setdefault(run, RunBrief(run=run))
+        kind, _, file = name.rpartition("/")
+        if kind == "attempts" and (match := _ATTEMPT.fullmatch(file)):
+            brief.attempts.append(int(match[1]))
+        elif kind == "windows" and (match := _WINDOW.fullmatch(file)):
+            brief.window_step = max(brief.window_step, int(match[2]))
+        elif kind == "events" and (match := _EVENT.fullmatch(file)):
+            numbered = (int(match[1]), int(match[2])), info.key
+            for has_step in {False, int(match[2]) > 0}:  # the first event of a start comes before its steps
+                newest[run, has_step] = max(newest.get((run, has_step), numbered), numbered)
+        brief.stopping |= name == "stop"
+    keys = sorted({(run, *numbered) for (run, _), numbered in newest.items()})
+    events = several(lambda key: RunFolder(store, key[0]).event(*key[1:]), keys, at_once=AT_ONCE)
+    for (run, *_), event in zip(keys, events, strict=True):
+        by_run[run].events.append(event)
+    return [by_run[run] for run in sorted(by_run)]
 
 
 def _object(data: bytes, where: str) -> dict[str, Any]:

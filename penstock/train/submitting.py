@@ -13,8 +13,9 @@ from ..compute.cluster import Cluster
 from .goodput import AttemptGoodput, goodput, matched
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
-from .run_folder import Event, RunFolder, runs
+from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec
+from .starved import wait_shares
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {"local": LocalRanks}
 """Engine of a cluster's file -> launcher of the runs of a record."""
@@ -44,11 +45,13 @@ class RunSummary:
     """Events of all starts, in order."""
     stopping: bool
     """True if a person asked it to stop."""
+    window_step: int = 0
+    """Steps done by its newest window, if that was looked for."""
 
     @property
     def step(self) -> int:
-        """Most steps done at any event."""
-        return max((event.step for event in self.events), default=0)
+        """Most steps done at any event or window."""
+        return max((self.window_step, *(event.step for event in self.events)))
 
     @property
     def newest(self) -> Event | None:
@@ -109,9 +112,20 @@ def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
 def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
     """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
     spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
-    return goodput(matched(spans, folder.attempts(), now_us), folder.events())
+    allocations = matched(spans, folder.attempts(), now_us)
+    return goodput(allocations, folder.events(), wait_shares(folder.windows()))
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
-    """Return all runs of a record."""
-    return [summary(RunFolder(root.store, run), launcher) for run in runs(root.store)]
+    """Return all runs of a record, each with its newest events only. Raises: Corrupt; EngineUnreachable."""
+    return [
+        RunSummary(
+            run=brief.run,
+            status=launcher.status(brief.run),
+            attempts={number: {} for number in sorted(brief.attempts)},
+            events=brief.events,
+            stopping=brief.stopping,
+            window_step=brief.window_step,
+        )
+        for brief in briefs(root.store)
+    ]

@@ -17,7 +17,6 @@ from loader.run.metrics import STAGES, stage_seconds
 from .agreement import Collective
 
 if TYPE_CHECKING:
-
     import loader
 
 EVERY_S = 60.0

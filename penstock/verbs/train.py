@@ -137,7 +137,7 @@ def show(arguments: Namespace) -> Answer:
 
 def goodput(arguments: Namespace) -> Answer:
     """Show where the time of a run went."""
-    from ..train.goodput import PARTS, totals
+    from ..train.goodput import PARTS, restarts, totals
     from ..train.submitting import goodput_of
 
     folder = _folder(arguments)
@@ -161,8 +161,41 @@ def goodput(arguments: Namespace) -> Answer:
         Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
         Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
     ]
+    causes = restarts(starts)
+    again = [
+        (
+            one.cause,
+            str(one.count),
+            str(one.lost_steps),
+            "-" if one.seconds_to_first_step is None else f"{one.seconds_to_first_step:.1f}",
+        )
+        for one in causes
+    ]
+    if again:
+        form = ("{:<18}", " {:>8}", " {:>10}", " {:>10}")
+        header = ("restarts after", "number", "lost steps", "s to first")
+        tables.append(Table(form=form, header=header, rows=again))
     body = {"parts": sums, "starts": [{**asdict(one), "share": one.share} for one in starts]}
-    return body, tables, 0
+    return body | {"restarts": [asdict(one) for one in causes]}, tables, 0
+
+
+def _starved_arguments(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    parser.add_argument("--attempt", type=int, metavar="N", help="number of a start; the newest by default")
+
+
+def starved(arguments: Namespace) -> Answer:
+    """Show what a run's GPUs waited for."""
+    from ..train.starved import starvation
+
+    folder = _folder(arguments)
+    keys = folder.window_keys()
+    attempt = arguments.attempt or (keys[-1][0] if keys else 0)
+    windows = folder.windows([key for key in keys if key[0] == attempt])
+    if not windows:
+        return {"run": folder.run}, f"{folder.run} has no window yet: it stores one a minute", 0
+    report = starvation(windows)
+    return {"run": folder.run, **report.to_json()}, report.to_text(), 0
 
 
 def why(arguments: Namespace) -> Answer:
@@ -207,6 +240,7 @@ VERB = Verb(
         "submit": Verb(text="start a run, or find it", run=submit, arguments=_submit_arguments),
         "ls": Verb(text="list runs", run=ls, arguments=_cluster_argument),
         "show": Verb(text="show a run's state and starts", run=show, arguments=_started_run_argument),
+        "starved": Verb(text="show what a run's GPUs waited for", run=starved, arguments=_starved_arguments),
         "why": Verb(text="show why a run waits", run=why, arguments=_started_run_argument),
         "goodput": Verb(
             text="show where the time of a run went", run=goodput, arguments=_started_run_argument

@@ -51,7 +51,11 @@ SETUP = (
 )
 MARIADB = (
     *("mariadbd", "--no-defaults", "--bind-address=127.0.0.1", "--skip-grant-tables", "--skip-log-bin"),
-    *("--innodb-buffer-pool-size=32M", "--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=0"),
+    *(
+        "--innodb-buffer-pool-size=32M",
+        "--innodb-lock-wait-timeout=900",
+        "--innodb-flush-log-at-trx-commit=0",
+    ),
 )
 
 
@@ -82,7 +86,11 @@ class Accounts:
             check=True,
             capture_output=True,
         )
-        places = (f"--datadir={data}", f"--socket={self._folder}/db.sock", f"--pid-file={self._folder}/db.pid")
+        places = (
+            f"--datadir={data}",
+            f"--socket={self._folder}/db.sock",
+            f"--pid-file={self._folder}/db.pid",
+        )
         self._start("mariadbd", *MARIADB, *places, f"--port={self._store_port}", f"--user={self._user}")
         self._await(lambda: socket.create_connection(("127.0.0.1", self._store_port)).close())
         self._start("slurmdbd", "slurmdbd", "-D", environment=environment)

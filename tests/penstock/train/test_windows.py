@@ -49,8 +49,8 @@ def test_windows_hold_each_step_of_each_rank_once(root: str, start: Start) -> No
     assert 4 <= len(keys) == len(set(zip(rows["attempt"], rows["end_step"], strict=True)))
     elapsed_s = (rows["ended_us"].max() - rows["begun_us"].min()) / 1e6
     assert len(keys) <= elapsed_s / 0.2 + 2, "one object for all ranks"
-    assert folder.windows(2).keys() == rows.keys()
-    assert set(folder.windows(2)["attempt"]) == {2}
+    second = folder.windows([key for key in folder.window_keys() if key[0] == 2])
+    assert set(second["attempt"]) == {2}
 
 
 def test_run_without_a_record_gathers_nothing(root: str, start: Start) -> None:

@@ -26,7 +26,7 @@ class UsageRecord:
 
 
 def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
-    """Return the usage of Slurm's jobs: those of a record's runs with their goodput, and all others.
+    """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
     Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
     listing and a request per event.

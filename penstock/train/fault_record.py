@@ -12,6 +12,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.reading.read_faults import FAULTS, ReadFault
 from loader.errors import Corrupt
 from loader.json_text import parse_json_object
+from loader.storage import Store
 
 from ..checkpoints.ranks import several
 from .run_folder import AT_ONCE, FORMAT, RunFolder
@@ -74,14 +75,14 @@ def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[Rea
 def stored_faults(folder: RunFolder) -> list[tuple[str, ReadFault]]:
     """Return (node, fault) of all ranks, by time. Raises: Corrupt."""
     keys = [info.key for info in folder.store.list(folder.key("faults/")) if info.key.endswith(".json")]
-    lists = several(lambda key: _faults(folder, key), keys, at_once=AT_ONCE)
+    lists = several(lambda key: faults_in(folder.store, key), keys, at_once=AT_ONCE)
     return sorted((pair for pairs in lists for pair in pairs), key=lambda pair: pair[1].at_us)
 
 
-def _faults(folder: RunFolder, key: str) -> list[tuple[str, ReadFault]]:
-    where = f"{folder.store.url}/{key}"
+def faults_in(store: Store, key: str) -> list[tuple[str, ReadFault]]:
+    """Return (node, fault) of one object. Raises: Corrupt."""
     try:
-        body = parse_json_object(folder.store.get(key).data)
+        body = parse_json_object(store.get(key).data)
         return [(str(body["node"]), ReadFault.from_json(fault)) for fault in body["faults"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{where} is no list of wrong reads: {error}") from error
+        raise Corrupt(f"{store.url}/{key} is no list of wrong reads: {error}") from error

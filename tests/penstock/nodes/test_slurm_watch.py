@@ -20,7 +20,10 @@ from penstock.nodes.quarantine import cases
 from penstock.nodes.slurm_drain import SlurmNodes
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from penstock.train.launch.slurm_job import SlurmJobs
+from penstock.train.replay_run import replay_spec, without_nodes
+from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
+from penstock.train.submitting import submit
 from tests.servers.http import HttpServer
 from tests.servers.s3 import SmallS3
 from tests.servers.slurm import NODES, Slurm, slurm, until
@@ -210,3 +213,18 @@ def test_nodes_that_others_drained_are_left_alone(cluster: Slurm, tmp_path: Path
     case = drain_by_hand(record.store, control, "m1", "smoke", "bob")
     assert return_by_hand(record.store, control, "m1", "bob") == case.number
     assert states(control)["m1"]
+
+
+def test_replay_runs_on_a_node_that_the_run_did_not_have(cluster: Slurm, tmp_path: Path) -> None:
+    record = loader.Root(tmp_path / "record")
+    spec = RunSpec(
+        run="big-7",
+        command=("sh", "-c", "echo repeats $PENSTOCK_REPLAY on $SLURMD_NODENAME"),
+        record=record.url,
+    )
+    RunFolder(record.store, "big-7").put_spec(spec)
+    described = without_nodes(Cluster(engine="slurm", logs=str(tmp_path)), ["m1", "m2", "m3"])
+    launcher = SlurmJobs(record.url, described)
+    submit(replay_spec(spec, (3, 5)), launcher)
+    until(lambda: "repeats" in launcher.logs("big-7.replay-1"))
+    assert "repeats 3:5 on m4" in launcher.logs("big-7.replay-1")

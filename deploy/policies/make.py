@@ -83,8 +83,8 @@ ROLES: Mapping[str, Rights] = {
         "migrations/": (PUT, DELETE),
     },
 }
-"""submitter, registrar: extra roles of a writer that uses a cluster, or registers data. watcher: drains nodes. operator:
-takes down, migrates and moves data."""
+"""watcher: drains nodes. submitter, registrar: extra roles of a writer that uses a cluster, or registers data.
+operator: takes down, migrates and moves data."""
 
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _AZURE = {CREATE: f"{_BLOBS}/add/action", PUT: f"{_BLOBS}/write", DELETE: f"{_BLOBS}/delete"}

@@ -141,7 +141,7 @@ def test_caps_never_drain_a_node_a_third_time() -> None:
 def test_a_check_that_fails_everywhere_drains_one_and_alerts_once_in_a_day(n_nodes: int) -> None:
     everywhere = [f"n{n:04d}" for n in range(n_nodes)]
     drains, alerts_us = list[Drain](), list[int]()
-    for minute in range(24 * 60):
+    for minute in range(0, 24 * 60, 10):
         now_us = NOW_US + minute * MINUTE_US
         decision = caps(everywhere, drains, n_nodes, now_us, alerts_us)
         drains += [Drain(node=node, drained_us=now_us) for node in decision.drain]

@@ -80,12 +80,11 @@ def test_watch_without_apply_changes_nothing(record: loader.Root) -> None:
 @pytest.mark.parametrize("line", ["sleep 1000", "no-such-command", "exit 3", "exit 7"])
 def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line: str) -> None:
     table = Table()
-    for node in table.nodes:
-        put_failures(record.store, node, run_checks(FAILS))  # as another program says
+    put_failures(record.store, "m1", run_checks(FAILS))  # as another program says
     checks = {"planted": NodeCheck(command=("sh", "-c", line), limit_s=1)}
     prover = NodeProver(Cluster(train=TrainSettings(checks=checks, on_node=("env", "NODE={node}"))), [])
     review = NodeWatch(record.store, table, prover, apply=True).review()
-    assert (review.drained, review.alert, len(review.suspects)) == ([], "", 4)
+    assert (review.drained, review.alert, [one.node for one in review.suspects]) == ([], "", ["m1"])
     assert all(state.in_service for state in table.nodes.values())
     assert cases(record.store) == []
 

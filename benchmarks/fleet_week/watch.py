@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.nodes.suspects import (
     RECENT_US,
@@ -26,6 +27,8 @@ READS_PER_LOOK, FLIPS = 5000, 1 / 1000
 PROOF_READS = 2000
 ATTEMPTS_US = 14 * 86_400_000_000
 """Ended attempts that count, as `read_signs` chooses them."""
+REPAIR_US = 24 * 3_600_000_000
+"""From a drain to the node's return."""
 CHECK_HOURS = 6.0
 """Hours for which a check fails on every node, until a person repairs it."""
 
@@ -69,9 +72,7 @@ class Watch:
         )
         named = suspects(signs, now_us, self._settled)
         proved = {one.node: one for one in named if self._is_proved(one, now_s)}
-        decision = caps(
-            proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts]
-        )
+        decision = caps(proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts])
         for name in decision.drain:
             self._drain(name, proved[name].sign, now_us)
         if decision.alert:
@@ -85,16 +86,16 @@ class Watch:
         self._settled[name] = now_us
 
     def _return_repaired(self, now_s: float) -> None:
-        """Return nodes that only the broken check had drained, once it is repaired."""
-        if now_s < self.check_from_s + CHECK_HOURS * HOUR_S + HOUR_S:
-            return
+        """Return nodes that a person repaired, and those that the broken check drained, once it is repaired."""
+        now_us = us(now_s)
         for place, drain in enumerate(self.drains):
-            if drain.returned_us is None and self.signs[drain.node] == "check":
-                self._nodes[drain.node].is_drained = False
-                now_us = us(now_s)
-                self.drains[place] = Drain(
-                    node=drain.node, drained_us=drain.drained_us, returned_us=now_us
-                )
+            check_is_broken = (
+                self.signs[drain.node] == "check" and now_s < self.check_from_s + CHECK_HOURS * HOUR_S
+            )
+            if drain.returned_us is None and now_us > drain.drained_us + REPAIR_US and not check_is_broken:
+                node = self._nodes[drain.node]
+                node.is_drained, node.lemon = False, ""
+                self.drains[place] = replace(drain, returned_us=now_us)
                 self._settled[drain.node] = now_us
 
     def _is_proved(self, suspect: Suspect, now_s: float) -> bool:
@@ -130,7 +131,9 @@ class Watch:
                 )
                 if node.lemon == "flip":
                     count = sum(draw.random() < FLIPS for _ in range(READS_PER_LOOK))
-                    faults += [self._fault(node, now_us, f"data/{draw.getrandbits(40):x}.tar") for _ in range(count)]
+                    faults += [
+                        self._fault(node, now_us, f"data/{draw.getrandbits(40):x}.tar") for _ in range(count)
+                    ]
                 if is_damaged and draw.random() < 4 * GPUS / 1000:
                     # A rank meets the damaged shard: several samples of it, which no other node need have read.
                     shard = f"damaged/{draw.randrange(3)}.tar"

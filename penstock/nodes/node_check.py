@@ -135,5 +135,11 @@ def put_failures(store: Store, node: str, results: Iterable[CheckResult]) -> Non
     at_us = time.time_ns() // 1000
     for result in results:
         if result.status is Status.FAILED:
-            body = {"format": FORMAT, "node": node, "at_us": at_us, "check": result.check, "text": result.text}
+            body = {
+                "format": FORMAT,
+                "node": node,
+                "at_us": at_us,
+                "check": result.check,
+                "text": result.text,
+            }
             store.put_if_absent(f"{CHECKS}{node}-{secrets.token_hex(8)}.json", canonical(body))

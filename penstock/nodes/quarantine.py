@@ -138,7 +138,9 @@ def settled_us(known: list[Case]) -> dict[str, int]:
 def put_alert(store: Store, text: str) -> None:
     """Store an alert."""
     at_us = time.time_ns() // 1000
-    store.put_if_absent(f"{ALERTS}{at_us:016d}.json", canonical({"format": FORMAT, "at_us": at_us, "text": text}))
+    store.put_if_absent(
+        f"{ALERTS}{at_us:016d}.json", canonical({"format": FORMAT, "at_us": at_us, "text": text})
+    )
 
 
 def alerts_us(store: Store) -> list[int]:

@@ -57,9 +57,7 @@ class RangeReads:
     @staticmethod
     def from_json(body: dict[str, Any]) -> "RangeReads":
         """Return the counts of another process. Raises: KeyError, TypeError, ValueError."""
-        crcs = [
-            Counter({str(crc): int(times) for crc, times in counter.items()}) for counter in body["crcs"]
-        ]
+        crcs = [Counter({str(crc): int(times) for crc, times in counter.items()}) for counter in body["crcs"]]
         return RangeReads(crcs=crcs, failed=int(body["failed"]), error=str(body["error"])[:500])
 
 

@@ -21,8 +21,8 @@ from .suspects import RECENT_US, Attempt, FailedCheck, Fault, LossDifference, No
 
 ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
 """Age at which ends of attempts no longer count."""
-NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED")
-"""Slurm's states of a start that a node did not end."""
+NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
+"""Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 Spans = Callable[[str], Sequence[Span]]
 """Name of a run -> the times that its scheduler gave it."""
 Losses = Callable[[str], Sequence[LossDifference]]
@@ -48,7 +48,9 @@ def read_signs(store: Store, now_us: int, spans: Spans | None = None, losses: Lo
 
 
 def _recent(store: Store, prefix: str, since_us: int) -> list[str]:
-    return [info.key for info in store.list(prefix) if info.modified_us is None or info.modified_us >= since_us]
+    return [
+        info.key for info in store.list(prefix) if info.modified_us is None or info.modified_us >= since_us
+    ]
 
 
 def _faults(folder: RunFolder, now_us: int) -> Iterator[Fault]:
@@ -82,7 +84,9 @@ def _rows(folder: RunFolder, prefix: str, keys: Iterable[str]) -> Iterator[NodeW
         tables.setdefault(attempt, []).append(data)
     columns: dict[str, Any] = window_columns(tables, f"{folder.store.url}/{prefix}")
     names = ("attempt", "end_step", "node", "ended_us", "slow_read_s")
-    for attempt, end_step, node, ended_us, slow_read_s in zip(*(columns.get(name, ()) for name in names), strict=True):
+    for attempt, end_step, node, ended_us, slow_read_s in zip(
+        *(columns.get(name, ()) for name in names), strict=True
+    ):
         yield NodeWindow(
             run=folder.run,
             attempt=int(attempt),

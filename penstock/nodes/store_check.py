@@ -70,13 +70,18 @@ def _judged(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
         if crc != place.crc32c:
             again = _crc(root, place)
             text = f"{place.path}[{place.offset}:{place.offset + place.nbytes}]"
-            (damaged if again == crc else wrong).append(f"{text} has CRC-32C {crc:08x} instead of {place.crc32c:08x}")
+            (damaged if again == crc else wrong).append(
+                f"{text} has CRC-32C {crc:08x} instead of {place.crc32c:08x}"
+            )
     if wrong:
         return Status.FAILED, f"{len(wrong)} of {len(places)} ranges came wrong: {wrong[0]}"
     median_s = statistics.median(took_s) if took_s else 0.0
     text = f"{len(places)} ranges are right, median read {median_s * 1e3:.0f} ms"
     if damaged:
-        return Status.WARNING, f"{len(damaged)} ranges are damaged in the store, run penstock verify: {damaged[0]}"
+        return (
+            Status.WARNING,
+            f"{len(damaged)} ranges are damaged in the store, run penstock verify: {damaged[0]}",
+        )
     return (Status.WARNING if median_s > SLOW_S else Status.OK), text
 
 

@@ -83,7 +83,9 @@ def test_worst_check_counts_and_no_check_is_unknown() -> None:
 
 def test_only_failed_checks_are_stored(tmp_path: Path) -> None:
     store = loader.Root(tmp_path / "root").store
-    checks = {name: NodeCheck(command=("sh", "-c", f"exit {code}")) for name, code in (("a", 2), ("b", 3), ("c", 1))}
+    checks = {
+        name: NodeCheck(command=("sh", "-c", f"exit {code}")) for name, code in (("a", 2), ("b", 3), ("c", 1))
+    }
     put_failures(store, "m1", run_checks(checks))
     (info,) = store.list(CHECKS)
     body = parse_json_object(store.get(info.key).data)

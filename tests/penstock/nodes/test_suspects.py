@@ -88,6 +88,24 @@ def test_failed_attempts_name_the_node_that_they_have_in_common() -> None:
     assert named(Signs(attempts=[*failed, attempt("big", 4, "n7 n8", failed=False), *later])) == []
 
 
+def test_a_node_that_shares_the_failed_gangs_of_others_is_no_suspect() -> None:
+    gangs = [
+        "n1 n5",
+        "n2 n5",
+        "n3 n5",
+        "n1 n6",
+        "n1 n7",
+        "n1 n8",
+    ]  # n1 crashes its gangs, n5 met n1, n2 and n3
+    failed = [attempt(f"r{n}", 2 * n, nodes, failed=True) for n, nodes in enumerate(gangs)]
+    ended = [attempt(f"r{n}", 2 * n + 1, f"n{10 + n}", failed=False) for n in range(len(gangs))]
+    assert named(Signs(attempts=[*failed, *ended])) == [("n1", "crashes")]
+    drained = {"n1": NOW_US + 50}
+    assert suspects(Signs(attempts=[*failed, *ended]), NOW_US + 60, drained) == []
+    before = [attempt(f"r{n}", -n, f"n{10 + n}", failed=False) for n in range(len(gangs))]
+    assert named(Signs(attempts=[*failed, *before])) == []  # they never went on: it may be the runs
+
+
 def test_a_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:
     loss = LossDifference(
         run="big", step=7, at_us=NOW_US, nodes=("n1", "n2"), replay_nodes=("n2", "n3"), text="nan here, 1.5"

@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -89,6 +89,10 @@ mutants: $(READY) ## bugs planted in the text of the loader, each of which a tes
 
 docs: $(READY) ## the documentation as a site, into site/ (open site/index.html)
 	$(SITE)
+
+screenshots: $(READY) ## the pictures of the documentation, into docs/images; look at each before you commit it (2 minutes)
+	scripts/install-servers.sh
+	$(BIN)/python -m scripts.screenshots $(NAMES)
 
 check: $(READY) ## lint, types, architecture, the documentation's links
 	$(BIN)/ruff check .

@@ -10,9 +10,9 @@ from penstock.nodes.suspects import (
     Attempt,
     Drain,
     FailedCheck,
-    Fault,
+    NodeFault,
+    NodeSigns,
     NodeWindow,
-    Signs,
     Suspect,
     caps,
     suspects,
@@ -25,6 +25,8 @@ READ_S, SLOW_TIMES = 0.02, 3.0
 READS_PER_LOOK, FLIPS = 5000, 1 / 1000
 """Reads of a node between two looks; share that a bad node flips."""
 PROOF_READS = 2000
+CHECK_FINDS = 0.25
+"""Share of the checks on a node that crashes which find it."""
 ATTEMPTS_US = 14 * 86_400_000_000
 """Ended attempts that count, as `read_signs` chooses them."""
 REPAIR_US = 24 * 3_600_000_000
@@ -47,8 +49,12 @@ class Watch:
         self.drains: list[Drain] = []
         self.signs: dict[str, str] = {}
         """Drained node -> sign."""
+        self.named: dict[str, float] = {}
+        """Suspect of another sign than a check -> time of the first one."""
+        self.by_check: set[str] = set()
+        """Suspects of the broken check."""
         self.alerts: list[tuple[float, str]] = []
-        self._faults: deque[Fault] = deque()
+        self._faults: deque[NodeFault] = deque()
         self._windows: deque[NodeWindow] = deque()
         self._checks: deque[FailedCheck] = deque()
         self._settled: dict[str, int] = {}
@@ -64,7 +70,7 @@ class Watch:
         while self._windows and self._windows[0].ended_us < now_us - RECENT_US:
             self._windows.popleft()
         self.attempts = [one for one in self.attempts if one.ended_us > now_us - ATTEMPTS_US]
-        signs = Signs(
+        signs = NodeSigns(
             faults=list(self._faults),
             windows=list(self._windows),
             attempts=self.attempts,
@@ -99,19 +105,23 @@ class Watch:
                 self._settled[drain.node] = now_us
 
     def _is_proved(self, suspect: Suspect, now_s: float) -> bool:
-        """Play the proof: the same ranges, read there and elsewhere. Other signs prove themselves."""
-        if suspect.sign != "wrong reads":
+        """Play `NodeProver.prove`: the same ranges, read there and elsewhere, else the checks of the cluster."""
+        lemon = self._nodes[suspect.node].lemon
+        if self._is_check_broken(now_s):
             return True
-        if any(fault.address.startswith("damaged") for fault in suspect.faults):
-            return False  # wrong elsewhere too
-        flips = FLIPS if self._nodes[suspect.node].lemon == "flip" else 0.0
-        return any(self._random.random() < flips for _ in range(PROOF_READS))
+        if suspect.faults and not any(fault.address.startswith("damaged") for fault in suspect.faults):
+            flips = FLIPS if lemon == "flip" else 0.0
+            return any(self._random.random() < flips for _ in range(PROOF_READS))
+        return lemon == "crash" and self._random.random() < CHECK_FINDS
+
+    def _is_check_broken(self, now_s: float) -> bool:
+        return self.check_from_s <= now_s < self.check_from_s + CHECK_HOURS * HOUR_S
 
     def _gather(self, now_s: float, running: Sequence[Job]) -> None:
         now_us, draw = us(now_s), self._random
         slow = 5.0 if self.store_slow_s[0] <= now_s < self.store_slow_s[1] else 1.0
         is_damaged = self.damaged_s <= now_s < self.damaged_s + CHECK_HOURS * HOUR_S
-        faults: list[Fault] = []
+        faults: list[NodeFault] = []
         for job in running:
             attempt, allocation = job.attempt, job.allocation
             if attempt is None or allocation is None or attempt.first_s >= now_s:
@@ -139,15 +149,15 @@ class Watch:
                     shard = f"damaged/{draw.randrange(3)}.tar"
                     faults += [self._fault(node, now_us, shard) for _ in range(draw.randint(1, 5))]
         self._faults.extend(sorted(faults, key=lambda fault: fault.at_us))
-        if self.check_from_s <= now_s < self.check_from_s + CHECK_HOURS * HOUR_S:
+        if self._is_check_broken(now_s):
             self._checks.extend(
                 FailedCheck(node=name, at_us=now_us, check="gpu_memory", text="no such driver")
                 for name, node in self._nodes.items()
                 if not node.is_drained
             )
 
-    def _fault(self, node: Node, now_us: int, address: str) -> Fault:
+    def _fault(self, node: Node, now_us: int, address: str) -> NodeFault:
         self._number += 1
         begin = 512 * self._random.randrange(1000)
         at_us = now_us - self._random.randrange(900_000_000)
-        return Fault(node=node.name, at_us=at_us, address=address, begin=begin, end=begin + 4096)
+        return NodeFault(node=node.name, at_us=at_us, address=address, begin=begin, end=begin + 4096)

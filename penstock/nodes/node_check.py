@@ -9,7 +9,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -20,16 +20,19 @@ from loader.storage import Store
 
 from ..compute.cluster import NodeCheck
 from ..text import terminal_text
+from ..train.launched import Launched
 
 OUTPUT_BYTES = 16 * 2**10
 """Most bytes of a check's output."""
+TERM_S = 2.0
+"""Seconds from SIGTERM to SIGKILL at the limit."""
 TEXT = 200
 """Most characters of its first line."""
 CHECKS = "nodes/checks/"
 FORMAT = 1
 
 
-class Status(IntEnum):
+class CheckStatus(IntEnum):
     """Nagios' exit codes."""
 
     OK = 0
@@ -38,103 +41,125 @@ class Status(IntEnum):
     UNKNOWN = 3
 
 
-_WORST = (Status.OK, Status.WARNING, Status.UNKNOWN, Status.FAILED)
+_WORST = (CheckStatus.OK, CheckStatus.WARNING, CheckStatus.UNKNOWN, CheckStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class NodeCheckResult:
     """Outcome of one check."""
 
     check: str
     """Name."""
-    status: Status
+    status: CheckStatus
     """Exit code, or unknown."""
     text: str
     """First line of its output, or why it is unknown."""
     output: str = ""
     """All of its output, up to `OUTPUT_BYTES`."""
-    took_s: float = 0.0
-    """Seconds."""
+    took_ms: int = 0
+    """Milliseconds."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""
         return {**asdict(self), "status": self.status.name.lower()}
 
 
-def run_check(name: str, check: NodeCheck) -> CheckResult:
-    """Run a check to its end or its limit; no process of its group survives."""
+def run_check(name: str, check: NodeCheck) -> NodeCheckResult:
+    """Run a check to its end or its limit."""
     begun = time.monotonic()
     try:
-        process = subprocess.Popen(
-            check.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        data, code = bounded_output(check.command, check.limit_s)
     except (OSError, ValueError) as error:
-        return CheckResult(check=name, status=Status.UNKNOWN, text=f"does not start: {error}"[:TEXT])
+        return NodeCheckResult(check=name, status=CheckStatus.UNKNOWN, text=f"does not start: {error}"[:TEXT])
+    output = terminal_text(data.decode(errors="replace"))
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    status, text = _judged(code, lines[0] if lines else "", check.limit_s)
+    took_ms = round((time.monotonic() - begun) * 1e3)
+    return NodeCheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
+
+
+def _judged(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, str]:
+    if code is None:
+        return CheckStatus.UNKNOWN, f"killed after {limit_s:.0f} s"
+    if code in (0, 1, 2, 3):
+        return CheckStatus(code), line or f"exit code {code}"
+    return CheckStatus.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
+
+
+def bounded_output(
+    command: Sequence[str], limit_s: float, text: str = "", most: int = OUTPUT_BYTES
+) -> tuple[bytes, int | None]:
+    """Return a command's first bytes of output and its exit code, None at the limit; its process group ends.
+
+    text: Standard input, 64 KiB at most. most: Bytes of output to return. Raises: OSError, ValueError.
+    """
+    until_s = time.monotonic() + limit_s
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
-        data, ended = _output(process, begun + check.limit_s)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(text.encode())
+        return _output(process, until_s, most)
     finally:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if process.poll() is None:  # srun ends its job at SIGTERM, and leaves it behind at SIGKILL
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(TERM_S)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    output = terminal_text(data.decode(errors="replace"))
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    status, text = _judged(process.returncode, lines[0] if lines else "", check.limit_s, ended=ended)
-    took_s = round(time.monotonic() - begun, 3)
-    return CheckResult(check=name, status=status, text=text[:TEXT], output=output, took_s=took_s)
 
 
-def _judged(code: int, line: str, limit_s: float, *, ended: bool) -> tuple[Status, str]:
-    if not ended:
-        return Status.UNKNOWN, f"killed after {limit_s:.0f} s"
-    if code in (0, 1, 2, 3):
-        return Status(code), line or f"exit code {code}"
-    return Status.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
-
-
-def _output(process: "subprocess.Popen[bytes]", until_s: float) -> tuple[bytes, bool]:
-    """Return the first bytes of the output, and whether the process ended by itself."""
+def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tuple[bytes, int | None]:
     assert process.stdout is not None
     data = bytearray()
     with process.stdout as pipe, selectors.DefaultSelector() as selector:
         os.set_blocking(pipe.fileno(), False)
         selector.register(pipe, selectors.EVENT_READ)
-        while not (ended := process.poll() is not None) and time.monotonic() < until_s:
+        while (code := process.poll()) is None and time.monotonic() < until_s:
             if not selector.get_map():  # it closed its output
                 time.sleep(0.01)
-            elif selector.select(0.05) and not _read(pipe.fileno(), data):
+            elif selector.select(0.05) and not _read(pipe.fileno(), data, most):
                 selector.unregister(pipe)
         if selector.get_map():
-            while selector.select(0) and _read(pipe.fileno(), data) and len(data) < OUTPUT_BYTES:
+            while len(data) < most and selector.select(0) and _read(pipe.fileno(), data, most):
                 pass
-    return bytes(data[:OUTPUT_BYTES]), ended
+    return bytes(data), code
 
 
-def _read(file: int, data: bytearray) -> bool:
+def _read(file: int, data: bytearray, most: int) -> bool:
     """Append what there is, up to the limit; False at the end."""
     part = os.read(file, 2**16)
-    data += part[: max(0, OUTPUT_BYTES - len(data))]
+    data += part[: max(0, most - len(data))]
     return bool(part)
 
 
-def run_checks(checks: Mapping[str, NodeCheck]) -> list[CheckResult]:
+def run_checks(checks: Mapping[str, NodeCheck]) -> list[NodeCheckResult]:
     """Run checks, one after the other: each has the node for itself."""
     return [run_check(name, check) for name, check in checks.items()]
 
 
-def worst(results: Iterable[CheckResult]) -> Status:
+def worst(results: Iterable[NodeCheckResult]) -> CheckStatus:
     """Return the worst status: failed, unknown, warning, OK; unknown without any check."""
-    return max((one.status for one in results), key=_WORST.index, default=Status.UNKNOWN)
+    return max((one.status for one in results), key=_WORST.index, default=CheckStatus.UNKNOWN)
 
 
-def put_failures(store: Store, node: str, results: Iterable[CheckResult]) -> None:
+def this_node() -> str:
+    """Return the name of this node, as runs have it."""
+    return Launched.from_env().node
+
+
+def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) -> None:
     """Store the failed checks of a node under `nodes/checks/`, for the watcher."""
     at_us = time.time_ns() // 1000
     for result in results:
-        if result.status is Status.FAILED:
+        if result.status is CheckStatus.FAILED:
             body = {
                 "format": FORMAT,
                 "node": node,

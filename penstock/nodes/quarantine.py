@@ -12,13 +12,13 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
-from .suspects import Drain
+from .suspects import Drain, NodeFault
 
 FORMAT = 1
 FOLDER = "nodes/"
 ALERTS = "nodes/alerts/"
 REASON = re.compile(r"penstock q-([0-9]+): ")
-"""How the reason of each node that penstock drained begins."""
+"""Beginning of the reason of each node that penstock drained."""
 _CASE = re.compile(r"nodes/q-([0-9]+)/(case|drained|returned)\.json")
 AT_ONCE = 16
 
@@ -83,6 +83,16 @@ def cases(store: Store) -> list[Case]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{store.url}/{FOLDER}: a case lacks {error}") from error
+
+
+def case_faults(store: Store, number: int) -> list[NodeFault]:
+    """Return the wrong reads in a case's evidence. Raises: Corrupt."""
+    try:
+        return [
+            NodeFault(**fault) for fault in _object(store, f"{FOLDER}q-{number}/case.json").get("faults", [])
+        ]
+    except TypeError as error:
+        raise Corrupt(f"{store.url}/{FOLDER}q-{number}/case.json: {error}") from error
 
 
 def open_case(store: Store, node: str, text: str, evidence: Mapping[str, Any], by: str) -> Case:

@@ -23,7 +23,7 @@ AT_ONCE = 8
 """Reads in flight."""
 
 
-class Range(NamedTuple):
+class ObjectRange(NamedTuple):
     """Bytes of an object."""
 
     address: str
@@ -36,7 +36,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReads:
-    """What came of some ranges."""
+    """Checksums that ranges came with."""
 
     crcs: Sequence[Counter[str]]
     """Per range: CRC-32C, 8 hex digits -> number of reads."""
@@ -61,7 +61,7 @@ class RangeReads:
         return RangeReads(crcs=crcs, failed=int(body["failed"]), error=str(body["error"])[:500])
 
 
-def read_ranges(store: Store, ranges: Sequence[Range], reads: int, limit_s: float) -> RangeReads:
+def read_ranges(store: Store, ranges: Sequence[ObjectRange], reads: int, limit_s: float) -> RangeReads:
     """Read the ranges in turn, `reads` times in all, or until the seconds are over."""
     crcs, errors, until_s = [Counter[str]() for _ in ranges], list[str](), time.monotonic() + limit_s
     numbers = iter(range(reads))
@@ -84,7 +84,7 @@ def read_ranges(store: Store, ranges: Sequence[Range], reads: int, limit_s: floa
     return RangeReads(crcs=crcs, failed=len(errors), error=errors[-1] if errors else "")
 
 
-def request_text(root: str, ranges: Iterable[Range], reads: int, limit_s: float) -> str:
+def request_text(root: str, ranges: Iterable[ObjectRange], reads: int, limit_s: float) -> str:
     """Return the standard input of this module as a process."""
     return json.dumps({"root": root, "ranges": [*ranges], "reads": reads, "limit_s": limit_s})
 
@@ -92,7 +92,7 @@ def request_text(root: str, ranges: Iterable[Range], reads: int, limit_s: float)
 def main() -> int:
     """Read the ranges of the standard input."""
     request = parse_json_object(sys.stdin.read())
-    ranges = [Range(str(address), int(begin), int(end)) for address, begin, end in request["ranges"]]
+    ranges = [ObjectRange(str(address), int(begin), int(end)) for address, begin, end in request["ranges"]]
     with loader.Root(str(request["root"])) as root:
         result = read_ranges(root.store, ranges, int(request["reads"]), float(request["limit_s"]))
     print(json.dumps(result.to_json()))

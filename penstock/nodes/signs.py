@@ -17,7 +17,7 @@ from ..train.launch.launcher import Span
 from ..train.run_folder import AT_ONCE, Event, RunFolder, runs
 from ..train.windows import window_columns
 from .node_check import CHECKS
-from .suspects import RECENT_US, Attempt, FailedCheck, Fault, LossDifference, NodeWindow, Signs
+from .suspects import RECENT_US, Attempt, FailedCheck, LossDifference, NodeFault, NodeSigns, NodeWindow
 
 ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
 """Age at which ends of attempts no longer count."""
@@ -29,14 +29,17 @@ Losses = Callable[[str], Sequence[LossDifference]]
 """Name of a run -> differences of its replays."""
 
 
-def read_signs(store: Store, now_us: int, spans: Spans | None = None, losses: Losses | None = None) -> Signs:
+def read_signs(
+    store: Store, now_us: int, spans: Spans | None = None, losses: Losses | None = None
+) -> NodeSigns:
     """Return the signs of all runs.
 
     spans: Accounting of a run's starts; without it, nodes of attempts are known from windows only.
 
     Raises: Corrupt, which names the object.
     """
-    faults, windows, attempts, differences = [], [], [], []
+    faults, windows = list[NodeFault](), list[NodeWindow]()
+    attempts, differences = list[Attempt](), list[LossDifference]()
     for name in runs(store):
         folder = RunFolder(store, name)
         faults += _faults(folder, now_us)
@@ -44,7 +47,7 @@ def read_signs(store: Store, now_us: int, spans: Spans | None = None, losses: Lo
         attempts += _attempts(folder, now_us, spans)
         differences += losses(name) if losses is not None else []
     checks = list(_checks(store, now_us))
-    return Signs(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
+    return NodeSigns(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
 
 
 def _recent(store: Store, prefix: str, since_us: int) -> list[str]:
@@ -53,11 +56,11 @@ def _recent(store: Store, prefix: str, since_us: int) -> list[str]:
     ]
 
 
-def _faults(folder: RunFolder, now_us: int) -> Iterator[Fault]:
+def _faults(folder: RunFolder, now_us: int) -> Iterator[NodeFault]:
     keys = _recent(folder.store, folder.key("faults/"), now_us - RECENT_US)
     for pairs in several(lambda key: faults_in(folder.store, key), keys, at_once=AT_ONCE):
         for node, fault in pairs:
-            yield Fault(
+            yield NodeFault(
                 node=node,
                 at_us=fault.at_us,
                 address=fault.address,
@@ -103,9 +106,9 @@ def _attempts(folder: RunFolder, now_us: int, spans: Spans | None) -> Iterator[A
         return
     begun = folder.attempts()
     events = {number: list(own) for number, own in groupby(folder.events(), key=lambda event: event.attempt)}
-    given = list(spans(folder.run)) if spans is not None else []
+    accounted = list(spans(folder.run)) if spans is not None else []
     for number, facts in begun.items():
-        span = _span(given, int(facts.get("at_us", 0)))
+        span = _span(accounted, int(facts.get("at_us", 0)))
         ended_us = _ended_us(events.get(number, []), begun.get(number + 1), span)
         if ended_us is None or ended_us < now_us - ATTEMPTS_US:
             continue

@@ -23,13 +23,13 @@ from loader.dataset.shards.address import UNKNOWN_CRC, FieldAddress
 from loader.dataset.shards.shard import crc32c
 from loader.errors import PenstockError
 
-from .node_check import Status
+from .node_check import CheckStatus
 
 RANGES = 64
 SLOW_S = 1.0
 """Median latency of a read that is a warning."""
 SCRATCH_BYTES = 2**23
-Finding = tuple[Status, str]
+Finding = tuple[CheckStatus, str]
 
 
 def check_store(url: str | None, ranges: int) -> Finding:
@@ -38,7 +38,7 @@ def check_store(url: str | None, ranges: int) -> Finding:
         with loader.Root(url) as root:
             return _judged(root, _places(root, ranges))
     except PenstockError as error:
-        return Status.FAILED, f"{url or 'root'} cannot be read: {type(error).__name__}: {error}"
+        return CheckStatus.FAILED, f"{url or 'root'} cannot be read: {type(error).__name__}: {error}"
 
 
 def _places(root: loader.Root, number: int) -> list[FieldAddress]:
@@ -47,14 +47,14 @@ def _places(root: loader.Root, number: int) -> list[FieldAddress]:
     names = root.datasets()
     for name in random.sample(names, min(4, len(names))):
         version = root.open(f"{name}@latest")
-        ordinals = np.random.default_rng().integers(len(version), size=number) if len(version) else []
         fields = [
             field
             for group in version.manifest["groups"].values()
             if group["n_parts"] == version.manifest["n_parts"]
             for field in group["field_nbytes"]
         ]
-        if fields and len(ordinals):
+        if fields and len(version):
+            ordinals = np.random.default_rng().integers(len(version), size=number)
             addresses = version.address(np.sort(ordinals), [random.choice(fields)])
             drawn += [place for address in addresses for place in address.fields.values()]
     known = [place for place in drawn if place.crc32c != UNKNOWN_CRC and 0 < place.nbytes <= 2**22]
@@ -74,15 +74,15 @@ def _judged(root: loader.Root, places: Sequence[FieldAddress]) -> Finding:
                 f"{text} has CRC-32C {crc:08x} instead of {place.crc32c:08x}"
             )
     if wrong:
-        return Status.FAILED, f"{len(wrong)} of {len(places)} ranges came wrong: {wrong[0]}"
+        return CheckStatus.FAILED, f"{len(wrong)} of {len(places)} ranges came wrong: {wrong[0]}"
     median_s = statistics.median(took_s) if took_s else 0.0
     text = f"{len(places)} ranges are right, median read {median_s * 1e3:.0f} ms"
     if damaged:
         return (
-            Status.WARNING,
+            CheckStatus.WARNING,
             f"{len(damaged)} ranges are damaged in the store, run penstock verify: {damaged[0]}",
         )
-    return (Status.WARNING if median_s > SLOW_S else Status.OK), text
+    return (CheckStatus.WARNING if median_s > SLOW_S else CheckStatus.OK), text
 
 
 def _crc(root: loader.Root, place: FieldAddress) -> int:
@@ -100,11 +100,11 @@ def check_scratch(folder: str) -> Finding:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             back = os.pread(file.fileno(), SCRATCH_BYTES, 0)
     except OSError as error:
-        status = {ENOSPC: Status.WARNING, ENOENT: Status.UNKNOWN, EACCES: Status.UNKNOWN}
-        return status.get(error.errno or 0, Status.FAILED), f"scratch disk {folder}: {error}"
+        status = {ENOSPC: CheckStatus.WARNING, ENOENT: CheckStatus.UNKNOWN, EACCES: CheckStatus.UNKNOWN}
+        return status.get(error.errno or 0, CheckStatus.FAILED), f"scratch disk {folder}: {error}"
     if back != data:
-        return Status.FAILED, f"scratch disk {folder} returned other bytes than were written"
-    return Status.OK, f"scratch disk {folder} is right"
+        return CheckStatus.FAILED, f"scratch disk {folder} returned other bytes than were written"
+    return CheckStatus.OK, f"scratch disk {folder} is right"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranges", type=int, default=RANGES, help="ranges to read")
     arguments = parser.parse_args(argv)
     findings = [check_store(arguments.root, arguments.ranges), check_scratch(arguments.scratch)]
-    order = (Status.FAILED, Status.UNKNOWN, Status.WARNING, Status.OK)
+    order = (CheckStatus.FAILED, CheckStatus.UNKNOWN, CheckStatus.WARNING, CheckStatus.OK)
     findings.sort(key=lambda finding: order.index(finding[0]))
     print(f"{findings[0][0].name}: " + "; ".join(text for _, text in findings))
     return int(findings[0][0])

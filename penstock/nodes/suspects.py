@@ -16,7 +16,7 @@ FAULTS, FAULTS_US = 3, 10 * MINUTE_US
 """Wrong reads within these microseconds that make a suspect."""
 SLOW_WINDOWS, SLOW_TIMES, SLOW_DEVIATIONS = 3, 2.0, 5.0
 """Windows in a row above so many medians, and so many median absolute deviations above the median."""
-CRASHES = 3
+CRASHES = 2
 """Failed gangs, a node's last ones, that make a suspect."""
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
@@ -31,7 +31,7 @@ Sign = Literal["wrong reads", "slow reads", "loss", "crashes", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class NodeFault:
     """A read with a wrong checksum, or a damaged page of a node's cache."""
 
     node: str
@@ -126,14 +126,22 @@ class FailedCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
+class NodeSigns:
     """Records of some recent time."""
 
-    faults: Sequence[Fault] = ()
+    faults: Sequence[NodeFault] = ()
+    """Wrong reads."""
     windows: Sequence[NodeWindow] = ()
+    """Rows of windows."""
     attempts: Sequence[Attempt] = ()
+    """Starts that ended."""
     losses: Sequence[LossDifference] = ()
+    """Differences of replays."""
     checks: Sequence[FailedCheck] = ()
+    """Checks that failed."""
+
+
+Fault, Signs = NodeFault, NodeSigns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +156,11 @@ class Suspect:
     """UTC microseconds of the newest sign."""
     text: str
     """Figures, for a person."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[NodeFault, ...] = ()
     """Wrong reads, for the proof."""
 
 
-def suspects(signs: Signs, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
+def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
     """Return the suspects, by node and sign.
 
     after_us: Node -> time up to which its signs are settled: its last drain or return.
@@ -167,10 +175,10 @@ def suspects(signs: Signs, now_us: int, after_us: Mapping[str, int] | None = Non
     return sorted(named, key=lambda suspect: (suspect.node, suspect.sign))
 
 
-def _wrong_reads(faults: Sequence[Fault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
     nodes_of, recent = (
         defaultdict[tuple[str, str, int, int], set[str]](set),
-        defaultdict[str, list[Fault]](list),
+        defaultdict[str, list[NodeFault]](list),
     )
     for fault in faults:
         nodes_of[fault.range].add(fault.node)
@@ -223,34 +231,29 @@ def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str
 
 
 def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    """Yield nodes whose last gangs all failed, have no other node in common, and belong to runs that went on.
+    """Yield nodes whose last gangs all failed, of runs that went on afterwards.
 
     Starts of a run on the same nodes are one gang, and accuse each of them alike. A gang of a node that was drained
-    since then accuses nobody else; nor does a gang with another node on which as many failed.
+    since then accuses nobody else. A healthy node may meet such gangs by chance: the proof decides.
     """
     gangs, went_on_us = defaultdict[tuple[str, tuple[str, ...]], list[Attempt]](list), dict[str, int]()
-    for attempt in sorted(attempts, key=lambda one: one.ended_us):
+    for attempt in sorted(attempts, key=lambda start: start.ended_us):
         gangs[attempt.run, attempt.nodes].append(attempt)
         if not attempt.failed:
             went_on_us[attempt.run] = attempt.ended_us
     of_node = defaultdict[str, list[Attempt]](list)
-    failed_gangs = defaultdict[str, int](int)
-    for own in sorted(gangs.values(), key=lambda own: own[-1].ended_us):
-        last = next((one for one in reversed(own) if one.failed), own[-1])
+    for own in sorted(gangs.values(), key=lambda starts: starts[-1].ended_us):
+        last = next((start for start in reversed(own) if start.failed), own[-1])
         if any(after_us.get(node, 0) >= last.ended_us for node in last.nodes):
             continue
         if last.failed and went_on_us.get(last.run, 0) < last.ended_us:
             continue  # the run may be the cause
         for node in last.nodes:
             of_node[node].append(last)
-            failed_gangs[node] += last.failed
     for node, ends in of_node.items():
         recent = ends[-CRASHES:]
-        if len(recent) < CRASHES or not all(attempt.failed for attempt in recent):
-            continue
-        others = set[str]().union(*(attempt.nodes for attempt in recent)) - {node}
-        if all(failed_gangs[other] < failed_gangs[node] for other in others):
-            text = f"its last {len(recent)} gangs failed: " + ", ".join(sorted({one.run for one in recent}))
+        if len(recent) == CRASHES and all(attempt.failed for attempt in recent):
+            text = f"its last {CRASHES} gangs failed: " + ", ".join(sorted({start.run for start in recent}))
             yield Suspect(node=node, sign="crashes", at_us=recent[-1].ended_us, text=text)
 
 
@@ -293,14 +296,19 @@ class Decision:
 
 
 def caps(
-    proved: Iterable[str], drains: Sequence[Drain], n_nodes: int, now_us: int, alerts_us: Iterable[int] = ()
+    proved: Iterable[str],
+    drains: Sequence[Drain],
+    n_nodes: int,
+    now_us: int,
+    alerts_us: Iterable[int] = (),
+    n_suspects: int = 0,
 ) -> Decision:
     """Return which of the proved nodes to drain.
 
     One node in 10 min, 2 % of all nodes (at least one) at once, no node a third time. Beyond that it alerts, once a
-    day. If more nodes are proved than may be drained, the cause is common to them: after one drain, none for a day.
+    day. If more nodes are suspects than may be drained, the cause is common to them: after one drain, none for a day.
 
-    drains: All drains so far. alerts_us: Times of earlier alerts.
+    drains: All drains so far. alerts_us: Times of earlier alerts. n_suspects: Suspects, those not yet proved included.
     """
     drained = {one.node for one in drains if one.returned_us is None}
     limit = max(1, int(n_nodes * DRAINED_SHARE))
@@ -311,7 +319,7 @@ def caps(
             waiting[node] = f"penstock drained it {DRAINS_OF_A_NODE} times before: repair or remove it"
         else:
             free.append(node)
-    common = len(free) + len(drained) > limit
+    common = max(len(free), n_suspects) + len(drained) > limit
     pause_us = ALERT_EVERY_US if common else DRAIN_EVERY_US
     drain = tuple(free[:1])
     if len(drained) >= limit:
@@ -319,7 +327,7 @@ def caps(
     elif newest_us is not None and now_us - newest_us < pause_us:
         drain, reason = (), "penstock drained a node less than 10 min ago"
         if common:
-            reason = f"{len(free)} nodes fail at once: look for a common cause, such as the store or a check"
+            reason = "many nodes fail at once: search for a common cause, such as the store or a check"
     else:
         reason = "one node in 10 min"
     waiting |= {node: reason for node in free if node not in drain}

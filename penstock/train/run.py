@@ -176,6 +176,8 @@ class Run:
 
     def _exchange(self, window: int) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
+        if self._faults is not None:
+            self._faults.step()
         if self._stopped is Stop.NO:
             agreed, window = self._agreement.exchange([self._requests.stop, window])
             self._stopped, self._window = Stop(agreed), max(self._window, window)
@@ -220,8 +222,6 @@ class Run:
                 took_s = perf_counter() - begun
                 self._hang.step(took_s)
                 self._windows.step(took_s)
-                if self._faults is not None:
-                    self._faults.step()
                 begun, step = perf_counter(), batches.step
                 stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == batches.end
                 if self._window == DUE or (self._window == RECORD and (stop or last)):
@@ -309,7 +309,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hang.disarm()
-        self._requests.close()
+        again = error is None and self._stopped is Stop.AGAIN and not self._finished
+        self._requests.close(leaves=again)
         if error is not None:
             self._event("failed", 0 if self._batches is None else self._batches.step)
         else:
@@ -326,7 +327,7 @@ class Run:
             from torch import distributed
 
             distributed.destroy_process_group()
-        if self._stopped is Stop.AGAIN and not self._finished:
+        if again:
             self._tell_launcher()
             raise SystemExit(AGAIN)
 

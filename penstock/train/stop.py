@@ -58,9 +58,14 @@ class StopRequests:
 
         threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
 
-    def close(self) -> None:
-        """Give the handlers back, and end the thread."""
+    def close(self, *, leaves: bool = False) -> None:
+        """Give the handlers back, and end the thread.
+
+        leaves: The process ends by `AGAIN` now: a second signal may not end it by another status.
+        """
         self._end.set()
+        if leaves:
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

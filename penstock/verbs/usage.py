@@ -110,15 +110,16 @@ def usage(arguments: Namespace) -> Answer:
 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
+    from ..compute.cluster import Cluster
     from ..train.run_usage import launcher_usage, slurm_usage
-    from ..train.submitting import LAUNCHERS
+    from ..train.submitting import launcher_of
     from ..usage.sacct import accounted_jobs
 
     root, cluster = loader.Root(arguments.root), cluster_of(arguments)
     if cluster is not None and cluster.engine == "slurm":
         jobs = accounted_jobs(_answer(cluster), since_us=since_us)
         return slurm_usage(root.store, jobs, until_us)
-    launcher = LAUNCHERS["local" if cluster is None else cluster.engine](root.url)
+    launcher = launcher_of(root.url, cluster or Cluster())
     return launcher_usage(root.store, launcher, until_us)
 
 

@@ -25,7 +25,7 @@ FOLDERS = (
     *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
     *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "packs/", "places/"),
     *("plans/", "reports/", "seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/"),
-    *("trainings/", "views/"),
+    *("trainings/", "views/", "windows/"),
 )
 """Prefixes of all objects of a root except its marker, ascending."""
 PROBES = "heartbeats/probe-"

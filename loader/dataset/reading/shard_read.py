@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
-from ...storage import RangeReader, Span
+from ...storage import ByteRange, RangeReader
 from ...storage.disk.file_handles import FileHandle, FileHandles
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
@@ -30,8 +30,8 @@ class ShardRead(NamedTuple):
     """Returns the address of the first sample."""
     path: str
     """Path of the shard."""
-    span: Span
-    """Span from the first requested byte to the last."""
+    span: ByteRange
+    """Range from the first requested byte to the last."""
     fetch_s: float
     """Seconds spent reading, including second reads."""
     verify_s: float
@@ -85,7 +85,7 @@ class Reading(NamedTuple):
             self.pin(path, etag_read)
             return pieces
         with self._named_errors(first, field):
-            blobs = store.get_ranges(path, [Span(*span) for span in spans], etag=etag)
+            blobs = store.get_ranges(path, [ByteRange(*span) for span in spans], etag=etag)
         for blob in blobs:
             self.pin(path, blob.etag)
         return [blob.data for blob in blobs]
@@ -191,7 +191,7 @@ ReadingOf = Callable[[int], Reading]
 """Number of a version -> the `Reading` of its shards."""
 
 
-def extent(spans: Sequence[tuple[int, int]]) -> Span:
+def extent(spans: Sequence[tuple[int, int]]) -> ByteRange:
     """Return the span from the first byte of all spans to the last."""
     low = min(spans, default=(0, 0))[0]
-    return Span(low, max(map(sum, spans), default=0) - low)
+    return ByteRange(low, max(map(sum, spans), default=0) - low)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import Corrupt
 from ...native import IN_MEMORY, RIGHT, WRONG, OpenFile, gather
-from ...storage import Span
+from ...storage import ByteRange
 from ...storage.disk.file_handles import FileHandle
 from ...storage.shared.requests import count_request
 from ..shards.address import UNKNOWN_CRC, SampleAddress
@@ -68,7 +68,7 @@ class Sources(NamedTuple):
 
 
 class Gatherable(Protocol):
-    """Samples that can be gathered: `OpenShards` on a disk, `Pieces` from a bucket."""
+    """Samples that can be gathered: `OpenShards` on a disk, `UnverifiedSamples` from a bucket."""
 
     @property
     def reading_of(self) -> ReadingOf:
@@ -147,6 +147,7 @@ def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: 
         number, (descriptor, memory) = int(sources.numbers[i]), sources.files[int(sources.which[i])]
         begin, nbytes = int(sources.begin[i]), int(sources.nbytes[i])
         if descriptor == IN_MEMORY:
+            assert memory is not None
             data = memoryview(memory)[begin : begin + nbytes]
         else:
             data = memoryview(os.pread(descriptor, nbytes, begin))
@@ -160,7 +161,7 @@ def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[Fie
     return read_places(gatherable.reading_of, gatherable.places, by_field) if len(numbers) else []
 
 
-class Pieces(NamedTuple):
+class UnverifiedSamples(NamedTuple):
     """Samples whose bytes were read from a bucket but not yet verified."""
 
     reading_of: ReadingOf
@@ -188,17 +189,17 @@ class Pieces(NamedTuple):
         return Sources(files, readable, which, none, sizes[readable], report), numbers[~there]
 
 
-class _Shard(NamedTuple):
+class _ShardReads(NamedTuple):
     reading: Reading
     path: str
     file: FileHandle
     first: Callable[[], SampleAddress]
-    span: Span
+    span: ByteRange
     nbytes: int  # of the shard's samples in this read
     opened_s: float
 
 
-def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
+def _report(shards: Sequence[_ShardReads], took_s: float, verified_s: float) -> None:
     """Report the slowest shard. Time is attributed to shards by their bytes."""
     each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
     fetched_s, slowest = max(
@@ -217,7 +218,7 @@ class OpenShards(NamedTuple):
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return (samples in shards that could be opened, numbers of the other samples)."""
-        at, shards = self.places.fields[field], list[_Shard]()
+        at, shards = self.places.fields[field], list[_ShardReads]()
         ordered, shares = at.shares(numbers)
         begin, nbytes = at.offset[ordered], at.nbytes[ordered]
         which = np.full(len(ordered), -1, np.int64)
@@ -235,7 +236,9 @@ class OpenShards(NamedTuple):
                 which[rows] = len(shards)
                 opened_s = perf_counter() - start
                 shards.append(
-                    _Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s)
+                    _ShardReads(
+                        reading, shard.path, file, address, ByteRange(low, end - low), total, opened_s
+                    )
                 )
         count_request(len(shards))
         there = which >= 0

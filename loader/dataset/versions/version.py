@@ -12,7 +12,7 @@ from ...keywords import did_you_mean
 from ...storage import RangeReader, Store
 from ...storage.shared.threads import Together, lock
 from ..log.state import VersionRecord
-from ..reading.places import Lookup, Map, SamplePlaces, Stretch
+from ..reading.places import Lookup, Map, RowStretch, SamplePlaces
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexCache, IndexPlace
@@ -306,18 +306,20 @@ class Version:
                     out[i] = address
         return [address for address in out if address is not None]
 
-    def held(self, group: str, part: int, number: int) -> Stretch | None:
+    def held(self, group: str, part: int, number: int) -> RowStretch | None:
         """Return the same as `stretch` if it is in memory, else None."""
         place, path = self._shard(group, part)
         rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
-        return None if rows is None else self._checked(group, place, Stretch(rows, path))
+        return None if rows is None else self._checked(group, place, RowStretch(rows, path))
 
-    def stretch(self, group: str, part: int, number: int) -> Stretch:
+    def stretch(self, group: str, part: int, number: int) -> RowStretch:
         """Return stretch `number` (2,048 rows) of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
         place, path = self._shard(group, part)
-        return self._checked(group, place, Stretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path))
+        return self._checked(
+            group, place, RowStretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path)
+        )
 
-    def _checked(self, group: str, place: IndexPlace, stretch: Stretch) -> Stretch:
+    def _checked(self, group: str, place: IndexPlace, stretch: RowStretch) -> RowStretch:
         fields = self.manifest["groups"][group]["field_nbytes"].keys()
         if stretch.rows.offset.keys() != fields:
             raise Corrupt(

@@ -25,7 +25,7 @@ NEAR = 128
 Count = Callable[[str, int], None]
 
 
-class Source(Protocol[U]):
+class UnitSource(Protocol[U]):
     """A source of units that can be fetched ahead, each by one call."""
 
     def units(self, step: int) -> Sequence[U] | None:
@@ -62,7 +62,7 @@ class ReadAhead(Generic[U]):
 
     def __init__(
         self,
-        source: Source[U],
+        source: UnitSource[U],
         *,
         in_flight: int,
         horizon: int,

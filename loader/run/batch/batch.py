@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...dataset.reading.shard_read import ShardRead
 from ...dataset.shards.address import SampleAddress
 from ...errors import InvalidRuntime
-from ...storage import Span
+from ...storage import ByteRange
 from ...storage.shared.requests import Traffic
 from .bytes_column import shown
 from .substitution import Substitution
@@ -124,7 +124,7 @@ class StepMetrics:
         source: str,
         address: Callable[[], SampleAddress],
         step: int,
-        read: tuple[str, Span] | None = None,
+        read: tuple[str, ByteRange] | None = None,
     ) -> None:
         """Keep the sample if it is its step's slowest so far.
 
@@ -139,7 +139,7 @@ class StepMetrics:
                 return
             if read is None:
                 place = max(at.fields.values(), key=lambda field: field.nbytes)
-                read = place.path, Span(place.offset, place.nbytes)
+                read = place.path, ByteRange(place.offset, place.nbytes)
             path, span = read
             self.slowest[step] = SlowSample(
                 step=step,

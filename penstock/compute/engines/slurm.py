@@ -58,6 +58,7 @@ ENDED = frozenset(
 
 _REFUSED = (
     "Batch job submission failed",
+    "allocation failure",
     "invalid ",
     "Invalid ",
     "unrecognized option",

@@ -4,9 +4,9 @@ import re
 import time
 from collections.abc import Iterable
 
-from .slurm import plain
+from .slurm import WAITING, plain
 from .slurm_limits import Limit, limit_behind
-from .slurm_listing import Answer, QueuedJob, queued_jobs
+from .slurm_listing import Answer, QueuedJob, named_jobs, queued_jobs
 
 _UNITS = {"cpu": "CPUs", "node": "nodes", "mem": "MiB of memory", "gres/gpu": "GPUs"}
 _FULL = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN", "BadConstraints")
@@ -39,11 +39,17 @@ def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> s
     return "\n".join(filter(None, lines))
 
 
+def why_name_waits(answer: Answer, name: str) -> str:
+    """Return why the oldest waiting job of a name waits; "" if none does. Raises: EngineUnreachable."""
+    waiting = [job for job in named_jobs(answer, name) if job.state in WAITING]
+    return why_waiting(answer, waiting[0]) if waiting else ""
+
+
 def _limit_words(limit: Limit, job: QueuedJob) -> str:
     unit = _unit(limit.resource)
     if limit.used is None:
         bound = "at least" if limit.least else "at most"
-        words = f"{limit.owner} lets a job ask for {bound} {limit.limit:,} {unit}"
+        words = f"{limit.owner} lets a job ask for {bound} {limit.limit:,} of {unit}"
         return f"{words}, {limit.asked:,} are asked ({job.reason})."
     asked = f", {limit.asked:,} more {'is' if limit.asked == 1 else 'are'} asked" if limit.asked else ""
     return f"{limit.owner} uses {limit.used:,} of {limit.limit:,} {unit}{asked} ({job.reason})."

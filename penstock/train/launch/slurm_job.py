@@ -15,7 +15,7 @@ from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import HELD, RUNNING, WAITING, SlurmQueue, mebibytes, plain
 from ...compute.engines.slurm_listing import QueuedJob, named_jobs, preemption_words
-from ...compute.engines.slurm_why import why_waiting
+from ...compute.engines.slurm_why import why_name_waits
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
 from .launcher import RunStatus, Span
@@ -68,8 +68,7 @@ class SlurmJobs:
 
     def why(self, run: str) -> str:
         """See `Launcher.why`."""
-        waiting = [job for job in self._jobs(run) if job.state in WAITING]
-        return why_waiting(self._queue.answer, waiting[0]) if waiting else ""
+        return why_name_waits(self._queue.answer, self._name(run))
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`."""

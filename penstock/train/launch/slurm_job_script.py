@@ -49,8 +49,8 @@ export MASTER_ADDR="${{address:-$first}}"
 
 requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one that Slurm requeues by itself
     while :; do
-        case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in
-            RUNNING) scontrol requeue "$SLURM_JOB_ID" && exit {again} ;;
+        case $(squeue -h -j "$SLURM_JOB_ID" -o %T:%r) in
+            RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} ;;
             ?*) exit {again} ;;
         esac
         sleep 2 # the controller does not answer
@@ -82,8 +82,8 @@ while :; do
     if [ "$stopping" = 1 ]; then requeue; fi
     wait_s=$(next_start) || exit "$status"
     end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && end=$(date -d "${{end:-none}}" +%s 2> /dev/null)
-    if [ $((${{end:-0}} - $(date +%s))) -lt $((wait_s + {grace_s})) ] && [ -n "$end" ]; then
-        requeue # the walltime ends before a start could do anything, and its signal would reach no rank
+    if [ -n "$end" ] && [ $((end - $(date +%s))) -lt $((wait_s + {grace_s} + 90)) ]; then
+        requeue # the signal before the end of the walltime comes up to 60 s early, and would reach no rank
     fi
     echo "penstock: failed with status $status; it begins again in $wait_s s"
     sleep "$wait_s" &

@@ -19,6 +19,7 @@ SMALL_FOLDERS = (
     "views/",
     "packs/",
     "lists/",
+    "windows/",
     "seals/",
     "foreign/",
     "cards/",

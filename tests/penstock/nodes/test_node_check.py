@@ -14,8 +14,8 @@ from penstock.nodes import store_check
 from penstock.nodes.node_check import (
     CHECKS,
     OUTPUT_BYTES,
-    CheckResult,
-    Status,
+    CheckStatus,
+    NodeCheckResult,
     put_failures,
     run_check,
     run_checks,
@@ -23,23 +23,27 @@ from penstock.nodes.node_check import (
 )
 
 
-def shell(line: str, limit_s: int = 30) -> CheckResult:
+def shell(line: str, limit_s: int = 30) -> NodeCheckResult:
     return run_check("planted", NodeCheck(command=("sh", "-c", line), limit_s=limit_s))
 
 
 @pytest.mark.parametrize(
     ("line", "status", "text"),
     [
-        ("echo all right; exit 0", Status.OK, "all right"),
-        ("echo hot; exit 1", Status.WARNING, "hot"),
-        ("echo >&2; echo broken >&2; exit 2", Status.FAILED, "broken"),
-        ("exit 3", Status.UNKNOWN, "exit code 3"),
-        ("echo odd; exit 4", Status.UNKNOWN, "exit code 4, and 0 to 3 are accepted: odd"),
-        ("kill -9 $$", Status.UNKNOWN, "exit code -9, and 0 to 3 are accepted"),
-        ("no-such-command", Status.UNKNOWN, "exit code 127, and 0 to 3 are accepted: sh: 1: no-such-command"),
+        ("echo all right; exit 0", CheckStatus.OK, "all right"),
+        ("echo hot; exit 1", CheckStatus.WARNING, "hot"),
+        ("echo >&2; echo broken >&2; exit 2", CheckStatus.FAILED, "broken"),
+        ("exit 3", CheckStatus.UNKNOWN, "exit code 3"),
+        ("echo odd; exit 4", CheckStatus.UNKNOWN, "exit code 4, and 0 to 3 are accepted: odd"),
+        ("kill -9 $$", CheckStatus.UNKNOWN, "exit code -9, and 0 to 3 are accepted"),
+        (
+            "no-such-command",
+            CheckStatus.UNKNOWN,
+            "exit code 127, and 0 to 3 are accepted: sh: 1: no-such-command",
+        ),
     ],
 )
-def test_check_ends_with_nagios_exit_codes_or_is_unknown(line: str, status: Status, text: str) -> None:
+def test_check_ends_with_nagios_exit_codes_or_is_unknown(line: str, status: CheckStatus, text: str) -> None:
     result = shell(line)
     assert result.status is status
     assert result.text.startswith(text)
@@ -47,13 +51,13 @@ def test_check_ends_with_nagios_exit_codes_or_is_unknown(line: str, status: Stat
 
 def test_check_that_is_missing_is_unknown() -> None:
     result = run_check("gone", NodeCheck(command=("/nowhere/check",)))
-    assert (result.status, result.text.startswith("does not start")) == (Status.UNKNOWN, True)
+    assert (result.status, result.text.startswith("does not start")) == (CheckStatus.UNKNOWN, True)
 
 
 def test_check_that_hangs_is_unknown_and_leaves_no_process(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     result = shell(f"echo begins; echo $$ > {pids}; sleep 1000 & echo $! >> {pids}; wait", limit_s=1)
-    assert (result.status, result.text) == (Status.UNKNOWN, "killed after 1 s")
+    assert (result.status, result.text) == (CheckStatus.UNKNOWN, "killed after 1 s")
     assert result.output == "begins\n"
     for pid in map(int, pids.read_text().split()):
         until_s = time.monotonic() + 20
@@ -64,19 +68,19 @@ def test_check_that_hangs_is_unknown_and_leaves_no_process(tmp_path: Path) -> No
 
 def test_check_that_leaves_a_process_behind_ends_at_once() -> None:
     result = shell("echo done; sleep 1000 &", limit_s=600)  # the pipe stays open in `sleep`
-    assert (result.status, result.text) == (Status.OK, "done")
+    assert (result.status, result.text) == (CheckStatus.OK, "done")
 
 
 def test_output_is_bounded_and_cannot_move_the_cursor() -> None:
     result = run_check("loud", NodeCheck(command=(sys.executable, "-c", "print('\\x1b[2J' + 'x' * 2**20)")))
-    assert result.status is Status.OK
+    assert result.status is CheckStatus.OK
     assert len(result.output) <= OUTPUT_BYTES + 10
     assert (result.text[:4], "\x1b" in result.output) == ("\\x1b", False)
 
 
 def test_worst_check_counts_and_no_check_is_unknown() -> None:
-    def status_of(*statuses: int) -> Status:
-        return worst(CheckResult(check="a", status=Status(one), text="") for one in statuses)
+    def status_of(*statuses: int) -> CheckStatus:
+        return worst(NodeCheckResult(check="a", status=CheckStatus(one), text="") for one in statuses)
 
     assert [status_of(), status_of(0, 1), status_of(0, 1, 3), status_of(3, 2, 0)] == [3, 1, 3, 2]
 

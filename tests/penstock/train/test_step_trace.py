@@ -5,6 +5,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_profile_of_steps_has_the_loaders_stages(root: str, start: Start) -> Non
         assert [counts[f"loader {stage}", step] for step in range(5, 9)] == [1] * 4, stage
     for row in {event["tid"] for event in stages}:
         own = sorted((event["ts"], event["dur"]) for event in stages if event["tid"] == row)
-        assert all(ts + dur <= after + 1 for (ts, dur), (after, _) in zip(own, own[1:], strict=False)), row
+        assert all(ts + dur <= after + 1 for (ts, dur), (after, _) in pairwise(own)), row
     end = max(event["ts"] + event["dur"] for event in waits)
     assert all(event["ts"] + event["dur"] <= end + 1e3 for event in stages), "ready before it was taken"
     assert any("all_reduce" in str(event.get("name")) for event in events), "torch's own spans are there"

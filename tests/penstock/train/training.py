@@ -1,7 +1,9 @@
 """A rank of a training that a test stops, over the root given. Prints `took RANK STEP DIGEST` after each step."""
 
 import argparse
+import atexit
 import os
+import signal
 import time
 
 import torch
@@ -22,6 +24,8 @@ parser.add_argument(
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
 parser.add_argument("--window-s", type=float, default=60.0)
+parser.add_argument("--executor", default="threads")
+parser.add_argument("--signal-at-exit", action="store_true", help="a second signal while the process ends")
 parser.add_argument("--profile", type=int, nargs=2, help="steps that are profiled")
 parser.add_argument("--data", help="root of the samples, if another")
 parser.add_argument("--slow-rank", type=int, default=-1, help="rank that reads from the slow endpoint")
@@ -35,6 +39,9 @@ if given.slow_endpoint:  # each rank is a node
     os.environ["SLURMD_NODENAME"] = f"m{os.environ['RANK']}"
 if int(os.environ["RANK"]) == given.slow_rank:
     os.environ["AWS_ENDPOINT_URL"] = given.slow_endpoint
+
+if given.signal_at_exit:
+    atexit.register(lambda: os.kill(os.getpid(), signal.SIGUSR1))
 
 
 class LoggedWork:
@@ -74,7 +81,13 @@ with Run.joined(checkpoints=given.root) as run:
     is_last = run.world.rank == run.world.world_size - 1
     with (
         loader.Loader(
-            plan, run.world, trail=run.trail(), steps=given.steps, workers=1, cache=0 if given.data else None
+            plan,
+            run.world,
+            trail=run.trail(),
+            steps=given.steps,
+            workers=1,
+            executor=given.executor,
+            cache=0 if given.data else None,
         ) as batches,
         Checkpoints(run.checkpoints, run.name) as saved,
     ):

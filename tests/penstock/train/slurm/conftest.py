@@ -10,7 +10,7 @@ import loader
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_spec import RunSpec
-from tests.servers.slurm import Slurm, slurm, until
+from tests.servers.slurm import Slurm, slurm
 
 REPOSITORY = Path(__file__).parents[4]
 TRAINING = str(REPOSITORY / "tests/penstock/train/training.py")
@@ -45,10 +45,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 def slurm_cluster(daemons: Slurm) -> Iterator[Slurm]:
     """The nodes, which a test leaves without jobs."""
     yield daemons
-    daemons.told("scancel", "--signal=KILL", "--full", "--user=root")
-    daemons.told("scancel", "--state=PENDING", "--user=root")
-    daemons.told("scancel", "--user=root")
-    until(lambda: not daemons.told("squeue", "--noheader", "--all").strip())
+    daemons.end_jobs()
 
 
 @pytest.fixture
@@ -76,6 +73,18 @@ def spec(root: str) -> Callable[..., RunSpec]:
         return RunSpec(**facts)  # type: ignore[arg-type]
 
     return spec
+
+
+@pytest.fixture
+def toy(root: str) -> Callable[..., RunSpec]:
+    """toy(options of toy.py, **keys of a run) -> a run whose ranks start at once, and stop as a `Run` does."""
+
+    def toy(*options: object, **keys: object) -> RunSpec:
+        command = (sys.executable, str(Path(__file__).with_name("toy.py")), *map(str, options))
+        facts = {"run": "big-7", "command": command, "record": root, "priority": "low", "nodes": "2", **keys}
+        return RunSpec(**facts)  # type: ignore[arg-type]
+
+    return toy
 
 
 def undisturbed(root: str, steps: int) -> dict[int, int]:

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import pytest
 
 import loader
-from loader.errors import InvalidSpec
-from penstock.compute.engines.slurm_listing import named_jobs
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import goodput_of, stop, submit
+from penstock.train.submitting import goodput_of, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.slurm import Slurm, until
 
@@ -42,16 +40,21 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     assert submit(run, launcher) == place
     wait_for_steps(launcher, 12)
     assert launcher.status("big-7").state == "running"
-    slurm_cluster.told("sbatch", "--qos=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 40")
+    slurm_cluster.told(
+        "sbatch", "--qos=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 40"
+    )
     until(lambda: launcher.status("big-7").state == "ended", 120)
     log = launcher.logs("big-7")
     ranks = steps_of(log)
-    assert [len(of_step) for of_step in ranks.values()] == sorted((len(s) for s in ranks.values()), reverse=True)
+    assert [len(of_step) for of_step in ranks.values()] == sorted(
+        (len(s) for s in ranks.values()), reverse=True
+    )
     assert {len(of_step) for of_step in ranks.values()} == {4, 2}
     digests = {step: sum(of_step.values()) % 2**64 for step, of_step in ranks.items()}
     assert digests == undisturbed(root, steps)
     folder = RunFolder(loader.Root(root).store, "big-7")
     assert [(facts["ranks"], facts["restarts"]) for facts in folder.attempts().values()] == [(4, 0), (2, 1)]
+    until(lambda: len(launcher.spans("big-7")) == 2 and bool(launcher.spans("big-7")[1].ended_us))
     spans = launcher.spans("big-7")
     assert [(span.nodes, span.state) for span in spans] == [(4, "REQUEUED"), (2, "COMPLETED")]
     for start, span in zip(goodput_of(folder, launcher), spans, strict=True):

@@ -23,13 +23,16 @@ Made by `{command}` on {machine}. {note}
 preempted with a checkpoint, and go on with three quarters of their nodes. A shard is damaged for six hours, the store
 is slow for two, and a check fails on every node for six. The simulation writes accounting lines, events and windows as
 Slurm and the ranks do. These decide and count: `penstock.nodes.suspects` (suspects, caps), the launcher's `Failures`,
-`goodput`, `usage`, and the loader's plan. The proof of wrong reads is played.
+`goodput`, `usage`, and the loader's plan.
 
 | | aim | figure | reached |
 | --- | --- | --- | --- |"""
 TAIL = """
-A crash accuses all nodes of its gang alike, and a run begins again on the same nodes. So a node that crashes its gangs
-is found after three gangs that have no other node in common: after one to five days with jobs of half a day."""
+- A crash accuses all nodes of its gang alike, and a run begins again on the same nodes. So a node that crashes its gang
+  is a suspect after two gangs whose runs have gone on elsewhere.
+- The proofs are played: 2,000 reads of the ranges, and checks that find a node that crashes in one of four tries. A
+  suspect that passes them stays in service.
+- A killed start's last minute is unknown: its last window ended before."""
 
 
 def main() -> int:

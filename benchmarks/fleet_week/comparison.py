@@ -117,23 +117,27 @@ def _nodes(week: Week) -> Iterator[Row]:
     for drain in watch.drains:
         drained.setdefault(drain.node, (drain.drained_us - us(0)) / 1e6 / DAY_S)
     bad = {
-        "flip": ("flips a read in 1,000", "drained", drained),
-        "crash": ("crashes its gang after 2 h", "drained", drained),
-        "slow": ("reads slowly", "named", {name: at_s / DAY_S for name, at_s in watch.named.items()}),
+        "flip": ("with a flipped bit in 1 of 1,000 reads", "drained", drained),
+        "crash": ("whose gangs crash after 2 h", "drained", drained),
+        "slow": (
+            "with slow reads, which a check only warns of",
+            "named",
+            {name: at_s / DAY_S for name, at_s in watch.named.items()},
+        ),
     }
     for kind, (text, word, since) in bad.items():
         own = [node for node in week.nodes if node.was_lemon == kind]
         days = sorted(since[node.name] for node in own if node.name in since)
         found = ", ".join(f"{day:.2f}" for day in days)
         yield Row(
-            what=f"nodes that {text.replace('s ', ' ', 1)}: {len(own)}",
+            what=f"{len(own)} {text}",
             aim=f"all {word} in {FOUND_DAYS:g} days",
             figure=f"{len(days)}" + (f" after {found} days" if days else ""),
             is_reached=len(days) == len(own) and all(day <= FOUND_DAYS for day in days),
         )
-    suspects = len(watch.named.keys() - lemons.keys() - watch.by_check)
+    suspects = len(watch.named.keys() - lemons.keys())
     yield Row(
-        what="- healthy nodes that were suspects, beside the broken check", aim="", figure=str(suspects)
+        what="- healthy nodes that were suspects, without the broken check's", aim="", figure=str(suspects)
     )
     by_check = [name for name in drained if watch.signs[name] == "check" and name not in lemons]
     healthy = [name for name in drained if name not in lemons and name not in by_check]

@@ -76,9 +76,19 @@ class Watch:
             attempts=self.attempts,
             checks=list(self._checks),
         )
-        named = suspects(signs, now_us, self._settled)
-        proved = {one.node: one for one in named if self._is_proved(one, now_s)}
-        decision = caps(proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts])
+        suspected, proved = set[str](), dict[str, Suspect]()
+        for suspect in suspects(signs, now_us, self._settled):
+            if self._nodes[suspect.node].is_drained:
+                continue
+            suspected.add(suspect.node)
+            if suspect.sign == "check":
+                self.by_check.add(suspect.node)
+            else:
+                self.named.setdefault(suspect.node, now_s)
+            if self._is_proved(suspect, now_s):
+                proved[suspect.node] = suspect
+        alerts_us = [us(at_s) for at_s, _ in self.alerts]
+        decision = caps(proved, self.drains, len(self._nodes), now_us, alerts_us, len(suspected))
         for name in decision.drain:
             self._drain(name, proved[name].sign, now_us)
         if decision.alert:

@@ -55,6 +55,8 @@ URL, RUN, CANCELLED = "s3://bucket", "big-7", "small-1"
 STEP_S, SAVE_EVERY = 0.1, 20
 EVERY_S = 60.0
 PATIENCE_S = 420.0
+GOES_ON = 5
+"""Steps after a fault that prove it."""
 RECORD = ("trainings/", "trails/")
 REFUSED_S = 20.0
 
@@ -128,17 +130,19 @@ class Proof:
     def disturb(self, fault: Callable[[], bool]) -> None:
         """Plant a fault, wait until the run goes on, and check that no saved step was lost."""
         saved, before, name = self.store.saved(), self.begins(), fault.__name__
-        self.say(f"{name} at step {self.newest()}, saved {saved}")
+        step = self.newest()
+        self.say(f"{name} at step {step}, saved {saved}")
         restarts = fault()
         self.faults[name] += 1
-        count = before + restarts
+        begun_s = time.monotonic()
 
         def goes_on() -> bool:
             self.cluster.resume()
             found, _ = starts(self.lines)
-            return len(found) >= count and len(max(found, key=lambda start: max(start.steps)).steps) > 5
+            if restarts:
+                return len(found) > before and len(found[-1].steps) > GOES_ON
+            return self.newest() > step + GOES_ON
 
-        begun_s = time.monotonic()
         until(goes_on, PATIENCE_S)
         for start in starts(self.lines)[0][before:]:
             if min(start.steps) < saved:

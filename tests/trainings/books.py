@@ -28,11 +28,11 @@ class Start:
 
 
 def starts(folder: Path) -> tuple[list[Start], list[str]]:
-    """Return the starts by the time of their first line, and lines that break the books."""
-    by_name: dict[str, Start] = {}
+    """Return the starts in order, and lines that break the books. A file: JOB-RESTART-ATTEMPT-RANK."""
+    by_name: dict[tuple[int, ...], Start] = {}
     problems = []
-    for file in sorted(folder.iterdir(), key=lambda file: file.stat().st_ctime_ns):
-        name = file.name.rpartition("-")[0]
+    for file in sorted(folder.iterdir()):
+        name = tuple(map(int, file.name.split("-")[:3]))
         for line in file.read_text().splitlines():
             words = line.split()
             if len(words) != 5:
@@ -44,7 +44,7 @@ def starts(folder: Path) -> tuple[list[Start], list[str]]:
             if weight != step * (step + 1) // 2:
                 problems.append(f"{file.name}: step {step} has the state of other steps")
             start.steps[step][rank] = digest
-    return sorted(by_name.values(), key=lambda start: min(start.steps)), problems
+    return [start for _, start in sorted(by_name.items())], problems
 
 
 def wrong_steps(all_starts: Sequence[Start], plan: loader.Plan, end: int) -> list[str]:

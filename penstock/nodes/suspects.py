@@ -234,7 +234,7 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
     """Yield nodes whose last gangs all failed, of runs that went on afterwards.
 
     Starts of a run on the same nodes are one gang, and accuse each of them alike. A gang of a node that was drained
-    since then accuses nobody else. A healthy node may meet such gangs by chance: the proof decides.
+    since then accuses no other node. A healthy node may meet such gangs by chance: the proof decides.
     """
     gangs, went_on_us = defaultdict[tuple[str, tuple[str, ...]], list[Attempt]](list), dict[str, int]()
     for attempt in sorted(attempts, key=lambda start: start.ended_us):

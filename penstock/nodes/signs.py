@@ -25,8 +25,8 @@ ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
 """Age at which ends of attempts no longer count."""
 LOSSES_US = 24 * 3600 * 1_000_000
 """Age at which starts of replays no longer count."""
-NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED")
-"""Slurm's states of a start that a node did not end."""
+NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
+"""Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 Spans = Callable[[str], Sequence[Span]]
 """Name of a run -> the times that its scheduler gave it."""
 Losses = Callable[[str], Sequence[LossDifference]]

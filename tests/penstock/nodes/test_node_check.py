@@ -118,8 +118,10 @@ def test_store_check_reads_ranges_and_scratch(
     code, text = store_checked(root, capsys, tmp_path)
     assert (code, text.startswith("OK: 64 ranges are right")) == (0, True)
     assert list(tmp_path.glob("penstock-check-*")) == []
-    assert store_checked(f"{root}-gone", capsys, tmp_path)[0] == 2
     assert store_checked(root, capsys, tmp_path / "gone")[0] == 3
+    assert store_checked(f"{root}-gone", capsys, tmp_path)[0] == 1  # a record without datasets
+    Path(root, "penstock.json").write_text("{")
+    assert store_checked(root, capsys, tmp_path)[0] == 3
 
 
 def test_store_check_tells_a_damaged_store_from_a_bad_node(
@@ -154,6 +156,8 @@ def test_store_check_fails_on_a_node_whose_reads_change(
             "flip" if asked.method == "GET" and ".tar" in asked.target and next(reads) % 2 == 0 else None
         )
         code, text = store_checked("s3://bucket/lab", capsys, tmp_path)
+        server.fault_of = lambda _: 403
+        assert store_checked("s3://bucket/lab", capsys, tmp_path)[0] == 2
     finally:
         server.close()
     assert (code, "64 of 64 ranges came wrong" in text) == (2, True), text

@@ -59,7 +59,9 @@ def test_each_wrong_read_of_a_bucket_is_remembered_once(
     assert {(one.kind, one.store) for one in new_faults()} == {("read", store.url)}
 
 
-def test_a_wrong_read_of_a_gathered_field_is_remembered_and_counted(memory_root, samples, watched, new_faults):
+def test_a_wrong_read_of_a_gathered_field_is_remembered_and_counted(
+    memory_root, samples, watched, new_faults
+):
     """From the second batch on, headers are known, and bytes go straight into the batch."""
     samples.write(memory_root, "photos", range(64))
     store = watched(memory_root)

@@ -120,7 +120,8 @@ def test_store_check_reads_ranges_and_scratch(
     assert list(tmp_path.glob("penstock-check-*")) == []
     assert store_checked(root, capsys, tmp_path / "gone")[0] == 3
     assert store_checked(f"{root}-gone", capsys, tmp_path)[0] == 1  # a record without datasets
-    Path(root, "penstock.json").write_text("{")
+    for entry in Path(root, "log").iterdir():
+        entry.write_text("{")
     assert store_checked(root, capsys, tmp_path)[0] == 3
 
 

@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 from penstock.cli import parser
-from penstock.compute.cluster import read_cluster
+from penstock.compute.cluster import Cluster, read_cluster
+from penstock.nodes.controls import control_of
 from penstock.train.launch.jobset import JobSets
 from penstock.train.run_spec import RunSpec
 from tests.deploy import kueue_kinds
+from tests.servers.kubernetes_api import kubeconfig, kubernetes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SERVICES = ("code-server", "daemon", "metrics", "viewer", "webserver")
@@ -115,6 +117,27 @@ def test_cluster_file_names_what_the_manifests_hold() -> None:
     asked = pod["containers"][0]["resources"]["requests"]
     covered = cluster_queue["spec"]["resourceGroups"][0]["coveredResources"]
     assert set(asked) <= set(covered), "Kueue admits nothing that asks for a resource without a quota"
+
+
+@pytest.mark.k8s
+def test_role_of_node_watchers_allows_what_they_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kubernetes(tmp_path) as server:
+        (tmp_path / "kubeconfig").write_text(kubeconfig(server.port))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        server.cluster.nodes["gpu-7"] = {
+            "metadata": {"name": "gpu-7"},
+            "spec": {},
+            "status": {"conditions": []},
+        }
+        control = control_of(Cluster(engine="kubernetes"))
+        control.states()
+        control.drain("gpu-7", "penstock q-1: planted")
+        assert server.cluster.requests == {("GET", "/api/v1/nodes"), ("PATCH", "/api/v1/nodes/gpu-7/status")}
+    rules = named("kueue", "ClusterRole", "penstock-node-watcher")["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["nodes"], ["list"]),
+        (["nodes/status"], ["patch"]),
+    ]
 
 
 @pytest.mark.parametrize("component", [*SERVICES, "postgres"])

@@ -211,6 +211,20 @@ def test_settings_are_those_of_the_environment_and_no_secret_is_among_them() -> 
     assert not [body for body in objects("kubernetes") if body["kind"] == "Secret"]
 
 
+def test_each_service_has_the_secrets_that_it_needs() -> None:
+    secrets = {
+        component: {one["secretRef"]["name"] for one in container(component)["envFrom"] if "secretRef" in one}
+        for component in SERVICES
+    }
+    assert secrets == {
+        "code-server": {"penstock-stores", "penstock-dagster"},
+        "daemon": {"penstock-dagster"},
+        "metrics": {"penstock-stores"},
+        "viewer": {"penstock-stores"},
+        "webserver": {"penstock-dagster"},
+    }
+
+
 def test_services_and_rules_of_the_network_reach_pods_and_ports_that_there_are() -> None:
     labels = {component: template["metadata"]["labels"] for component, template in workloads()}
     ports = {

@@ -190,6 +190,8 @@ def test_what_loader_exports_is_frozen() -> None:
         "follow",
         "image",
         "listed",
+        "norm",
+        "normalise",
         "on",
         "open_foreign",
         "open_plan",

@@ -30,6 +30,7 @@ _PLANS: Rights = {
     "packs/": (CREATE,),
     "lists/": (CREATE,),
     "windows/": (CREATE,),
+    "norms/": (CREATE,),
 }
 _LOG: Rights = {"log/": (CREATE,), "log/state-*": (PUT,)}
 _HEARTBEATS: Rights = {"heartbeats/": (PUT, DELETE)}

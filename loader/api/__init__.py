@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .explain import Explanation, explain
     from .follow import follow
     from .lerobot_batch import delta_timestamps, to_lerobot
+    from .norms import norm, normalise
     from .on_device import on
     from .plan_of import plan_of
     from .plans import by_score, open_plan, plan, source, write_part
@@ -72,6 +73,8 @@ __all__ = [
     "follow",
     "image",
     "listed",
+    "norm",
+    "normalise",
     "on",
     "open_foreign",
     "open_plan",
@@ -115,6 +118,8 @@ _LATER = {
     "follow": ".follow",
     "image": "..modalities.image.request",
     "listed": "..dataset.versions.stored_list",
+    "norm": ".norms",
+    "normalise": ".norms",
     "on": ".on_device",
     "open_foreign": "penstock.formats.open_foreign",
     "open_plan": ".plans",

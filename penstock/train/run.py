@@ -17,7 +17,7 @@ from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
-from .replay_run import replay_of
+from .replay_run import ReplaySteps, replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
@@ -206,11 +206,9 @@ class Run:
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """
         trace = self._trace_of(profile, profile_ranks)
-        begun = perf_counter()
-        if saved is not None and self._restore(saved, state or {}, batches):
-            self._event("restored", batches.step, took_us=_microseconds(begun))
-        saved = saved if self._replay is None else None
-        end = batches.end if self._replay is None else self._replay.end
+        if saved is not None:
+            self._restore(saved, state or {}, batches)
+        saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
         begun = perf_counter()
         first, newest = batches.step, batches.step
@@ -223,14 +221,9 @@ class Run:
                 yield batch
                 if not batch.last_micro:
                     continue
-                took_s = perf_counter() - begun
-                self._hang.step(took_s)
-                self._windows.step(took_s)
-                begun, step = perf_counter(), batches.step
-                stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == end
-                if self._window == DUE or (self._window == RECORD and (stop or last)):
-                    self._window = NO_RECORD
-                    self._windows.gather(step)
+                took_s, begun = perf_counter() - begun, perf_counter()
+                step, last = batches.step, batches.step == end
+                stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
                     newest, begun = step, perf_counter()
@@ -253,6 +246,16 @@ class Run:
             if trace is not None:
                 trace.close(batches.step)
 
+    def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
+        """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
+        self._hang.step(took_s)
+        self._windows.step(took_s)
+        stop = self._exchange(self._windows.offer()) is not Stop.NO
+        if self._window == DUE or (self._window == RECORD and (stop or last)):
+            self._window = NO_RECORD
+            self._windows.gather(step)
+        return stop
+
     def _trace_of(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
         """Return what profiles this rank, if it is to be profiled."""
         if steps is None:
@@ -270,13 +273,19 @@ class Run:
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
 
-    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: "loader.Loader") -> bool:
-        """Load the newest checkpoint, or a replay's; return whether there is one."""
+    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: "loader.Loader") -> None:
+        """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
+        begun = perf_counter()
         if self._replay is None:
-            return saved.load(state, batches) is not None
-        from ..checkpoints import Checkpoints
+            restored = saved.load(state, batches) is not None
+        else:
+            restored = self._restore_origin(self._replay, state, batches)
+        if restored:
+            self._event("restored", batches.step, took_us=_microseconds(begun))
 
-        replay = self._replay
+    def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: "loader.Loader") -> bool:
+        from ..checkpoints import Checkpoints  # imports torch
+
         with Checkpoints(self.checkpoints, replay.origin) as origin:
             before = self.first(
                 lambda: max((step for step in origin.steps() if step <= replay.first), default=None)

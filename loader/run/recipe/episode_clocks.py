@@ -17,7 +17,7 @@ class Picked(NamedTuple):
     """Values of one field in a window."""
 
     number: I64
-    """int64 [k]: number of the value in its stream, or of the frame in its video."""
+    """int64 [k], or [windows, k]: number of the value in its stream, or of the frame in its video."""
     is_pad: np.ndarray
     """bool [k]: outside of the episode, or too old."""
     age_ns: I64 | None
@@ -73,8 +73,11 @@ def _ns(ticks: I64, timeline: Timeline) -> I64:
     return np.array([min(max(ns, -(2**62)), 2**62) for ns in exact], np.int64)
 
 
-def by_steps(offsets: Offsets, row: int, n: int) -> Picked:
-    """Return values of a field without a clock: row k of each field is one step. n: its rows."""
+def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
+    """Return values of a field without a clock: row k of each field is one step. n: its rows.
+
+    row: of the anchor, or int64 [windows, 1] for arrays [windows, k].
+    """
     rows = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
     return Picked(np.clip(rows, 0, n - 1), (rows < 0) | (rows >= n), None)
 
@@ -83,18 +86,20 @@ def by_clock(
     offsets: Offsets,
     rule: str,
     clock: I64,
-    now_ns: int,
+    now_ns: int | I64,
     episode: tuple[int, int],
     max_age_ns: int | None,
     end: int | None = None,
 ) -> Picked:
     """Return values of a field with a clock (int64 [n], n >= 1, ascending).
 
-    now_ns: time of the anchor's row. episode: times of the anchor's first and last row. end: when a video ends.
+    now_ns: time of the anchor's row, or int64 [windows, 1] for arrays [windows, k].
+    episode: times of the anchor's first and last row.
+    end: when a video ends.
     """
     n = len(clock)
     if offsets.unit == "rows":
-        in_force = int(np.searchsorted(clock, now_ns, side="right")) - 1
+        in_force = np.searchsorted(clock, now_ns, side="right") - 1
         rows = in_force + np.array(offsets.values, np.int64)
         index = np.clip(rows, 0, n - 1)
         return Picked(index, (rows < 0) | (rows >= n), now_ns - clock[index])
@@ -126,6 +131,6 @@ def values_at(stream: np.ndarray, picked: Picked) -> np.ndarray:
     if picked.share is None or not picked.share.any():
         return values
     after = stream[np.minimum(picked.number + 1, len(stream) - 1)]
-    share = picked.share.reshape(-1, *([1] * (stream.ndim - 1)))
+    share = picked.share.reshape(*picked.share.shape, *([1] * (stream.ndim - 1)))
     mixed = values.astype(np.float64) + (after.astype(np.float64) - values) * share
     return np.where(share > 0, mixed, values).astype(stream.dtype)

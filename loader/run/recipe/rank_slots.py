@@ -256,13 +256,13 @@ class Locate:
         views: Sequence[View],
         fields: Sequence[tuple[str, ...]],
         apart: Sequence[Hashable],
-        windows: Sequence[WindowView | None],
+        windows: Sequence[WindowView | None] = (),
     ) -> None:
-        self._windows = windows
+        self._windows = windows or [None] * len(views)
         alike: dict[Hashable, list[int]] = {}
         for source, (view, own_fields, other) in enumerate(zip(views, fields, apart, strict=True)):
             if own_fields:
-                alone = None if windows[source] is None else source
+                alone = None if self._windows[source] is None else source
                 alike.setdefault((own_fields, layout_of(view.version, own_fields), other, alone), []).append(
                     source
                 )

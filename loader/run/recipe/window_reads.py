@@ -125,7 +125,7 @@ class WindowReads:
 
         numbers: int64, of the windows. addresses: of their episodes. Values are bytes to decode, clips, or final.
         """
-        episodes = self._read(addresses, readers)
+        episodes = self.episodes(addresses, readers)
         rows = self._windows.rows(numbers).tolist()
         read: list[dict[str, Any] | Corrupt] = []
         clips: list[PlannedClip] = []
@@ -173,7 +173,7 @@ class WindowReads:
             if field not in layout.at:
                 sample[field] = episode.others[field]
                 continue
-            picked = self._pick(field, episode, clock, row)
+            picked = self.pick(field, episode, row)
             picks[field] = picked
             if field in episode.streams:
                 sample[field] = ReadyValue(values_at(episode.streams[field], picked))
@@ -194,9 +194,10 @@ class WindowReads:
         sample[ROW] = ReadyValue(row)
         return sample, clips
 
-    def _pick(self, field: str, episode: WindowedEpisode, anchor: I64 | None, row: int) -> Picked:
+    def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:
+        """Return a field's values of the window at a row, or [windows, k] of those at rows int64 [windows, 1]."""
         layout, offsets = self._layout, self._layout.at[field]
-        video = episode.videos.get(field)
+        anchor, video = episode.clocks.get(self._layout.anchor), episode.videos.get(field)
         n = len(episode.streams[field]) if video is None else len(video[1])
         if not n:
             raise DecodeFailed(f"{field!r} has no {'rows' if video is None else 'frames'}")
@@ -216,7 +217,7 @@ class WindowReads:
             offsets,
             layout.rule.get(field, "last"),
             clock,
-            int(anchor[row]),
+            anchor[row],
             (int(anchor[0]), int(anchor[-1])),
             layout.max_age_ns,
             end,
@@ -245,7 +246,7 @@ class WindowReads:
             choice=Choice(frames, decoder.framing(rng), times_s),
         )
 
-    def _read(
+    def episodes(
         self, addresses: Sequence[SampleAddress], readers: Readers
     ) -> dict[int, WindowedEpisode | Corrupt]:
         by_ordinal = {address.ordinal: address for address in addresses}

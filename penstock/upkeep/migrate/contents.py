@@ -20,6 +20,7 @@ SMALL_FOLDERS = (
     "packs/",
     "lists/",
     "windows/",
+    "norms/",
     "seals/",
     "foreign/",
     "cards/",

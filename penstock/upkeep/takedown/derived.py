@@ -142,8 +142,8 @@ class _Texts(HTMLParser):
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of objects derived from these versions.
 
-    Deletes cards, plans, and the plans' views, lists, packs and windows that no other plan names; rewrites ledgers.
-    Reads each plan, pack, table of windows and ledger.
+    Deletes cards, plans, and the plans' views, lists, packs and windows that no other plan names, and norms; rewrites
+    ledgers. Reads each plan, pack, table of windows, norm and ledger.
     """
     records = list(versions)
     if not records:
@@ -170,6 +170,11 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
         content = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
         if content is None or content.encode() not in kept:  # None: checksums of pieces, beside a table
             remade.append(info.key)
+    remade.extend(
+        info.key
+        for info in store.list("norms/")
+        if table_facts(parse_table(store.get(info.key).data, info.key)).get("version") in ids
+    )
     for info in store.list(
         "lists/"
     ):  # only if a plan of these versions names them: they cannot be regenerated

@@ -1,6 +1,6 @@
 """Check objects that are named after their content, or that contain their name or a checksum.
 
-They are plans, views, packs, lists, windows, seals, cards, gate pages, reports, trails, exclusions, takedowns.
+They are plans, views, packs, lists, windows, norms, seals, cards, gate pages, reports, trails, exclusions, takedowns.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import numpy as np
 
 from loader.api.report import FORMAT, Report
 from loader.dataset.log.state import State
+from loader.dataset.norms.norm import parse_norm
 from loader.dataset.shards.shard import crc32c, parse_seal
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
@@ -86,6 +87,11 @@ def _windows(key: str, data: bytes, _: State) -> str:
     return ""
 
 
+def _norm(key: str, data: bytes, _: State) -> str:
+    parse_norm(data, key, key)
+    return ""
+
+
 def _list(key: str, data: bytes, _: State) -> str:
     parse_list(data, key, key)
     return ""
@@ -153,6 +159,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "views": _view,
     "packs": _pack,
     "lists": _list,
+    "norms": _norm,
     "seals": _seal,
     "cards": _card,
     "takedowns": _named,

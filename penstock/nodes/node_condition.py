@@ -39,7 +39,7 @@ class KubernetesNodes:
 
 def _state(node: Json) -> NodeState:
     conditions = node.get("status", {}).get("conditions", [])
-    own = next((one for one in conditions if one["type"] == CONDITION), {})
+    own: Json = next((one for one in conditions if one["type"] == CONDITION), {})
     if own.get("status") == "False":
         return NodeState(in_service=False, reason=str(own.get("message", "")))
     cordoned = bool(node.get("spec", {}).get("unschedulable"))

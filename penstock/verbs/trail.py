@@ -172,7 +172,7 @@ def against(arguments: Namespace) -> Answer:
     return {**comparison.to_json(), "notes": notes.to_json()}, text, 0 if equal else 1
 
 
-def _note_lines(root: loader.Root, arguments: Namespace, notes: "ComparedNotes") -> Iterator[str]:
+def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes") -> Iterator[str]:
     from ..train.replay_run import nodes_at
     from ..train.run_folder import RunFolder
     from ..view.marks import counted

@@ -94,8 +94,9 @@ def why(arguments: Namespace) -> Answer:
         from ..compute.engines.slurm import SlurmQueue
         from ..compute.engines.slurm_why import why_name_waits
 
-        body["why"] = why_name_waits(SlurmQueue(cluster.submit).answer, name)
-        lines += filter(None, [body["why"]])
+        reasons = why_name_waits(SlurmQueue(cluster.submit).answer, name)
+        body["why"] = reasons
+        lines += [reasons] if reasons else []
     return body, "\n".join(lines), 0
 
 

@@ -150,10 +150,15 @@ def event_versions(event: Event) -> tuple[str, ...]:
 
 
 def _has_failed(span: Span, start: AttemptGoodput) -> bool:
-    """Return whether a start failed: in its scheduler's word, else if it ended without an event of its end."""
-    if span.state:
-        return span.state.upper() in FAILURES
-    return span.ended_us is not None and start.end not in ("stopped", "ended")
+    """Return whether a start failed: no event of its end, and its scheduler's word, if there is one, is a failure.
+
+    A pod that stops by exit status 75 is Failed, too.
+    """
+    if start.end in ("stopped", "ended") or span.ended_us is None:
+        return False
+    return not span.state or not FAILURES.isdisjoint(
+        span.state.upper().split(", ")
+    )  # a word per phase of pods
 
 
 def _span(job: AccountedJob) -> Span:

@@ -1,7 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,8 @@ from .launched import Launched
 from .record import RunRecord
 from .run_folder import RunFolder
 from .stop import Stop, StopRequests
+from .trackers.run_trackers import RunTrackers
+from .trackers.tracker import RunEnd
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoints
@@ -52,9 +54,17 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._trackers: RunTrackers | None = None
+        self._step = -1
 
     @staticmethod
-    def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
+    def joined(
+        *,
+        name: str = "alone",
+        checkpoints: str | None = None,
+        record: str | None = None,
+        trackers: Sequence[str] = (),
+    ) -> "Run":
         """Return this process's part of the run that its launcher began.
 
         Joins the default process group, or begins it (nccl with a GPU, else gloo) where there are several ranks.
@@ -62,8 +72,10 @@ class Run:
 
         name, checkpoints, record: Name of the run, root of its checkpoints, and root of its trail, unless the launcher
             names others.
+        trackers: Names of experiment trackers, unless the launcher names others: "mlflow", "wandb", "tensorboard".
 
-        Raises: InvalidRuntime for an environment that names no meeting point of several ranks. InvalidName.
+        Raises: InvalidRuntime for an environment that names no meeting point of several ranks, or an unknown tracker.
+        InvalidName. MissingDependency if a tracker's package is missing.
         """
         launched = Launched.from_env()
         run = Run(
@@ -72,6 +84,9 @@ class Run:
             launched.checkpoints or checkpoints,
             launched.record or record,
         )
+        names = launched.trackers or tuple(trackers)
+        if names and run.world.rank == 0:
+            run._trackers = RunTrackers(names, run.name, run._record, run._checkpoints)
         run._requests.listen()
         try:
             run._join()
@@ -184,12 +199,15 @@ class Run:
         if saved is not None and saved.load(state or {}, batches) is not None:
             self._event("restored", batches.step, took_us=_microseconds(begun))
         self._batches = batches
+        if self._trackers is not None:
+            self._trackers.begin(batches)
         begun = perf_counter()
         first, newest = batches.step, batches.step
         try:
             for batch in batches:
                 if self._events is not None and batches.step - batch.last_micro == first:
                     self._event("first_batch", first, took_us=_microseconds(begun))
+                self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
@@ -240,9 +258,11 @@ class Run:
             )
 
     def note(self, **values: Any) -> None:
-        """Put numbers of the step handed out last on the trail: `run.note(loss=loss)`. See `Loader.note`."""
+        """Give trail and trackers numbers of the step handed out last: `run.note(loss=loss)`. See `Loader.note`."""
         if self._batches is None:
             raise InvalidRuntime("run.note() before the first batch of run.steps()")
+        if self._trackers is not None:
+            values = self._trackers.note(self._step, values)
         if self._traced:
             self._batches.note(**values)
 
@@ -258,6 +278,8 @@ class Run:
             if error is not None:
                 self._event("failed", 0 if self._batches is None else self._batches.step)
             self._events.close()
+        if self._trackers is not None:
+            self._trackers.close("failed" if error is not None else self._end())
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         self._agreement.close()
@@ -268,6 +290,11 @@ class Run:
         if self._stopped is Stop.AGAIN and not self._finished:
             self._tell_launcher()
             raise SystemExit(AGAIN)
+
+    def _end(self) -> RunEnd:
+        if self._finished or self._stopped is Stop.NO:
+            return "finished"
+        return "again" if self._stopped is Stop.AGAIN else "stopped"
 
     def _tell_launcher(self) -> None:
         """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""

@@ -1,4 +1,4 @@
-"""A run in MLflow, found by its tag `penstock.run` in the experiment of MLFLOW_EXPERIMENT_ID or MLFLOW_EXPERIMENT_NAME."""
+"""A run in MLflow, found by its tag `penstock.run` in the experiment of MLFLOW_EXPERIMENT_ID or _NAME."""
 
 import json
 import os

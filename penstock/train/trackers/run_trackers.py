@@ -71,5 +71,5 @@ class RunTrackers:
         for feed in self._feeds:
             feed.end(end)
         until_s = time.monotonic() + CLOSE_S
-        if not all([feed.join(until_s) for feed in self._feeds]):
+        if not all(feed.join(until_s) for feed in self._feeds):
             _log.warning("a tracker of %s is slow: the next start sends it what the trail has", self._run)

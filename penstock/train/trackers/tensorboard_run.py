@@ -49,5 +49,5 @@ class TensorboardRun:
     def close(self, end: RunEnd, checkpoint: str) -> None:
         """See `Tracker.close`."""
         assert self._writer is not None
-        self._writer.add_text("penstock end", f"{end} {checkpoint}".strip(), self._last + 1)
+        self._writer.add_text("penstock_end", f"{end} {checkpoint}".strip(), self._last + 1)
         self._writer.close()

@@ -1,6 +1,6 @@
 """Which steps a tracker has, for those that cannot tell; and what the trail has of steps that a tracker lacks.
 
-    trainings/<run>/trackers/<tracker>.json     {"format": 1, "step": last step}; replaced after each batch
+trainings/<run>/trackers/<tracker>.json     {"format": 1, "step": last step}; replaced after each batch
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The interface of trackers: one run per name, and each step once. A tracker is one file here, and a line of `TRACKERS`."""
+"""The interface of trackers: one run per name, and each step once. One is a file here, and a line of `TRACKERS`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

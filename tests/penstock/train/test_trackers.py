@@ -1,8 +1,11 @@
 """A run that is stopped and fails stays one run in each tracker, with each step once."""
 
+import json
 import os
+import random
 import signal
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,9 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 from penstock.checkpoints import Checkpoints
 from penstock.train import Run
-from penstock.train.trackers import feed, run_trackers
+from penstock.train.trackers import feed, run_trackers, tensorboard_run
+from penstock.train.trackers.run_facts import commit
+from tests.penstock.train.conftest import Rank
 
 STEPS = 30
 RUN = "big-7"
@@ -40,7 +45,7 @@ def train(root: str, attempt: int, last: int, error: type[Exception] | None, *tr
                     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(root: str, attempt: int, last: int, error: type[Exception] | None, *trackers: str) -> None:
+def train_and_end(root: str, attempt: int, last: int, error: type[Exception] | None, *trackers: str) -> None:
     """Train, and end as the launcher expects: 75 after a signal, else the error."""
     ended = {Planted: Planted, None: SystemExit}[error]
     if last < STEPS:
@@ -85,6 +90,18 @@ class MlflowStore:
         experiment = client.get_experiment_by_name("vision")
         (run,) = client.search_runs([experiment.experiment_id])
         return run
+
+    def facts(self) -> tuple[dict[str, str], list[tuple[str, ...]], str]:
+        """Return the tags; each dataset's name, digest, address and source; and the state."""
+        run = self.run()
+        inputs = [
+            (
+                *(one.dataset.name, one.dataset.digest, json.loads(one.dataset.source)["uri"]),
+                *(tag.value for tag in one.tags if tag.key == "penstock.source"),
+            )
+            for one in run.inputs.dataset_inputs
+        ]
+        return run.data.tags, inputs, run.info.status
 
     def steps(self) -> Log:
         """Return all points, one entry each."""
@@ -146,13 +163,36 @@ class WandbFiles:
                     yield wandb_internal_pb2.Record.FromString(record)
                     record = b""
 
+    def facts(self) -> tuple[dict[str, str], list[tuple[str, ...]], str]:
+        """Return the configuration; each artifact's name, version, reference and source; and exit codes."""
+        config: dict[str, str] = {}
+        artifacts, codes, ids = set(), [], set()
+        for record in self.records():
+            kind = record.WhichOneof("record_type")
+            if kind in ("run", "config"):
+                updates = record.run.config.update if kind == "run" else record.config.update
+                keys = {one.key or one.nested_key[0]: json.loads(one.value_json) for one in updates}
+                config |= keys
+            if kind == "run":
+                ids.add(record.run.run_id)
+            if kind == "artifact":
+                assert record.artifact.type == "dataset"
+                facts = json.loads(record.artifact.metadata)
+                (entry,) = record.artifact.manifest.contents
+                artifacts.add((entry.path, facts["id"][:36], entry.ref, facts["source"]))
+            if kind == "exit":
+                codes.append(record.exit.exit_code)
+        assert ids == {RUN}
+        return config, sorted(artifacts), " ".join(map(str, codes))
+
     def steps(self) -> Log:
         """Return all rows of the history."""
         rows: Log = []
         for record in self.records():
             if record.WhichOneof("record_type") == "history":
-                items = {item.nested_key[0]: float(item.value_json) for item in record.history.item}
-                rows.append((record.history.step.num, {name: items[name] for name in ("loss", "attempt")}))
+                items = {item.nested_key[0]: item.value_json for item in record.history.item}
+                values = {name: float(items[name]) for name in ("loss", "attempt") if name in items}
+                rows.append((record.history.step.num, values))
         return rows
 
 
@@ -171,6 +211,19 @@ class TensorboardFolder:
         assert run.name == RUN
         events = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0})
         return events.Reload()
+
+    def facts(self) -> tuple[dict[str, str], list[tuple[str, ...]], str]:
+        """Return the facts, versions and end of the newest text."""
+        texts = [
+            self.events().Tensors(f"{name}/text_summary")[-1].tensor_proto.string_val[0].decode()
+            for name in ("penstock", "penstock_end")
+        ]
+        lines = [line.removeprefix("- ").split(": ", 1) for line in texts[0].splitlines()]
+        facts = {name: text.strip("`") for name, text in lines if text.startswith("`")}
+        end, checkpoint = texts[1].split()
+        versions = [(name, *text.split(", ")) for name, text in lines if not text.startswith("`")]
+        inputs = [(of, id[:36], url, name) for name, of, id, url in versions]
+        return facts | {"penstock.checkpoint": checkpoint}, inputs, end
 
     def steps(self) -> Log:
         """Return all points, one entry each."""
@@ -194,9 +247,137 @@ def test_five_restarts_are_one_run_with_each_step_once(
 ) -> None:
     reader = READERS[tracker](tmp_path / "tracked", monkeypatch)
     (tmp_path / "tracked").mkdir()
+    monkeypatch.setenv("PENSTOCK_VIEW_URL", "https://view.example/")
+    for module in (feed, run_trackers):
+        monkeypatch.setattr(module, "CLOSE_S", 100)  # these starts share a process, which lives on
     for attempt, (last, error) in enumerate(STARTS):
         if tracker == "wandb":
             reader.begin(attempt)
-        start(root, attempt, last, error, tracker)
+        train_and_end(root, attempt, last, error, tracker)
     expected = [(step, {"loss": step / 2, "attempt": float(n)}) for step, n in first_attempts().items()]
     assert reader.steps() == expected
+    facts, inputs, end = reader.facts()
+    store, version = loader.Root(root).store, loader.Root(root).open("points@1")
+    plan = loader.plan_of(loader.Root(root), RUN)
+    assert {name: text for name, text in facts.items() if name.startswith("penstock.")} == {
+        "penstock.run": RUN,
+        "penstock.plan": plan.hash,
+        "penstock.code": commit(),
+        "penstock.trail": "https://view.example/r/big-7",
+        "penstock.checkpoints": f"{store.url}/checkpoints/{RUN}/",
+        "penstock.checkpoint": f"{store.url}/checkpoints/{RUN}/steps/{STEPS:012d}.json",
+        "penstock.version.points": f"points@1 {version.id}",
+    }
+    address = f"file://{root}/penstock.json" if tracker == "wandb" else store.url
+    assert inputs == [("points@1", version.id[:36], address, "points")]
+    assert end == {"mlflow": "FINISHED", "wandb": "75 1 1 75 1 0", "tensorboard": "finished"}[tracker]
+
+
+def test_steps_that_a_tracker_missed_come_from_the_trail(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first start finds no place to write: it trains on, and the next one sends what the trail has."""
+    monkeypatch.setattr(feed, "CLOSE_S", 0)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "file"))
+    train_and_end(root, 0, 9, None, "tensorboard")
+    assert "tensorboard failed, and is tried again: NotADirectoryError" in caplog.text
+    reader = TensorboardFolder(tmp_path / "tracked", monkeypatch)
+    train_and_end(root, 1, STEPS, None, "tensorboard")
+    assert [(step, values["attempt"]) for step, values in reader.steps()] == [
+        (step, 0 if step < 10 else 1) for step in range(STEPS)
+    ]
+
+
+def test_tracker_that_fails_for_a_while_gets_every_step(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "FLUSH_S", 0.01)
+    monkeypatch.setattr(feed, "RETRY_S", 0.01)
+    reader = TensorboardFolder(tmp_path / "tracked", monkeypatch)
+    store = loader.Root(root).store
+
+    class Busy(tensorboard_run.TensorboardRun):
+        """Fails after each of its first batches, so that it has steps that no record names."""
+
+        n = 0
+
+        def log(self, steps: Any) -> None:
+            super().log(steps)
+            Busy.n += 1
+            if Busy.n <= 3:
+                raise OSError("planted")
+
+    monkeypatch.setitem(run_trackers.TRACKERS, "tensorboard", Busy)
+    train_and_end(root, 0, STEPS, None, "tensorboard")
+    assert Busy.n > 3
+    assert [step for step, _ in reader.steps()] == list(range(STEPS))
+    key = f"trainings/{RUN}/trackers/tensorboard.json"
+    assert json.loads(store.get(key).data) == {"format": 1, "step": STEPS - 1}
+
+
+def test_run_without_a_record_or_a_note_is_tracked(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = TensorboardFolder(tmp_path / "tracked", monkeypatch)
+    weight = torch.zeros(())
+    with Run.joined(name=RUN, trackers=["tensorboard"]) as run:
+        plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+        with loader.Loader(plan, run.world, steps=6, workers=0) as batches:
+            for batch in run.steps(batches):
+                weight += 1
+                if batch.step % 2:
+                    run.note(weight=weight)
+    assert [(one.step, one.value) for one in reader.events().Scalars("weight")] == [(1, 2), (3, 4), (5, 6)]
+    assert reader.events().Tensors("penstock/text_summary")
+
+
+def test_trackers_are_checked_before_the_run_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidRuntime, match="trackers = 'comet'; accepted: mlflow, wandb, tensorboard"):
+        Run.joined(trackers=["comet"])
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'penstock-data\[mlflow\]'"):
+        Run.joined(trackers=["mlflow"])
+    monkeypatch.setenv("PENSTOCK_TRACKERS", "comet,wandb")
+    with pytest.raises(InvalidRuntime, match="comet"):
+        Run.joined()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="MASTER_ADDR"):  # only the first rank has trackers
+        Run.joined()
+
+
+PREFIXES = ("MLFLOW_", "WANDB_", "TENSORBOARD_")
+
+
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # MLflow, of SQLAlchemy
+def test_ranks_killed_at_random_moments_leave_one_run_in_each_tracker(
+    root: str, start: Callable[..., list[Rank]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real processes and SIGKILL. MLflow and TensorBoard have each step once; of W&B, files may repeat a last batch."""
+    chance = random.Random(5)
+    readers = {}
+    for name, reader in READERS.items():
+        (tmp_path / name).mkdir()
+        readers[name] = reader(tmp_path / name, monkeypatch)
+    common = {"PENSTOCK_RECORD": root, "PENSTOCK_RUN": RUN, "PENSTOCK_TRACKERS": ",".join(READERS)}
+    for attempt in range(6):
+        readers["wandb"].begin(attempt)
+        tracked = {name: text for name, text in os.environ.items() if name.startswith(PREFIXES)}
+        last = attempt == 5
+        options = ("--steps", 600, "--save-every", 10, "--flush-s", 0.3, "--step-s", 0 if last else 0.05)
+        ranks = start(2, *options, PENSTOCK_ATTEMPT=str(attempt), **common, **tracked)
+        if not last:
+            ranks[0].wait_for("took", chance.randrange(20, 120))
+            for rank in ranks:
+                rank.signal(signal.SIGKILL if attempt else signal.SIGTERM)
+        assert {rank.status() for rank in ranks} == {0 if last else -signal.SIGKILL if attempt else 75}
+    steps = {name: reader.steps() for name, reader in readers.items()}
+    trail = set(loader.read_trail(loader.Root(root), RUN).steps["step"])
+    assert len(trail) > 500, "it lacks at most what it held when it was killed"
+    assert {values["attempt"] for _, values in steps["mlflow"]} == set(map(float, range(6)))
+    for name in READERS:
+        losses = {step: values["loss"] for step, values in steps[name]}
+        assert trail <= losses.keys() <= set(range(600)), name
+        assert all(loss == step / 2 for step, loss in losses.items())
+        assert len(steps[name]) < len(losses) + (100 if name == "wandb" else 1), name

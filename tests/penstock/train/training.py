@@ -8,6 +8,7 @@ import torch
 import loader
 from penstock.checkpoints import Checkpoints
 from penstock.train import Run, hang, stop
+from penstock.train.trackers import feed
 
 parser = argparse.ArgumentParser()
 parser.add_argument("root")
@@ -19,8 +20,9 @@ parser.add_argument(
 )
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
+parser.add_argument("--flush-s", type=float, default=20.0, help="between two batches for a tracker")
 given = parser.parse_args()
-stop.LOOK_S, hang.LEAST_S = 0.1, 2.0 if given.hang_at >= 0 else 600.0
+feed.FLUSH_S, stop.LOOK_S, hang.LEAST_S = given.flush_s, 0.1, 2.0 if given.hang_at >= 0 else 600.0
 
 with Run.joined(checkpoints=given.root) as run:
     plan = run.first(
@@ -38,7 +40,7 @@ with Run.joined(checkpoints=given.root) as run:
             if is_last and batch.step == given.fail_at:
                 raise ValueError("planted")
             state["weight"] += batch.step
-            run.note(number=batch.step)
+            run.note(loss=batch.step / 2, attempt=run.attempt)
             time.sleep(given.step_s)
             # One write: ranks share a file.
             print(f"took {run.world.rank} {batch.step} {batch.digest}\n", end="", flush=True)

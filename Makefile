@@ -102,7 +102,7 @@ collected: $(READY) # Pytest rewrites each test file once: the processes of a fr
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
-	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate
+	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray,k8s,mlflow,wandb,tensorboard]' kubernetes-validate
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not nightly and not ceph and not mutants and not oracle and not gpu' --durations=15
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,7 @@ class TrackerFeed:
             self._send(all_steps=end is not None)
             if end is not None:
                 self._tracker.close(end, self._checkpoint())
+                self._record(self._last)
         except Exception as error:  # noqa: BLE001 - no tracker may end a training
             _log.warning("%s failed, and is tried again: %s: %s", self._name, type(error).__name__, error)
             self._begun = False
@@ -116,13 +117,18 @@ class TrackerFeed:
                 self._log(rows)
         self._begun = True
 
-    def _log(self, rows: list[TrackedStep]) -> None:
+    def _log(self, rows: Sequence[TrackedStep]) -> None:
         if not rows:
             return
         self._tracker.log(rows)
+        self._record(
+            self._last
+        )  # a batch late: W&B's core writes its file every 15 s, and dies with this process
         self._last = rows[-1].step
-        if self._steps is not None and not self._tracker.knows_steps:
-            self._steps.put(self._last)
+
+    def _record(self, last: int) -> None:
+        if self._steps is not None and not self._tracker.knows_steps and last >= 0:
+            self._steps.put(last)
 
 
 def _numbers(step: HeldStep) -> Mapping[str, float]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TAG = "penstock.run"
 STEP = "penstock.step"
-"""Metric with the last step of each batch: its newest value says which steps MLflow has."""
+"""Metric with the last step of each batch; its newest value is the last step that MLflow has."""
 MAX_METRICS = 1000
 """Most metrics per request of MLflow."""
 _DIGEST_CHARS, _NAME_CHARS = 36, 250
@@ -110,13 +110,13 @@ def _requests(steps: Sequence[TrackedStep]) -> "Iterator[list[Metric]]":
     from mlflow.entities import Metric
 
     metrics: list[Metric] = []
-    for number, one in enumerate(steps):
-        at_ms = one.at_us // 1000
+    for number, row in enumerate(steps):
+        at_ms = row.at_us // 1000
         metrics += [
-            Metric(_NAME.sub("_", name)[:_NAME_CHARS], value, at_ms, one.step)
-            for name, value in one.values.items()
+            Metric(_NAME.sub("_", name)[:_NAME_CHARS], value, at_ms, row.step)
+            for name, value in row.values.items()
         ]
         following = len(steps[number + 1].values) if number + 1 < len(steps) else MAX_METRICS
         if len(metrics) + following >= MAX_METRICS:
-            yield [*metrics, Metric(STEP, float(one.step), at_ms, one.step)]
+            yield [*metrics, Metric(STEP, float(row.step), at_ms, row.step)]
             metrics = []

@@ -37,7 +37,7 @@ class TrackedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a tracker stores about a run, beside its metrics."""
+    """Facts about a run that a tracker stores beside the metrics."""
 
     run: str
     """Name of the run."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import loader
@@ -35,10 +35,12 @@ class RunTrackers:
         for name in names:
             if name not in TRACKERS:
                 raise InvalidRuntime(f"trackers = {name!r}; accepted: {', '.join(TRACKERS)}")
-            if find_spec(name) is None:
+            try:
+                import_module(name)  # not in the feed's thread: MLflow's modules import each other
+            except ImportError as error:
                 raise MissingDependency(
                     f"the tracker {name} needs its package: pip install 'penstock-data[{name}]'"
-                )
+                ) from error
         self._names, self._run, self._record, self._checkpoints = names, run, record, checkpoints
         self._feeds: list[TrackerFeed] = []
         self._newest: HeldStep | None = None

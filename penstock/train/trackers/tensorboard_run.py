@@ -40,9 +40,9 @@ class TensorboardRun:
     def log(self, steps: Sequence[TrackedStep]) -> None:
         """See `Tracker.log`."""
         assert self._writer is not None
-        for one in steps:
-            for name, value in one.values.items():
-                self._writer.add_scalar(name, value, one.step, walltime=one.at_us / 1e6)
+        for row in steps:
+            for name, value in row.values.items():
+                self._writer.add_scalar(name, value, row.step, walltime=row.at_us / 1e6)
         self._writer.flush()
         self._last = steps[-1].step
 

@@ -1,4 +1,4 @@
-"""Which steps a tracker has, for those that cannot tell; and what the trail has of steps that a tracker lacks.
+"""The last step that a tracker has, if it cannot be asked, and steps of the trail that it lacks.
 
 trainings/<run>/trackers/<tracker>.json     {"format": 1, "step": last step}; replaced after each batch
 """

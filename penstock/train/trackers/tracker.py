@@ -27,7 +27,7 @@ class Tracker(Protocol):
 
     @property
     def knows_steps(self) -> bool:
-        """Whether `begin` asks the tracker for its last step; else the run's record has it."""
+        """True if `begin` asks the tracker for its last step; else the run's record has it."""
         ...
 
     def begin(self, facts: RunFacts, last: int) -> int:

@@ -24,7 +24,7 @@ class WandbRun:
 
     @property
     def knows_steps(self) -> bool:
-        """See `Tracker.knows_steps`: a server tells, files of an offline run do not."""
+        """See `Tracker.knows_steps`: a server can be asked, files of an offline run cannot."""
         return self._run is not None and not self._run.offline
 
     def begin(self, facts: RunFacts, last: int) -> int:
@@ -53,10 +53,10 @@ class WandbRun:
     def log(self, steps: Sequence[TrackedStep]) -> None:
         """See `Tracker.log`."""
         assert self._run is not None
-        for one in steps:
-            values = {**one.values, "_timestamp": one.at_us / 1e6}
-            self._run.log(values, step=one.step, commit=True)
-            self._last = one.step
+        for row in steps:
+            values = {**row.values, "_timestamp": row.at_us / 1e6}
+            self._run.log(values, step=row.step, commit=True)
+            self._last = row.step
 
     def close(self, end: RunEnd, checkpoint: str) -> None:
         """See `Tracker.close`."""

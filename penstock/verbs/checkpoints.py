@@ -1,9 +1,10 @@
-"""`penstock checkpoints ls|verify`: checkpoints of training runs."""
+"""`penstock checkpoints ls|verify|register`: checkpoints of training runs."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import second, size
@@ -70,6 +71,23 @@ def verify(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 1 if wrong else 0
 
 
+def _register_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("where", metavar="RUN@STEP", help="a finished checkpoint")
+    parser.add_argument("--mlflow", required=True, metavar="NAME", help="model of MLflow's registry")
+
+
+def register(arguments: Namespace) -> Answer:
+    """Register a checkpoint as a version of a model in MLflow. A second call finds the first one's."""
+    from ..train.trackers.model_version import register as make
+
+    run, _, step = arguments.where.rpartition("@")
+    if not (run and step.isdecimal()):
+        raise InvalidRuntime(f"{arguments.where!r}: RUN@STEP is needed, such as big-7@90000")
+    version = make(loader.Root(arguments.root), run, int(step), arguments.mlflow)
+    text = f"{version.model} version {version.version}: {version.source}"
+    return version.to_json(), text if version.is_new else f"{text}, registered before", 0
+
+
 def _row(step: "ListedStep") -> dict[str, Any]:
     checkpoint = step.checkpoint
     return {
@@ -97,6 +115,11 @@ VERB = Verb(
             text="list runs and steps, finished or not, and the versions of their data",
             run=ls,
             arguments=_ls_arguments,
+        ),
+        "register": Verb(
+            text="register a checkpoint as a version of a model in MLflow",
+            run=register,
+            arguments=_register_arguments,
         ),
         "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=_verify_arguments),
     },

@@ -241,10 +241,42 @@ READERS: dict[str, Callable[[Path, pytest.MonkeyPatch], Any]] = {
 }
 
 
+def check_registration(cli: Callable[..., Any], root: str, run_id: str) -> None:
+    """Register two checkpoints of the run twice: two versions of a model that name data and plan."""
+    from mlflow import MlflowClient
+
+    for _ in range(2):
+        for number, step in ((1, 28), (2, STEPS)):
+            done = cli(
+                "checkpoints", "register", f"{RUN}@{step}", "--mlflow", "points model", "--json", root=root
+            )
+            assert (done.code, done.json["version"]) == (0, str(number)), done.err
+    newest, earlier = MlflowClient().search_model_versions("name = 'points model'")
+    assert (newest.run_id, newest.source) == (
+        run_id,
+        f"{loader.Root(root).store.url}/checkpoints/{RUN}/steps/{STEPS:012d}.json",
+    )
+    assert newest.tags == {
+        "penstock.run": RUN,
+        "penstock.step": str(STEPS),
+        "penstock.plan": loader.plan_of(loader.Root(root), RUN).hash,
+        "penstock.version.points": f"points@1 {loader.Root(root).open('points@1').id}",
+    }
+    assert earlier.tags["penstock.step"] == "28"
+    for name, place, text in (
+        ("a/b", f"{RUN}@28", "MLflow did not register"),
+        ("m", f"{RUN}@27", "has no checkpoint of step 27"),
+        ("m", RUN, "RUN@STEP is needed"),
+    ):
+        done = cli("checkpoints", "register", place, "--mlflow", name, root=root)
+        assert done.code == 2
+        assert text in done.err
+
+
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # MLflow, of SQLAlchemy
 @pytest.mark.parametrize("tracker", READERS)
 def test_five_restarts_are_one_run_with_each_step_once(
-    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Any], tracker: str
 ) -> None:
     reader = READERS[tracker](tmp_path / "tracked", monkeypatch)
     (tmp_path / "tracked").mkdir()
@@ -257,6 +289,8 @@ def test_five_restarts_are_one_run_with_each_step_once(
         train_and_end(root, attempt, last, error, tracker)
     expected = [(step, {"loss": step / 2, "attempt": float(n)}) for step, n in first_attempts().items()]
     assert reader.steps() == expected
+    if tracker == "mlflow":
+        check_registration(cli, root, reader.run().info.run_id)
     facts, inputs, end = reader.facts()
     store, version = loader.Root(root).store, loader.Root(root).open("points@1")
     plan = loader.plan_of(loader.Root(root), RUN)

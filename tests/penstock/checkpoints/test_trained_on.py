@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import loader
+from loader.dataset.tables.manifest import references
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.trained_on import of_dataset, trained_on
 
@@ -83,6 +84,24 @@ def test_each_step_counts_under_the_plan_that_ran_it(tmp_path: Path) -> None:
     assert list(run.steps) == met(early, key, range(20)) + met(late, key, range(20, 80))
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, store: type[Any]) -> list[str]:
+    """Return a list that grows by each request to stores of this class."""
+    calls: list[str] = []
+
+    def counting(name: str) -> Callable[..., Any]:
+        real = getattr(store, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls.append(name)
+            return real(*arguments, **named)
+
+        return call
+
+    for name in ("get", "list", "head", "get_range"):
+        monkeypatch.setattr(store, name, counting(name))
+    return calls
+
+
 def test_cost_is_that_of_epochs_not_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = filled(tmp_path, 4000)
     plan = planned(root)
@@ -92,13 +111,7 @@ def test_cost_is_that_of_epochs_not_of_steps(tmp_path: Path, monkeypatch: pytest
         with loader.Loader(plan, 0, 1, workers=0) as batches, Checkpoints(root, run) as saved:
             batches.seek(steps)
             saved.save(steps, {"w": torch.zeros(1)}, batches)
-        calls: list[str] = []
-        store = type(root.store)
-        for name in ("get", "list", "head", "get_range"):
-            real = getattr(store, name)
-            monkeypatch.setattr(
-                store, name, lambda *args, real=real, **kw: (calls.append(real.__name__), real(*args, **kw))[1]
-            )
+        calls = counted(monkeypatch, type(root.store))
         runs = trained_on(root, of_dataset("points"), ["00007"])
         monkeypatch.undo()
         counts[run] = len(calls)
@@ -126,3 +139,50 @@ def test_run_whose_plan_is_lost_is_unknown(tmp_path: Path, cli: Cli) -> None:
     ):
         done = cli("seen", *words, root=tmp_path)
         assert (done.code, text in done.err) == (2, True)
+
+
+def test_takedown_lists_the_runs_and_checkpoints(tmp_path: Path, cli: Cli) -> None:
+    """Before anything changes, and from its record once the data is deleted."""
+    root = filled(tmp_path, 400)
+    plan = planned(root)
+    train(root, "long", plan, 0, 12)
+    keys = [plan.batch_ids(step)[2][1] for step in (4, 11)]
+    train(root, "short", plan, 0, 4)
+    with root.write("others") as writer:
+        writer.add("one", {"cls": 1})
+    other = loader.plan({"p": root.open("others@1")}, seed=1, global_batch=1)
+    train(root, "other", other, 0, 3)
+    words = [word for key in keys for word in ("--sample", key)]
+    cli("takedown", "request", "--dataset", "points", *words, "--reason", "t", "--by", "b", root=tmp_path)
+    expected = [
+        {
+            "run": "long",
+            "of": "points",
+            "samples": 2,
+            "first_step": 4,
+            "last_step": 11,
+            "checkpoints": [6, 9, 12],
+            "error": "",
+        }
+    ]
+    (dry,) = cli("takedown", "run", "--json", root=tmp_path).json
+    assert dry["trained"] == expected
+    done = cli("takedown", "run", "--apply", root=tmp_path)
+    assert (
+        "a run that trained on 2 of them: long on points, steps 4 to 11; checkpoints that include them: 6, 9, 12"
+        in done.out
+    )
+    live = {
+        reference.path
+        for ref in ("points@2", "others@1")
+        for reference in references(root.store, root.open(ref).manifest)
+    }
+    live |= {root.record(ref).manifest for ref in ("points@2", "others@1")}
+    garbage = [info.key for info in root.store.list("data/") if info.key not in live]
+    root.store.delete_many(garbage)  # as a collector does
+    assert trained_on(root, of_dataset("points"), keys)[0].error, "its plan is deleted too"
+    (later,) = cli("takedown", "run", "--apply", "--json", root=tmp_path).json
+    assert later["trained"] == expected
+    records = b"".join(root.store.get(info.key).data for info in root.store.list("takedowns/"))
+    assert not any(key.encode() in records for key in keys)
+    assert cli("takedown", "prove", dry["n"], "--json", root=tmp_path).code in (0, 1)

@@ -16,7 +16,7 @@ from loader.storage.store import Refuse, list_place, log_refusals
 from .source_formats import JOINED, companions
 
 if TYPE_CHECKING:
-    from loader.dataset.columnar.choices import Options
+    from loader.dataset.columnar.choices import ColumnarOptions
     from penstock.formats.importing.importer import Readable
 
     from .sources import Source
@@ -49,7 +49,7 @@ class JoinedObjects:
     use the newest listing.
     """
 
-    def __init__(self, place: Store, format: str, options: "Options") -> None:
+    def __init__(self, place: Store, format: str, options: "ColumnarOptions") -> None:
         """Open the store over the files in `place`. options: the source's reader options."""
         self.place = place
         self._format, self._options = format, options

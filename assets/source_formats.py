@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loader.dataset.columnar.choices import Options
+    from loader.dataset.columnar.choices import ColumnarOptions
 
 JOINED = frozenset({"lance", "lerobot", "rosbag"})
 """Formats whose raw objects consist of several files (`joined_objects`)."""
@@ -52,7 +52,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
     return partial(table_log, format), partial(is_no_table_file, format)
 
 
-def check_format(whose: str, format: str, in_place: bool, options: "Options") -> None:
+def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOptions") -> None:
     """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: name of the source."""
     from penstock.formats import importer_named
     from penstock.formats.importing.importer import check_options

@@ -25,7 +25,7 @@ from .media.segments import TABLES
 from .source_formats import JOINED, check_format, companions, strangers
 
 if TYPE_CHECKING:
-    from loader.dataset.columnar.choices import Options
+    from loader.dataset.columnar.choices import ColumnarOptions
 
 ORIGINS = "_origins.json"
 """File next to the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
@@ -159,11 +159,11 @@ class Source:
         return bool(self.key is not None or self.fields or self.without)
 
     @property
-    def choices(self) -> "Options":
+    def choices(self) -> "ColumnarOptions":
         """Options for the format's reader."""
-        from loader.dataset.columnar.choices import Options  # not needed for media
+        from loader.dataset.columnar.choices import ColumnarOptions  # not needed for media
 
-        return Options(self.key, self.fields, frozenset(self.without))
+        return ColumnarOptions(self.key, self.fields, frozenset(self.without))
 
     def sieve(self) -> Sieve:
         """Return a function that gives the reason for skipping an object, or "" to select it.

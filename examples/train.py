@@ -3,21 +3,22 @@
     python examples/train.py --root demo/root --ref demo@1 --steps 60 --out demo/train
     torchrun --nproc-per-node 2 examples/train.py --root demo/root --ref demo@1 --steps 60 --out demo/train
 
-It classifies photos (fields jpg and cls). A checkpoint under <out>/checkpoints holds the model, the optimizer and the
-loader's state after an optimizer step, and is whole or not there; a restart goes on from the newest, with any other
-number of ranks. Every rank writes one JSON line per step into <out>/rank-<rank>-of-<ranks>-from-<step>.jsonl; the
-digests of a step, summed over the ranks modulo 2^64, are those of any other number of ranks. After each checkpoint the
-root is told which steps of the plan were trained (`loader.report`): Dagster shows it beside the version. The run's
-trail has every step's digest, loss and worst samples (`loader.read_trail`, `penstock trail`).
+It classifies photos (fields jpg and cls). `Run` joins the ranks, loads the newest checkpoint under <out>/checkpoints
+and continues there, with any number of ranks. SIGTERM to any rank stops all ranks after the same step: they save, and
+end with status 75. Each rank writes a JSON line per step to <out>/rank-<rank>-of-<ranks>-from-<step>.jsonl. The digests
+of a step, summed over the ranks modulo 2^64, are the same for every number of ranks. At each checkpoint the run reports
+its steps to the root (`loader.report`), and Dagster shows them beside the version. The root also holds the run's trail,
+with every step's digest, loss and worst samples (`penstock trail`), and its record (`penstock train ls`).
 """
 
 import argparse
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch.nn import functional
 import loader
 from penstock.checkpoints import Checkpoints, TrainingState
 from penstock.class_names import class_names_of
+from penstock.train import Run
 
 CROP_PX = 128
 
@@ -90,66 +92,80 @@ def photos_of(version: loader.Version) -> loader.View:
     return view.where("split = 'train'") if "split" in version.manifest["columns"] else view
 
 
-def open_plan(root: loader.Root, options: argparse.Namespace) -> loader.Plan:
-    """The order of this training, of the split `train`: every rank and every restart comes to the same one."""
-    photos = photos_of(root.open(options.ref))
+def open_plan(root: loader.Root, options: argparse.Namespace) -> tuple[loader.Plan, int]:
+    """Return the order of this training, of the split `train`, and the number of labels. Saves the plan."""
+    version = root.open(options.ref)
     plan = loader.plan(
-        {"photos": photos}, seed=options.seed, global_batch=options.global_batch, allow_repeats=True
+        {"photos": photos_of(version)},
+        seed=options.seed,
+        global_batch=options.global_batch,
+        allow_repeats=True,
     )
     plan.save(root)
-    return plan
+    return plan, len(class_names_of(version) or ()) or options.classes
 
 
-def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
+def train(run: Run, options: argparse.Namespace) -> None:
     """Train up to --steps, from the newest checkpoint in --out if there is one."""
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)
-    out: Path = options.out
-    out.mkdir(parents=True, exist_ok=True)
-    with loader.Root(options.root) as root:
-        plan = open_plan(root, options)
-        labels = class_names_of(root.open(options.ref))
-        device = device_of_this_rank()
-        model = build_model(len(labels or ()) or options.classes).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        state = {"train": TrainingState(model, optimizer)}
-        trail = loader.Trail(root, options.run, recipe="examples.train:recipe", ranks="all", tensors_every=10)
-        with (
-            loader.Loader(
-                plan, rank, world_size, **recipe(), steps=options.steps, trail=trail, device=device
-            ) as batches,
-            Checkpoints(out / "checkpoints", options.run, keep_last=2) as checkpoints,
-        ):
-            checkpoints.load(state, batches)
-            first = batches.step
-            log = out / f"rank-{rank}-of-{world_size}-from-{batches.step}.jsonl"
-            with log.open("w", encoding="utf-8") as lines:
-                for batch in batches:
-                    loss, losses = train_step(model, optimizer, batch, world_size)
-                    batches.note(loss=loss, per_sample={"loss": losses})
-                    told = {"step": batch.step, "digest": f"{batch.digest:016x}", "loss": round(loss, 6)}
-                    lines.write(json.dumps(told) + "\n")
-                    lines.flush()
-                    if batch.step == options.crash_at:
-                        die(world_size)
-                    if batches.step % options.checkpoint_every == 0:
-                        checkpoints.save(batches.step, state, batches)
-                        if rank == 0:
-                            loader.report(
-                                root,
-                                plan,
-                                run=options.run,
-                                steps=(first, batch.step),
-                                checkpoint=str((out / "checkpoints").resolve()),
-                                metrics={"loss": loss},
-                            )
+    root = loader.Root(options.root)
+    plan, n_classes = run.first(lambda: open_plan(root, options))  # one rank opens the version
+    model = build_model(n_classes).to(run.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    state = {"train": TrainingState(model, optimizer)}
+    trail = run.trail(recipe="examples.train:recipe", ranks="all", tensors_every=10)
+    with (
+        root,
+        loader.Loader(
+            plan, run.world, **recipe(), steps=options.steps, trail=trail, device=run.device
+        ) as batches,
+        Checkpoints(run.checkpoints, run.name, keep_last=2) as saved,
+        StepLog(options.out, run.world) as log,
+    ):
+
+        def report(end: int) -> None:
+            if run.world.rank == 0:
+                checkpoint, metrics, steps = run.checkpoints, {"loss": loss}, (log.first, end - 1)
+                loader.report(root, plan, run=run.name, steps=steps, checkpoint=checkpoint, metrics=metrics)
+
+        for batch in run.steps(batches, saved, state, save_every=options.checkpoint_every):
+            if batch.step > log.first and batch.step % options.checkpoint_every == 0:
+                report(batch.step)  # `steps` saved before it handed out this batch
+            loss, losses = train_step(model, optimizer, batch, run.world.world_size)
+            run.note(loss=loss, per_sample={"loss": losses})
+            log.write(batch, loss)
+            if batch.step == options.crash_at:
+                die(run.world.world_size)
+        if batches.step > log.first:
+            report(batches.step)
 
 
-def device_of_this_rank() -> torch.device:
-    """This rank's GPU on its node where there are any, else the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+class StepLog:
+    """One JSON line per step of a rank, in a file that the first step of this start names."""
+
+    def __init__(self, folder: Path, world: loader.World) -> None:
+        self._name = f"rank-{world.rank}-of-{world.world_size}-from"
+        self._folder = folder
+        self._file: TextIO | None = None
+        self.first = sys.maxsize
+        """First step of this start; larger than any before it."""
+
+    def write(self, batch: loader.Batch, loss: float) -> None:
+        """Write the line of a step, through to the file."""
+        if self._file is None:
+            self.first = batch.step
+            self._file = (self._folder / f"{self._name}-{batch.step}.jsonl").open("w", encoding="utf-8")
+        facts = {"step": batch.step, "digest": f"{batch.digest:016x}", "loss": round(loss, 6)}
+        self._file.write(json.dumps(facts) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> "StepLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def die(world_size: int) -> None:
@@ -182,16 +198,10 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Join the other ranks that the launcher's environment names, and train."""
     options = parsed()
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if world_size == 1:
-        run(options, rank, world_size)
-        return
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    distributed.init_process_group(backend, rank=rank, world_size=world_size)
-    try:
-        run(options, rank, world_size)
-    finally:
-        distributed.destroy_process_group()
+    options.out.mkdir(parents=True, exist_ok=True)
+    checkpoints = str((options.out / "checkpoints").resolve())
+    with Run.joined(name=options.run, checkpoints=checkpoints, record=options.root) as run:
+        train(run, options)
 
 
 if __name__ == "__main__":

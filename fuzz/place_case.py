@@ -13,7 +13,7 @@ from loader.errors import PenstockError
 from loader.storage import open_store
 from penstock.formats import REGISTERED
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import NO_OPTIONS, Options
+from penstock.formats.importing.importer import NO_OPTIONS, ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 
@@ -59,7 +59,9 @@ class PlaceCase:
         return place.name, damaged_key
 
 
-OPTIONS = {name: Options(fields={"name": "txt"}) for name in ("arrow", "csv", "json", "jsonl", "tfrecord")}
+OPTIONS = {
+    name: ColumnarOptions(fields={"name": "txt"}) for name in ("arrow", "csv", "json", "jsonl", "tfrecord")
+}
 """Format whose rows need columns chosen as fields -> its reader options."""
 
 _THREADS_END_S = 2.0  # a thread may outlive its result briefly

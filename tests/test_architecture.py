@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +104,16 @@ def test_a_function_has_at_most_60_lines(package: str) -> None:
     assert long == {one for one in LONG if one.startswith(f"{package}.")}
 
 
+def test_a_class_name_has_one_meaning() -> None:
+    definitions: dict[str, list[str]] = defaultdict(list)
+    for package in PACKAGES:
+        for module, path in modules(package).items():
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    definitions[node.name].append(module)
+    assert {name: where for name, where in definitions.items() if len(where) > 1} == {}
+
+
 def imported(code: str, *names: str) -> str:
     """Which of the names a new interpreter has imported after `code`."""
     code = f"import sys, {code}; print([m for m in {names!r} if m in sys.modules])"
@@ -173,12 +183,15 @@ def test_what_loader_exports_is_frozen() -> None:
         "bucket",
         "by_bucket",
         "by_score",
+        "delta_timestamps",
         "errors",
         "escape_key",
         "explain",
         "follow",
         "image",
         "listed",
+        "norm",
+        "normalise",
         "on",
         "open_foreign",
         "open_plan",
@@ -189,11 +202,15 @@ def test_what_loader_exports_is_frozen() -> None:
         "read_ledger",
         "read_trail",
         "report",
+        "rows",
         "source",
         "split_of",
         "synthetic",
+        "times",
+        "to_lerobot",
         "torch_dataset",
         "video",
+        "windows",
         "write_part",
     ]
     assert all(hasattr(loader, name) for name in loader.__all__)
@@ -362,6 +379,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "penstock.train.trackers.mlflow_run",  # MLflow's experiment, as its own tools read it
         "penstock.train.trackers.tensorboard_run",  # the folder, as Transformers reads it
         "penstock.train.trackers.run_facts",  # PENSTOCK_VIEW_URL, as the pipeline reads it
+        "penstock.train.launch.jobset_pod",  # the pod's index and meeting; handed on to its ranks
         "penstock.train.launch.local_loop",  # handed on to the ranks of this machine
         "penstock.train.launch.local_ranks",  # handed on to the loop of a run
         "penstock.compute.engines.kubernetes_api",  # whether this process is a pod, as the client finds its cluster

@@ -73,7 +73,7 @@ def drift(compared: GateInputs) -> CheckResult:
 def splits(compared: GateInputs) -> CheckResult:
     """Check for raw objects and subjects in two splits."""
     findings = split_leaks(compared.now.samples, compared.newest)
-    against = compared.newest.name if compared.newest else "itself"
+    against = compared.newest.name if compared.newest else "each other"
     return as_check("splits", findings, f"{len(compared.now.samples)} samples against {against}")
 
 

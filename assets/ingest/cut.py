@@ -20,7 +20,7 @@ from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
 from ..stages import written_part
 from .audit_work import StagingOf, segments_of
-from .cut_work import CUT, CutResult, CutTask
+from .cut_work import CUT, CutTask, CutUnits
 from .limits import Limit, Tell, limits_decoded, log
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ class CutBatch:
     """Rows of `units`."""
     refusals: list[Row] = field(default_factory=list)
     """Rows of `refusals`."""
-    job: Job[CutTask, CutResult]
+    job: Job[CutTask, CutUnits]
     """The cluster job. Its folder may be deleted once the batch is recorded."""
     short_shots: int = 0
     """Shots, and ends of shots, too short for a clip."""

@@ -194,7 +194,7 @@ class UnitFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutResult:
+class CutUnits:
     """Result of cutting an object: its units, or a refusal."""
 
     kind: Kind | None = None
@@ -219,7 +219,7 @@ class CutParts:
     """Shots, and ends of shots, too short for a clip."""
 
 
-def cut(task: CutTask, node: Node) -> CutResult:
+def cut(task: CutTask, node: Node) -> CutUnits:
     """Cut an object into files in `node.scratch`. Raises: Fault."""
     staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
     request = CutRequest(
@@ -238,10 +238,10 @@ def cut(task: CutTask, node: Node) -> CutResult:
     if result.fault:
         raise Fault(f"{task.raw['key']!r} could not be cut: {result.fault}")
     pieces = [_unit_files(unit, node.scratch) for unit in result.units]
-    return CutResult(kind=result.kind, pieces=pieces, refusal=result.refusal)
+    return CutUnits(kind=result.kind, pieces=pieces, refusal=result.refusal)
 
 
-def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[CutResult]], node: Node) -> CutParts:
+def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[CutUnits]], node: Node) -> CutParts:
     """Write the units of a block as parts."""
     units, refusals = list[CutUnit](), list[dict[str, Any]]()
     for task, folder, outcome in zip(block.units, block.folders, outcomes, strict=True):
@@ -334,7 +334,7 @@ CUT = Work(
     version="1",
     function=cut,
     unit=CutTask,
-    result=CutResult,
+    result=CutUnits,
     timeout_s=_limit_s,
     cost_s=_cost_s,
     alike=_alike,

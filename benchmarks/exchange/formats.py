@@ -6,7 +6,7 @@ from pathlib import Path
 
 import loader
 from loader.storage import open_store
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 from ..latency_server import BUCKET, latency_store
@@ -41,7 +41,7 @@ def _measured(what: str, format: str, place: Path, url: str, folder: Path, sizes
 
 
 def _imported(out: Path, format: str, url: str, photos: int) -> None:
-    options = Options(fields={"text": "txt"}) if format in places.TEXTS else Options()
+    options = ColumnarOptions(fields={"text": "txt"}) if format in places.TEXTS else ColumnarOptions()
     done = import_place(loader.Root(out), format, open_store(url), "d", options=options, shuffle=False)
     if done.samples != places.samples_in(format, photos):
         raise RuntimeError(f"{format}: {done.to_text()}")

@@ -23,6 +23,7 @@ from examples.media import ORIGINS, fetch
 from examples.train import photos_of
 from loader.errors import PenstockError
 from loader.storage import open_store
+from penstock.train.run_folder import RunFolder
 
 EXPLAINED_STEP, EXPLAINED_SLOT = 29, 3
 
@@ -123,19 +124,30 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> bo
         seconds = _trainings(folder, places.root, version.name)
         found = training.compare(folder)
         line(
-            f"global batches of steps 0 to {training.STEPS - 1}, uninterrupted on 1 rank against 2 ranks, SIGKILL"
+            f"steps 0 to {training.STEPS - 1} on 1 rank without a stop, and on 2 ranks until SIGKILL after step"
         )
         line(
-            f"after step {training.CRASH_AT}, 1 rank from the checkpoint: {len(found.repeated)} steps done twice"
+            f"{training.CRASH_AT}, then on 1 rank from the checkpoint: {len(found.repeated)} steps done twice"
         )
         if found.different or found.n_steps != training.STEPS:
             raise DemoFailed(f"the digests differ at steps {list(found.different)}")
         line(f"digests of all {found.n_steps} steps are equal: OK (last loss {found.last_loss:.3f})")
+        _check_record(root)
         _look_back(root, plan)
         n_read = training.STEPS * training.GLOBAL_BATCH
         report.add("training", n_read, training.STEPS, 0, 0, seconds, view.mean_sample_bytes * n_read)
         _explain(plan, pipeline)
         return True
+
+
+def _check_record(root: loader.Root) -> None:
+    """Compare the record of the killed run with its checkpoints. Raises: DemoFailed."""
+    folder = RunFolder(root.store, "resumed")
+    last = max(folder.attempts(), default=0)
+    steps = {event.name: event.step for event in folder.events() if event.attempt == last}
+    if (steps.get("restored"), steps.get("ended")) != (training.RESTORED_AT, training.STEPS):
+        raise DemoFailed(f"the record of run 'resumed' has other steps in start {last}: {steps}")
+    line(f"its record has {last} starts; the last one restored step {steps['restored']} and finished")
 
 
 def _look_back(root: loader.Root, plan: loader.Plan) -> None:
@@ -156,7 +168,7 @@ def _look_back(root: loader.Root, plan: loader.Plan) -> None:
 
 def _trainings(folder: Path, root: Path, ref: str) -> float:
     """Run what has not been run yet; the seconds it took."""
-    if training.is_complete(folder):
+    if training.is_complete(folder, root):
         line("both trainings have been done before")
         return 0.0
     training.fresh(folder)

@@ -39,6 +39,7 @@ def print_commands(into: Path, dataset: str, *, has_training: bool) -> None:
     if has_training:
         viewed = f"penstock view whole --root {root} --recipe examples.train:recipe"
         rows += [
+            (f"penstock train ls --root {root}", "the trainings, and how often each started"),
             (viewed, "the training, step by step"),
             ("python -m examples.planted", "three faults to find in the viewer (docs/viewer.md)"),
         ]

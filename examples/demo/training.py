@@ -12,7 +12,7 @@ from pathlib import Path
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 STEPS, GLOBAL_BATCH, SEED = 40, 8, 7
-CHECKPOINT_EVERY, CRASH_AT = 10, 26
+CHECKPOINT_EVERY, CRASH_AT, RESTORED_AT = 10, 26, 20
 _TIMEOUT_S = 300
 
 
@@ -56,9 +56,10 @@ def finish(process: "subprocess.Popen[str]") -> None:
         raise RuntimeError(f"the training ended with {code}: {told[-2000:]}")
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether both trainings have been there before."""
-    return all((folder / name / "done").exists() for name in ("whole", "resumed"))
+def is_complete(folder: Path, root: Path) -> bool:
+    """Return whether both trainings are finished, and recorded."""
+    names = ("whole", "resumed")
+    return all((folder / name / "done").exists() and (root / "trainings" / name).exists() for name in names)
 
 
 def fresh(folder: Path) -> None:
@@ -139,10 +140,12 @@ def _start(
     command += ["--steps", str(STEPS), "--global-batch", str(GLOBAL_BATCH), "--seed", str(SEED)]
     command += ["--checkpoint-every", str(CHECKPOINT_EVERY), "--run", out.name]
     command += [] if crash_at is None else ["--crash-at", str(crash_at)]
-    places = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    places |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    launched: dict[str, str] = {}
+    if world_size > 1:
+        launched = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
+        launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
-        command, env=os.environ | places, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, env=os.environ | launched, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -11,7 +11,7 @@ from ..dataset.versions.view import View
 from ..errors import Corrupt, Denied, InvalidPlan, ObjectNotFound, PlanMismatch, VersionRetired
 from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
-from ..order.content import Source
+from ..order.content import MixtureSource
 from ..order.content import source as _source
 from ..order.mixture import Weight
 from ..order.plan import Plan, Schedule, make_plan
@@ -24,8 +24,9 @@ from ..order.sources.views import OrderView, SyntheticView, synthetic
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
     from ..order.sources.views import ListedView
+    from ..order.sources.window_view import WindowView
 
-Viewable: TypeAlias = "Version | View | ListedView | SyntheticView | Source"
+Viewable: TypeAlias = "Version | View | ListedView | WindowView | SyntheticView | MixtureSource"
 
 
 @explains(PLAN_WORDS)
@@ -79,10 +80,12 @@ def plan(
     )
 
 
-def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
+def source(
+    view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None
+) -> MixtureSource:
     """Return a view with its weight in a mixture and, optionally, its chunk (samples) and lanes."""
     viewed = _viewed("source", view)
-    if isinstance(viewed, Source):
+    if isinstance(viewed, MixtureSource):
         raise InvalidPlan("source(source(...)): pass a view or a version")
     return _source(viewed, weight, chunk, lanes)
 
@@ -95,7 +98,7 @@ def by_score(
     *,
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
-) -> dict[str, Source]:
+) -> dict[str, MixtureSource]:
     """Return sources for a plan that repeats samples according to their scores: see `loader.order.by_score.by_score`.
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
@@ -188,9 +191,19 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         if not isinstance(samples, View):
             raise InvalidPlan(f"a plan lists samples of a {type(samples).__name__}; only versions have lists")
         return listed_again(samples, spec["list"])
+    if spec.get("kind") == "windows":
+        from ..order.sources.window_layout import WindowLayout
+
+        episodes = _reopened(open_version, spec["episodes"])
+        if not isinstance(episodes, View):
+            raise InvalidPlan(
+                f"a plan's windows are of a {type(episodes).__name__}; only versions have episodes"
+            )
+        return episodes.windowed(WindowLayout.from_json(spec["layout"]))
     if spec.get("kind") != "version":
         raise InvalidPlan(
-            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed' and 'synthetic'"
+            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed', 'windows' and "
+            "'synthetic'"
         )
     version = open_version(spec["version"])
     return View(version, spec["fields"], spec["where"], spec["where_present"], spec.get("first", 0))

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol, Unpack
 
 from ..errors import Changed, Corrupt
-from ..storage import Blob, RangeReader, ReadLimits, Span
+from ..storage import Blob, ByteRange, RangeReader, ReadLimits
 from .pages import page_name
 
 Buffer = bytes | memoryview
@@ -110,14 +110,14 @@ class CachedStore:
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
         self._check(key, content, etag)
-        for number in _PageCuts([Span(offset, nbytes)], self._cache.page_bytes).cuts:
+        for number in _PageCuts([ByteRange(offset, nbytes)], self._cache.page_bytes).cuts:
             self._cache.discard(self._name(content, number))
         blob = self._origin.get_range(key, offset, nbytes, self._pins.get(key))
         self._pin(key, blob.etag)
         return Blob(blob.data, content.sha256)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         """Return the ranges, like every store. Raises: as the origin.
 
@@ -142,7 +142,7 @@ class CachedStore:
         content = self._content(key)
         if content is not None:
             return self._ranges(key, content, spans, etag, {}), content.sha256
-        blobs = self._origin.get_ranges(key, [Span(*span) for span in spans], etag=etag)
+        blobs = self._origin.get_ranges(key, [ByteRange(*span) for span in spans], etag=etag)
         return [blob.data for blob in blobs], blobs[0].etag if blobs else etag or ""
 
     def _ranges(
@@ -230,9 +230,9 @@ class CachedStore:
     def _name(self, content: Content, number: int) -> str:
         return page_name(content.sha256, self._cache.page_bytes, number)
 
-    def _page(self, content: Content, number: int) -> Span:
+    def _page(self, content: Content, number: int) -> ByteRange:
         start = number * self._cache.page_bytes
-        return Span(start, min(self._cache.page_bytes, content.nbytes - start))
+        return ByteRange(start, min(self._cache.page_bytes, content.nbytes - start))
 
     def _is_worth_a_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
         if not self._cache.takes_pages:
@@ -342,9 +342,9 @@ class _PageCuts:
             else:
                 self._whole[i] = piece
 
-    def spans(self, numbers: Iterable[int]) -> list[Span]:
+    def spans(self, numbers: Iterable[int]) -> list[ByteRange]:
         return [
-            Span(number * self._page_bytes + cut.start, cut.stop - cut.start)
+            ByteRange(number * self._page_bytes + cut.start, cut.stop - cut.start)
             for number in numbers
             for _, cut in self.cuts[number]
         ]

@@ -18,6 +18,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
 from .folder import file_mode, make_place
 from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, write_whole
@@ -47,7 +48,7 @@ class PageFile(NamedTuple):
     """Time of last use, in ns since 1970."""
 
 
-class Swept(NamedTuple):
+class CacheSweep(NamedTuple):
     """The result of a sweep."""
 
     held_bytes: int
@@ -72,7 +73,7 @@ def scan(folder: str) -> Iterator[PageFile]:
             yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
 
 
-def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> Swept:
+def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> CacheSweep:
     """Reduce a cache above `high_bytes` to `low_bytes`. needed: page -> rank of its next use.
 
     Abandoned files are always deleted. O(pages) per round, usually one. Raises: OSError.
@@ -81,7 +82,7 @@ def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int
         _remove_abandoned(os.path.join(folder, sub))
     held, evicted, refused = held_bytes(folder), 0, 0
     if held <= high_bytes:
-        return Swept(held, 0, 0)
+        return CacheSweep(held, 0, 0)
 
     def order(page: PageFile) -> tuple[bool, int]:
         soon = needed.get(page.name)
@@ -103,7 +104,7 @@ def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int
             held -= page.nbytes
         if held == before:
             break
-    return Swept(held_bytes(folder), evicted, refused)
+    return CacheSweep(held_bytes(folder), evicted, refused)
 
 
 def _files(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
@@ -261,6 +262,8 @@ class OpenCache:
             page = self._pages.read(name, cuts, verified)
         except BadPage as error:
             self.count("cache_corrupt", 1)
+            if error.checksums is not None:
+                add_fault("cache page", self._folder, name, (0, self.page_bytes), *error.checksums)
             self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
             self.discard(name)
             return None

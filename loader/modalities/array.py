@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 10_000
 _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError)
 
 
-class Layout(NamedTuple):
+class NpyLayout(NamedTuple):
     """The layout of a .npy file: everything except the values."""
 
     head: bytes
@@ -92,7 +92,7 @@ def is_array(field: str) -> bool:
     return last_word(field) in ("npy", *FLAT)
 
 
-def layout_in(field: str, data: Buffer) -> Layout:
+def layout_in(field: str, data: Buffer) -> NpyLayout:
     """Return the layout of a field's array from all its bytes. Raises: DecodeFailed."""
     word = last_word(field)
     if word not in FLAT:
@@ -100,10 +100,10 @@ def layout_in(field: str, data: Buffer) -> Layout:
     count, rest = divmod(len(data), FLAT[word].itemsize)
     if rest:
         raise DecodeFailed(f"{word}: {len(data)} bytes are no whole values of {FLAT[word].itemsize} bytes")
-    return Layout(b"", (count,), False, FLAT[word], len(data))
+    return NpyLayout(b"", (count,), False, FLAT[word], len(data))
 
 
-def layout_of(data: Buffer) -> Layout:
+def layout_of(data: Buffer) -> NpyLayout:
     """Return a .npy file's layout from all or its first bytes. Raises: DecodeFailed."""
     view = memoryview(data)
     try:
@@ -157,7 +157,7 @@ def encode(field: str, value: object) -> bytes:
 
 
 @lru_cache(maxsize=8192)
-def _layout(head: bytes, prefix: int) -> Layout:
+def _layout(head: bytes, prefix: int) -> NpyLayout:
     """Return the layout in a header; cached, as most samples of a field share one."""
     # prefix: bytes before the header's text. numpy's reader also accepts Python 2 headers and raises tokenizer errors.
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
@@ -169,4 +169,4 @@ def _layout(head: bytes, prefix: int) -> Layout:
     dtype = npy_format.descr_to_dtype(header["descr"])
     if dtype.hasobject:
         raise ValueError(f"dtype {dtype} holds pickled objects, which are never loaded")
-    return Layout(head, shape, fortran, dtype, math.prod(shape) * dtype.itemsize)
+    return NpyLayout(head, shape, fortran, dtype, math.prod(shape) * dtype.itemsize)

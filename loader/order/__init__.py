@@ -1,6 +1,6 @@
 """The order: which sample is in which batch, as a pure function of the plan and the step (docs/order.md)."""
 
-from .content import PlannedSource, Source, source
+from .content import MixtureSource, PlannedSource, source
 from .from_json import plan_from_json
 from .plan import Plan, make_plan
 from .random.generators import sample_rng_key
@@ -8,6 +8,7 @@ from .sources.bucket import BucketBy, bucket
 from .sources.packed_view import PackedView
 from .sources.packing import PackBy, pack
 from .sources.views import OrderView, SyntheticView, synthetic
+from .sources.window_view import WindowView
 from .steps.slots import (
     Slots,
     delivered_digest,
@@ -20,14 +21,15 @@ from .steps.slots import (
 
 __all__ = [
     "BucketBy",
+    "MixtureSource",
     "OrderView",
     "PackBy",
     "PackedView",
     "Plan",
     "PlannedSource",
     "Slots",
-    "Source",
     "SyntheticView",
+    "WindowView",
     "bucket",
     "delivered_digest",
     "identity_hash",

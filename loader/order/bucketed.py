@@ -5,18 +5,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import InvalidPlan
-from .content import PlannedSource, Source, plan_source
+from .content import MixtureSource, PlannedSource, plan_source
 from .interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
-from .mixture import Segment
+from .mixture import MixtureSegment
 from .sources.bucket import BucketBy, first_few
 from .sources.growth import Growth
 from .sources.views import OrderView
 
 
-def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
+def split_sources(
+    views: Mapping[str, OrderView | MixtureSource], asked: BucketBy
+) -> dict[str, PlannedSource]:
     planned: dict[str, PlannedSource] = {}
     for name, view_or_source in views.items():
-        source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+        source = (
+            view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
+        )
         for label, view in split_view(name, source.view, asked.by, asked.edges).items():
             full = bucket_source(name, label)
             if full in planned:
@@ -70,12 +74,14 @@ def interleave_parts(
     return interleave(by, edges, sizes, starts, batches)
 
 
-def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
+def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[MixtureSegment, ...]:
     """Return segments with the sources' weights and the global batch; their bases follow from the buckets' turns.
 
     starts, slots: entries for the same steps.
     """
     return tuple(
-        Segment(start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size)
+        MixtureSegment(
+            start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size
+        )
         for (start, weights), (_, size) in zip(starts, slots, strict=True)
     )

@@ -11,7 +11,7 @@ from math import gcd, lcm
 
 from ..errors import InvalidPlan
 from .bucketed import split_view
-from .content import Source
+from .content import MixtureSource
 from .mixture import Weight
 from .sources.bucket import Number, bucket, edge_ranges, first_few
 from .sources.views import OrderView
@@ -28,7 +28,7 @@ def by_score(
     *,
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
-) -> dict[str, Source]:
+) -> dict[str, MixtureSource]:
     """Return sources `name:band` for `loader.plan`, with weights so that each sample's score decides its frequency.
 
     by: SQL expression on the samples table. With edges it is a number, and there is one weight per range [edges[0],
@@ -54,7 +54,7 @@ def by_score(
         )
     total = sum(shares.values())
     return {
-        f"{name}:{label}": Source(bands[label], _number(by, "share", share) * Fraction(n, total))
+        f"{name}:{label}": MixtureSource(bands[label], _number(by, "share", share) * Fraction(n, total))
         for label, n in shares.items()
     }
 

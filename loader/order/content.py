@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
 from .interleave import Interleaving, Turn
-from .mixture import FILL, MASK, Segment, Stream, Weight, check_boundary, epoch_steps
+from .mixture import FILL, MASK, MixtureSegment, Stream, Weight, check_boundary, epoch_steps
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
@@ -22,7 +22,7 @@ MAX_POSITIONS = 2**63  # stream positions are int64
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MixtureSource:
     """A view with its weight in the mixture and, optionally, its chunk and lanes."""
 
     view: OrderView
@@ -35,13 +35,15 @@ class Source:
     """Chunks read side by side, a power of two; None lets the plan choose."""
 
 
-def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
+def source(
+    view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None
+) -> MixtureSource:
     """Return a view as one of a plan's sources. The plan validates the values.
 
     weight: int, Fraction, float or decimal string, relative to other sources. chunk: consecutive samples read together.
     lanes: chunks read side by side, a power of two. If None, the plan chooses by the view's size and mean sample bytes.
     """
-    return Source(view, weight, chunk, lanes)
+    return MixtureSource(view, weight, chunk, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,9 @@ class PlannedSource:
         }
 
 
-def plan_source(name: str, view_or_source: OrderView | Source, bucket: str | None = None) -> PlannedSource:
+def plan_source(
+    name: str, view_or_source: OrderView | MixtureSource, bucket: str | None = None
+) -> PlannedSource:
     """Freeze a source, or one of its buckets. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
     if not isinstance(name, str) or not name:
         raise InvalidPlan(
@@ -115,7 +119,7 @@ def plan_source(name: str, view_or_source: OrderView | Source, bucket: str | Non
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidPlan(f"source name {name!r} is not valid Unicode text") from None
-    requested = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+    requested = view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
     view = requested.view
     if not (hasattr(view, "version_ordinals") and hasattr(view, "spec") and hasattr(view, "__len__")):
         raise InvalidPlan(
@@ -156,7 +160,7 @@ class PlanContent:
     """Slots per step in the first segment; later segments may differ."""
     sources: Mapping[str, PlannedSource]
     """Name -> planned source, in order of name."""
-    segments: tuple[Segment, ...]
+    segments: tuple[MixtureSegment, ...]
     """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
     """"fill" or "mask": how the batch at an epoch's end is completed, see `loader.plan`."""

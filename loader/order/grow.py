@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import EmptyView, InvalidPlan
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_view
-from .content import PlanContent, PlannedSource, Source, plan_source
+from .content import MixtureSource, PlanContent, PlannedSource, plan_source
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK
 from .ramp import cut_at, in_force
@@ -59,7 +59,7 @@ def grown_content(
 def _grown_source(
     plan: PlanContent, name: str, view_or_source: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+    source = view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
     if source.weight != 1:
         raise InvalidPlan(
             f"source {name!r}: a growth has no weight = {source.weight!r}; the schedule has them"

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import lcm
 
 from ..errors import InvalidPlan
-from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
+from .mixture import MAX_TOTAL_WEIGHT, MixtureSegment, Stream, chain_segments, integer_weights, stream_slots
 
 MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would make their shares too coarse
 
@@ -173,5 +173,5 @@ def _stream(
     if not own:  # its sources are in the plan with weight 0
         own, slots = [(0, {})], [(0, batches[0])]
     first = slots[0][1]
-    segments: tuple[Segment, ...] = chain_segments(own, names, first, dict(slots))
+    segments: tuple[MixtureSegment, ...] = chain_segments(own, names, first, dict(slots))
     return Stream(names=names, batch=first, segments=segments)

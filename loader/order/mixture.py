@@ -59,7 +59,7 @@ Weight = int | float | str | Fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class MixtureSegment:
     """Weights in force from a step on."""
 
     start_step: int
@@ -161,7 +161,7 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 
 
 def stream_slots(
-    segment: Segment, names: Sequence[str], step: int, global_batch: int, steps: int = 1
+    segment: MixtureSegment, names: Sequence[str], step: int, global_batch: int, steps: int = 1
 ) -> tuple[I64, I64]:
     """Return a step's stream positions in stream order: (source index into names, i_k), int64 [B] each.
 
@@ -182,7 +182,9 @@ def stream_slots(
     return k, before[k] + turn * quota[k] + rank[r]
 
 
-def used_before(segment: Segment, names: Sequence[str], step: int, global_batch: int) -> dict[str, int]:
+def used_before(
+    segment: MixtureSegment, names: Sequence[str], step: int, global_batch: int
+) -> dict[str, int]:
     """Return source -> samples before `step` (>= segment.start_step), zeros left out."""
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, _ = quota_table(quotas)
@@ -196,7 +198,7 @@ def used_before(segment: Segment, names: Sequence[str], step: int, global_batch:
 
 
 def step_of(
-    segment: Segment, names: Sequence[str], name: str, position: int, global_batch: int
+    segment: MixtureSegment, names: Sequence[str], name: str, position: int, global_batch: int
 ) -> int | None:
     """Return the step that uses a source's position, as if this segment had no end; the inverse of `stream_slots`.
 
@@ -220,14 +222,14 @@ class Stream:
     """Source names, ascending."""
     batch: int
     """Slots per step, unless the segment has its own number."""
-    segments: tuple[Segment, ...]
+    segments: tuple[MixtureSegment, ...]
     """One or more segments, the first from step 0."""
 
-    def segment_at(self, step: int) -> Segment:
+    def segment_at(self, step: int) -> MixtureSegment:
         """Return the segment in force at a step; the last one if several begin there."""
         return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
-    def batch_in(self, segment: Segment) -> int:
+    def batch_in(self, segment: MixtureSegment) -> int:
         return self.batch if segment.batch is None else segment.batch
 
     @property
@@ -252,16 +254,16 @@ def chain_segments(
     names: Sequence[str],
     global_batch: int,
     batches: Mapping[int, int] | None = None,
-) -> tuple[Segment, ...]:
+) -> tuple[MixtureSegment, ...]:
     """Return segments with base counts from (start step, integer weights) pairs, ascending, the first at step 0.
 
     batches: start step -> slots per step of that segment; other segments use `global_batch`.
     """
-    segments = [Segment(start_step=0, weights=starts[0][1], base={})]
+    segments = [MixtureSegment(start_step=0, weights=starts[0][1], base={})]
     for start, weights in starts[1:]:
         before = segments[-1]
         base = used_before(before, names, start, before.batch or global_batch)
         batch = (batches or {}).get(start, global_batch)
         own = None if batch == global_batch else batch
-        segments.append(Segment(start_step=start, weights=weights, base=base, batch=own))
+        segments.append(MixtureSegment(start_step=start, weights=weights, base=base, batch=own))
     return tuple(segments)

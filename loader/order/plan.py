@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InvalidPlan
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
-from .content import PlanContent, PlannedSource, Source, plan_source, source
+from .content import MixtureSource, PlanContent, PlannedSource, plan_source, source
 from .mixture import FILL, Weight, chain_segments, integer_weights
 from .ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .random.plan_hash import plan_json, whole
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .steps.occurrences import Occurrence, Substituted
 
 
-__all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
+__all__ = ["MixtureSource", "OrderView", "Plan", "PlannedSource", "make_plan", "source", "synthetic"]
 
 Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 
@@ -187,7 +187,7 @@ class Plan(PlanContent):
 
 
 def make_plan(
-    views: Mapping[str, OrderView | Source],
+    views: Mapping[str, OrderView | MixtureSource],
     *,
     seed: int,
     global_batch: GlobalBatch,
@@ -210,7 +210,7 @@ def make_plan(
         views, packing = pack_sources(views, pack, bucket_by)
     planned = {name: plan_source(name, view) for name, view in views.items()}
     planned = {name: planned[name] for name in sorted(planned)}
-    weights = {name: view.weight if isinstance(view, Source) else 1 for name, view in views.items()}
+    weights = {name: view.weight if isinstance(view, MixtureSource) else 1 for name, view in views.items()}
     starts = segment_starts(weights, schedule or [])
     content: dict[str, Any] = {
         "seed": whole("seed", seed, 0, 2**64 - 1),
@@ -264,16 +264,18 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
 
 
 def pack_sources(
-    views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
-) -> tuple[dict[str, OrderView | Source], Packing]:
+    views: Mapping[str, OrderView | MixtureSource], asked: object, bucket_by: object
+) -> tuple[dict[str, OrderView | MixtureSource], Packing]:
     if not isinstance(asked, PackBy):
         raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
     if bucket_by is not None:
         raise InvalidPlan("pack= with bucket_by=: packed sequences are of one length; leave bucket_by out")
-    packed: dict[str, OrderView | Source] = {}
+    packed: dict[str, OrderView | MixtureSource] = {}
     kinds: dict[str, Packing] = {}
     for name, view_or_source in views.items():
-        requested = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+        requested = (
+            view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
+        )
         if not hasattr(requested.view, "packed"):
             raise InvalidPlan(f"source {name!r} is a {type(requested.view).__name__}, which cannot be packed")
         try:

@@ -15,14 +15,14 @@ from typing import cast
 
 from ..errors import InvalidStore, MissingDependency
 from .spec import StoreSpec, spec_of
-from .store import Blob, ObjectInfo, RangeReader, ReadLimits, Span, Store, is_local, is_there
+from .store import Blob, ByteRange, ObjectInfo, RangeReader, ReadLimits, Store, is_local, is_there
 
 __all__ = [
     "Blob",
+    "ByteRange",
     "ObjectInfo",
     "RangeReader",
     "ReadLimits",
-    "Span",
     "Store",
     "StoreSpec",
     "is_local",

@@ -16,11 +16,11 @@ from ..errors import Changed, Corrupt, Forbidden, ObjectNotFound, PenstockError
 from .shared.threads import lock
 from .store import (
     Blob,
+    ByteRange,
     Disk,
     ObjectInfo,
     Piece,
     ReadLimits,
-    Span,
     Store,
     check_span,
     disk_of,
@@ -35,7 +35,7 @@ SEVERAL = "several"
 DECODED = "decoded"
 """Change token of a decoded shard; reads check its object."""
 
-ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
+ReadRaw = Callable[[Sequence[ByteRange]], Sequence[bytes]]
 """Stored spans of an object -> their bytes."""
 
 
@@ -46,7 +46,7 @@ class Decoded(Protocol):
     def nbytes(self) -> int:
         """Number of decoded bytes."""
 
-    def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
+    def read(self, spans: Sequence[ByteRange], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
         """Return the decoded bytes of spans, in order. anew: bypass the cache. Raises: Corrupt; as `raw`."""
 
     def forget(self) -> None:
@@ -145,7 +145,7 @@ class PlacedStore:
         """Return the objects of a registered shard, sorted by offset."""
         return self._objects_of(key)
 
-    def stored(self, placed: PlacedObject, span: Span) -> bytes:
+    def stored(self, placed: PlacedObject, span: ByteRange) -> bytes:
         """Return stored bytes of an object."""
         with self._explained(placed):
             return self._read_ranges(placed, [span])[0][0]
@@ -162,12 +162,12 @@ class PlacedStore:
         """Return a range without using caches, because a previous read was corrupt."""
         check_span(key, offset, nbytes)
         if not key.startswith(FOREIGN) or self._objects_of(key)[0].decoded is None:
-            return self.get_ranges(key, [Span(offset, nbytes)], etag=etag)[0]
-        (data,), token = self._read(key, [Span(offset, nbytes)], self._read_ranges, anew=True)
+            return self.get_ranges(key, [ByteRange(offset, nbytes)], etag=etag)[0]
+        (data,), token = self._read(key, [ByteRange(offset, nbytes)], self._read_ranges, anew=True)
         return Blob(data, token)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         if not key.startswith(FOREIGN):
             return self._home.get_ranges(key, spans, etag=etag, **limits)
@@ -176,7 +176,7 @@ class PlacedStore:
         return [Blob(piece, token) for piece in data]
 
     def _read_ranges(
-        self, placed: PlacedObject, own_spans: Sequence[Span], **limits: Unpack[ReadLimits]
+        self, placed: PlacedObject, own_spans: Sequence[ByteRange], **limits: Unpack[ReadLimits]
     ) -> tuple[list[bytes], str]:
         blobs = placed.store.get_ranges(placed.key, own_spans, etag=self._pinned(placed), **limits)
         return [blob.data for blob in blobs], blobs[0].etag
@@ -207,10 +207,10 @@ class PlacedStore:
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_each(key, spans, etag=etag)
 
-        def read(placed: PlacedObject, own_spans: Sequence[Span]) -> tuple[list[bytes], str]:
+        def read(placed: PlacedObject, own_spans: Sequence[ByteRange]) -> tuple[list[bytes], str]:
             return _disk(placed.store).read_each(placed.key, own_spans, etag=self._pinned(placed))
 
-        return self._read(key, [Span(*span) for span in spans], read)
+        return self._read(key, [ByteRange(*span) for span in spans], read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill buffers, like the disk store."""
@@ -240,8 +240,8 @@ class PlacedStore:
     def _read(
         self,
         key: str,
-        spans: Sequence[Span],
-        read: Callable[[PlacedObject, Sequence[Span]], tuple[list[bytes], str]],
+        spans: Sequence[ByteRange],
+        read: Callable[[PlacedObject, Sequence[ByteRange]], tuple[list[bytes], str]],
         *,
         anew: bool = False,
     ) -> tuple[list[bytes], str]:
@@ -260,7 +260,7 @@ class PlacedStore:
         for which, own_numbers in numbers.items():
             placed = objects[which]
             with self._explained(placed):
-                inside = [Span(spans[n].offset - placed.offset, spans[n].nbytes) for n in own_numbers]
+                inside = [ByteRange(spans[n].offset - placed.offset, spans[n].nbytes) for n in own_numbers]
                 data, token_read = read(placed, inside)
             token = token_read if len(objects) == 1 else token
             for n, piece in zip(own_numbers, data, strict=True):

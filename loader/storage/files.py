@@ -9,7 +9,7 @@ from ..errors import AlreadyExists, Changed
 from .disk.folder_files import disk_error, upload_size, write_all
 from .shared.memory_budget import MemoryBudget
 from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
-from .stream import Pieces
+from .stream import PieceReader
 
 READ_BYTES = 256 * 2**10
 """Bytes read at once, few enough to be in the processor's cache when hashed."""
@@ -129,7 +129,7 @@ def download(
     """
     target = os.fspath(path)
     temporary = os.path.join(os.path.dirname(target), unfinished_name())
-    pieces = Pieces(store, key, info)
+    pieces = PieceReader(store, key, info)
     try:
         with _disk("write", target):
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

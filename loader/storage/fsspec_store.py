@@ -41,10 +41,10 @@ from .shared.requests import Retrier
 from .spec import Opened, StoreSpec, spec_of
 from .store import (
     Blob,
+    ByteRange,
     ObjectInfo,
     ReadLimits,
     Refuse,
-    Span,
     Store,
     check_key,
     check_prefix,
@@ -123,7 +123,7 @@ class FsspecStore(Opened):
         return self._call("read", key, attempt)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         reads = plan_reads(spans, **limits)
         pin = etag if etag is not None else self.head(key).etag

@@ -9,7 +9,7 @@ from ..errors import Changed, Corrupt
 from .disk.folder_files import upload_size
 from .ranges import plan_reads
 from .spec import Opened
-from .store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_prefix, check_span
+from .store import Blob, ByteRange, ObjectInfo, ReadLimits, check_key, check_prefix, check_span
 from .stream import open_reader
 
 __all__ = ["KeyValueStore", "check_key", "check_prefix"]
@@ -46,7 +46,7 @@ class KeyValueStore(Opened, ABC):
         return Blob(data, blob.etag)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         plan_reads(spans, **limits)  # raises the same errors as other stores; each span is one read
         pinned = etag if etag is not None else self.get(key).etag

@@ -7,10 +7,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from ..errors import InvalidStore
-from .store import Span
+from .store import ByteRange
 
 
-def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int = 16 * 2**20) -> list[Span]:
+def plan_reads(
+    spans: Sequence[ByteRange], max_gap: int = 64 * 2**10, max_span: int = 16 * 2**20
+) -> list[ByteRange]:
     """Return disjoint, ascending reads of 1 to `max_span` bytes that cover every span.
 
     Spans at most `max_gap` bytes apart share a read within `max_span`; a larger span is cut. Raises: InvalidStore for a
@@ -18,7 +20,7 @@ def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int =
     """
     if max_gap < 0 or max_span < 1:
         raise InvalidStore(f"max_gap={max_gap} must be 0 or more and max_span={max_span} 1 or more, in bytes")
-    reads: list[Span] = []
+    reads: list[ByteRange] = []
     start = end = 0
     for offset, nbytes in sorted(spans):
         if offset < 0 or nbytes < 0:
@@ -35,7 +37,7 @@ def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int =
     return reads
 
 
-def slice_reads(spans: Sequence[Span], reads: Sequence[Span], data: Sequence[bytes]) -> list[bytes]:
+def slice_reads(spans: Sequence[ByteRange], reads: Sequence[ByteRange], data: Sequence[bytes]) -> list[bytes]:
     """Return the bytes of each span, in order, cut from the reads of `plan_reads`. A whole read is not copied.
 
     data: bytes returned by each read.
@@ -44,11 +46,11 @@ def slice_reads(spans: Sequence[Span], reads: Sequence[Span], data: Sequence[byt
     return [_cut(span, bisect_right(starts, span.offset) - 1, reads, data) for span in spans]
 
 
-def _emit(reads: list[Span], start: int, end: int, max_span: int) -> None:
-    reads.extend(Span(offset, min(max_span, end - offset)) for offset in range(start, end, max_span))
+def _emit(reads: list[ByteRange], start: int, end: int, max_span: int) -> None:
+    reads.extend(ByteRange(offset, min(max_span, end - offset)) for offset in range(start, end, max_span))
 
 
-def _cut(span: Span, first: int, reads: Sequence[Span], data: Sequence[bytes]) -> bytes:
+def _cut(span: ByteRange, first: int, reads: Sequence[ByteRange], data: Sequence[bytes]) -> bytes:
     if span.nbytes == 0:
         return b""
     stop = span.offset + span.nbytes

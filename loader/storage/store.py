@@ -39,7 +39,7 @@ class Blob(NamedTuple):
     """Change token of the object (`ObjectInfo.etag`)."""
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """A byte range of one object."""
 
     offset: int
@@ -82,7 +82,7 @@ class RangeReader(Protocol):
         """
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         """Return one blob per span, in order.
 

@@ -30,7 +30,7 @@ class Filling(Protocol):
         """Fill `view` (bytes) from `offset`, and return the object's etag."""
 
 
-class Pieces:
+class PieceReader:
     """Reads one object in pieces of at most MAX_BYTES, front to back, pinned to its first etag. Not thread-safe.
 
     Memory is reused: a piece is valid until the next call to `next`. Costs one request per MAX_BYTES and at most two
@@ -129,10 +129,10 @@ class Pieces:
         return view
 
 
-class RangeReader(io.RawIOBase):
+class SequentialReader(io.RawIOBase):
     """A sequential raw reader of one object, pinned to its first etag."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: PieceReader) -> None:
         self._pieces = pieces
         self._piece = memoryview(b"")
 
@@ -157,7 +157,9 @@ class RangeReader(io.RawIOBase):
 
 def open_reader(store: Store, key: str) -> BinaryIO:
     """Return a buffered sequential reader of `key`."""
-    return cast(BinaryIO, io.BufferedReader(RangeReader(Pieces(store, key)), buffer_size=128 * 2**10))
+    return cast(
+        BinaryIO, io.BufferedReader(SequentialReader(PieceReader(store, key)), buffer_size=128 * 2**10)
+    )
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
-from ..storage import Blob, Span, Store
+from ..storage import Blob, ByteRange, Store
 from ..storage.disk.scratch import OnScratch
 from ..storage.store import list_from, new_in_place
 
@@ -64,7 +64,7 @@ class StoreReads:
             lambda store: store.get("no/such"),
             lambda store: store.get_range("no/such", 0, 1),
             lambda store: store.get_range("no/such", 0, 0),
-            lambda store: store.get_ranges("no/such", [Span(0, 1), Span(2, 1)]),
+            lambda store: store.get_ranges("no/such", [ByteRange(0, 1), ByteRange(2, 1)]),
             lambda store: store.get_ranges("no/such", []),
             lambda store: store.head("no/such"),
             lambda store: store.copy("no/such", "other"),
@@ -101,7 +101,10 @@ class StoreReads:
             store.get_range("k", offset, nbytes)
         with pytest.raises(Corrupt):
             store.get_ranges(
-                "k", [Span(0, 1), Span(offset, nbytes)] if nbytes else [Span(offset, nbytes), Span(11, 1)]
+                "k",
+                [ByteRange(0, 1), ByteRange(offset, nbytes)]
+                if nbytes
+                else [ByteRange(offset, nbytes), ByteRange(11, 1)],
             )
 
     @pytest.mark.parametrize(("offset", "nbytes"), [(-1, 2), (0, -1)])
@@ -110,7 +113,7 @@ class StoreReads:
         with pytest.raises(InvalidStore):
             store.get_range("k", offset, nbytes)
         with pytest.raises(InvalidStore):
-            store.get_ranges("k", [Span(offset, nbytes)])
+            store.get_ranges("k", [ByteRange(offset, nbytes)])
 
     def test_a_replaced_object_is_changed(self, store: Store) -> None:
         store.put("k", b"first")
@@ -119,7 +122,7 @@ class StoreReads:
         for read in (
             lambda: store.get_range("k", 0, 2, pinned),
             lambda: store.get_range("k", 0, 0, pinned),
-            lambda: store.get_ranges("k", [Span(0, 1), Span(3, 1)], etag=pinned, max_gap=0),
+            lambda: store.get_ranges("k", [ByteRange(0, 1), ByteRange(3, 1)], etag=pinned, max_gap=0),
         ):
             with pytest.raises(Changed, match="replaced"):
                 read()
@@ -128,13 +131,13 @@ class StoreReads:
     def test_get_ranges_keeps_the_order_given(self, store: Store) -> None:
         store.put("k", DATA)
         spans = [
-            Span(100_000, 10),
-            Span(0, 5),
-            Span(3, 9),
-            Span(0, 5),
-            Span(7, 0),
-            Span(199_990, 10),
-            Span(20, 60_000),
+            ByteRange(100_000, 10),
+            ByteRange(0, 5),
+            ByteRange(3, 9),
+            ByteRange(0, 5),
+            ByteRange(7, 0),
+            ByteRange(199_990, 10),
+            ByteRange(20, 60_000),
         ]
         for max_gap, max_span in ((0, 2**20), (64 * 2**10, 2**20), (10, 4096), (10**6, 10**6)):
             blobs = store.get_ranges("k", spans, max_gap=max_gap, max_span=max_span)
@@ -163,9 +166,9 @@ class StoreReads:
 
     def test_a_closed_store_can_be_used_again(self, store: Store) -> None:
         store.put("k", DATA)
-        store.get_ranges("k", [Span(0, 1), Span(100, 1)], max_gap=0)
+        store.get_ranges("k", [ByteRange(0, 1), ByteRange(100, 1)], max_gap=0)
         store.close()
-        assert store.get_ranges("k", [Span(0, 1), Span(100, 1)], max_gap=0)[1].data == DATA[100:101]
+        assert store.get_ranges("k", [ByteRange(0, 1), ByteRange(100, 1)], max_gap=0)[1].data == DATA[100:101]
         store.close()
 
     def test_many_threads_read_one_store(self, store: Store) -> None:
@@ -354,7 +357,7 @@ class StoreWrites:
         for verb in (
             lambda: store.get(key),
             lambda: store.get_range(key, 0, 1),
-            lambda: store.get_ranges(key, [Span(0, 1)]),
+            lambda: store.get_ranges(key, [ByteRange(0, 1)]),
             lambda: store.put(key, b"x"),
             lambda: store.put_if_absent(key, b"x"),
             lambda: store.put_file(key, str(tmp_path / "file")),

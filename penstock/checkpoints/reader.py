@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRuntime
-from loader.storage import Span, Store
+from loader.storage import ByteRange, Store
 from loader.storage.store import disk_of
 
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
@@ -28,6 +28,7 @@ from .writer import check_value
 
 _SHOWN = 5
 _REQUEST_BYTES = 16 * 2**20
+_GAP_BYTES = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,11 @@ class _ReadBlock:
     count: int
 
     @property
-    def span(self) -> Span:
+    def span(self) -> ByteRange:
         width = ITEM_BYTES[self.dtype]
         low = self.first * width // BLOCK_BYTES * BLOCK_BYTES
         high = -(-(self.first + self.count) * width // BLOCK_BYTES) * BLOCK_BYTES
-        return Span(self.piece.offset + low, min(high, self.piece.nbytes) - low)
+        return ByteRange(self.piece.offset + low, min(high, self.piece.nbytes) - low)
 
 
 class _ReadTarget(NamedTuple):
@@ -192,7 +193,10 @@ class CheckpointReader(StorageReader):
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
         disk, spans = disk_of(self._store), [one.block.span for one in requests]
         if disk is None:
-            return [blob.data for blob in self._store.get_ranges(key, spans, max_span=_REQUEST_BYTES)]
+            return [
+                blob.data
+                for blob in self._store.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=_REQUEST_BYTES)
+            ]
         # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
         buffers = [
             one.memory if one.memory is not None else np.empty(span.nbytes, np.uint8).data

@@ -26,7 +26,7 @@ what: human-readable description. of: dataset. path: the object's path. Other ke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class TakedownRecord:
     """A takedown's record."""
 
     n: int
@@ -56,7 +56,7 @@ def folder(n: int) -> str:
     return f"takedowns/{n:012d}/"
 
 
-def read_record(store: Store, n: int) -> Record:
+def read_record(store: Store, n: int) -> TakedownRecord:
     """Return a takedown's record."""
     places: dict[bytes, Place] = {}
     marks: dict[str, set[str]] = {}
@@ -71,7 +71,7 @@ def read_record(store: Store, n: int) -> Record:
                 f"{store.url}/{info.key} is no record of a takedown ({error}); restore it from a mirror"
             ) from error
     ordered = tuple(places[key] for key in sorted(places))
-    return Record(
+    return TakedownRecord(
         n=n, places=ordered, marks={name: tuple(sorted(hashes)) for name, hashes in sorted(marks.items())}
     )
 
@@ -87,7 +87,7 @@ def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
 
 def add_to_record(
     store: Store, n: int, places: Iterable[Place], marks: Mapping[str, Iterable[str]] | None = None
-) -> Record:
+) -> TakedownRecord:
     """Record new places and marks. Returns the whole record."""
     known = read_record(store, n)
     there = {canonical(place) for place in known.places}

@@ -25,7 +25,7 @@ def landings(store: Store, dataset: str) -> frozenset[str]:
     return frozenset(landing for landing in places if isinstance(landing, str))
 
 
-class Joined(NamedTuple):
+class CompositeObject(NamedTuple):
     """A raw object that consists of several files."""
 
     key: str
@@ -36,13 +36,13 @@ class Joined(NamedTuple):
     """Keys and URIs of the other files."""
 
 
-def joined_objects(store: Store, dataset: str) -> Iterator[Joined]:
+def joined_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
     """Yield the raw objects of a dataset's batches that consist of several files. Reads each manifest."""
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
             if files := entry.get("files"):
                 key, uri = entry["key"], entry["uri"]
-                yield Joined(key, uri, names_of_files(key, uri, files))
+                yield CompositeObject(key, uri, names_of_files(key, uri, files))
 
 
 def _manifests(store: Store, dataset: str) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.column_names import Partitions
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import ObjectInfo, Store
@@ -136,7 +136,7 @@ class RegisteredFormat(Protocol):
 class RegisteredTables(Protocol):
     """A module that registers a table format, with one index per object."""
 
-    def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+    def find_objects(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
         """Return the listed objects that hold rows of the format. Raises: InvalidStore; Corrupt."""
 
 
@@ -167,7 +167,7 @@ def find_registered(
     name: str,
     store: Store,
     infos: list[ObjectInfo],
-    options: Options,
+    options: ColumnarOptions,
     texts: Iterable[str] = (),
 ) -> tuple[FoundObjects, int]:
     """Return a format's objects, and the maximum number of objects per index. texts: the dataset's text columns.

@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterator
 from functools import partial
 
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from .reading.exported import is_export
 from .reading.sample import ForeignSample, FoundObjects
@@ -29,7 +29,7 @@ def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
     """Yield a file's one sample; its key is the path without the extension."""
     key = posixpath.splitext(info.key)[0]
     metadata = {"path": info.key, "nbytes": info.nbytes, "modified_us": info.modified_us}
-    yield ForeignSample(key, {_field(info.key): Span(0, info.nbytes)}, metadata)
+    yield ForeignSample(key, {_field(info.key): ByteRange(0, info.nbytes)}, metadata)
 
 
 def _field(key: str) -> str:

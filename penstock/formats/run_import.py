@@ -31,7 +31,7 @@ from loader.storage.store import Refusals
 from ..class_names import class_names_of
 from ..progress import progress
 from . import FORMATS, importer_named, registered_named
-from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
+from .importing.importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
 from .importing.in_workers import in_workers
 from .importing.read_units import ReadUnit, UnitReader, check_unique, read_units, settled, spilled
 from .importing.spans import blocks_of
@@ -119,7 +119,7 @@ def import_place(
     store: Store,
     dataset: str,
     *,
-    options: Options = NO_OPTIONS,
+    options: ColumnarOptions = NO_OPTIONS,
     shuffle: bool | None = None,
     workers: int = WORKERS,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
@@ -173,7 +173,7 @@ def _find_objects(
     importer: Importer | None,
     store: Store,
     listed: ListedObjects,
-    options: Options,
+    options: ColumnarOptions,
     parent: Version | None,
 ) -> FoundObjects | Readable:
     objects: FoundObjects | Readable
@@ -196,7 +196,7 @@ def _find_objects(
 
 
 def _chosen(
-    format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
+    format: str, importer: Importer | None, options: ColumnarOptions, shuffle: bool | None, shard_bytes: int
 ) -> dict[str, Any]:
     if shuffle is None:
         shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
@@ -250,7 +250,7 @@ class _Import:
                     written += self._write(txn, ahead.others(), blocks, walk.layout.group_of.__getitem__)
                 return self._publish(txn, in_order(written), members=objects.members)
 
-    def of_samples(self, readable: Readable, options: Options) -> Version | None:
+    def of_samples(self, readable: Readable, options: ColumnarOptions) -> Version | None:
         failures = self.report.failures
         self._check_labels(readable.labels)
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)

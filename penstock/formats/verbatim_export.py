@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from loader import Version
-from loader.dataset.columnar.choices import NO_OPTIONS, Options
+from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions
 from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects
 from loader.errors import Changed, ObjectNotFound
 from loader.json_text import parse_json_object
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from . import FORMATS, REGISTERED, TABLES, find_registered
@@ -72,7 +72,7 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
     if copies is None:
         return None
     if selection.n_samples == manifest["n_live"]:
-        options = Options.of_registered(registered) if format in TABLES else NO_OPTIONS
+        options = ColumnarOptions.of_registered(registered) if format in TABLES else NO_OPTIONS
         copies += _without_samples(
             version, objects, lambda store, infos: find_registered(format, store, infos, options)[0]
         )
@@ -148,10 +148,10 @@ class RegisteredObjects:
         for item in objects:
             with outbox.file(_name(item)) as file:
                 for start, nbytes in (
-                    [Span(0, item.nbytes)] if keys is None else _remaining(placed, item, keys)
+                    [ByteRange(0, item.nbytes)] if keys is None else _remaining(placed, item, keys)
                 ):
                     for at in range(start, start + nbytes, READ_BYTES):
-                        file.write(placed.stored(item, Span(at, min(READ_BYTES, start + nbytes - at))))
+                        file.write(placed.stored(item, ByteRange(at, min(READ_BYTES, start + nbytes - at))))
         return {"objects": [[_name(one), one.nbytes] for one in objects]}
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
@@ -196,8 +196,8 @@ def _paths(version: Version) -> list[str]:
     return [path_of[part] for part in version.parts.ids.to_pylist()]
 
 
-def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[Span]:
-    placed.stored(item, Span(0, min(1, item.nbytes)))  # raises if the object changed
+def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[ByteRange]:
+    placed.stored(item, ByteRange(0, min(1, item.nbytes)))  # raises if the object changed
     window = ObjectWindow(item.store, item.store.head(item.key))
     try:
         return list(remaining(window, keys))

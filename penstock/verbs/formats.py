@@ -158,7 +158,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 def run_import(arguments: Namespace) -> Answer:
     """Import objects as a version. If one fails: no version, exit status 1."""
-    from ..formats.importing.importer import Options
+    from ..formats.importing.importer import ColumnarOptions
     from ..formats.run_import import import_place
 
     done = import_place(
@@ -166,7 +166,7 @@ def run_import(arguments: Namespace) -> Answer:
         arguments.format,
         open_store(arguments.url),
         arguments.name,
-        options=Options(
+        options=ColumnarOptions(
             arguments.key,
             fields_of(arguments),
             frozenset(arguments.without),

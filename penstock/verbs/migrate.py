@@ -13,7 +13,7 @@ from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
-    from ..upkeep.migrate.run import Report
+    from ..upkeep.migrate.run import MigrationReport
 
 
 def _options(parser: ArgumentParser, name: str, whose: str) -> None:
@@ -141,7 +141,7 @@ def run(arguments: Namespace) -> Answer:
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
     cluster = cluster_of(arguments)
-    report: Report | PrefixReport
+    report: MigrationReport | PrefixReport
     if source is not None:
         from ..upkeep.migrate.prefix_copy import migrate_prefix
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-class Record:
+class JsonRecord:
     """Base class of the frozen dataclasses that answer requests. The JSON has one key per field."""
 
     __slots__ = ()

@@ -19,7 +19,7 @@ from loader.errors import PenstockError
 
 from ..text import clean
 from ..units import number
-from .json_record import Record
+from .json_record import JsonRecord
 from .kinds.kind import WEIGHTS as OF_VALUES
 from .kinds.kind import Mark
 from .replays.metrics_file import Spread
@@ -51,7 +51,7 @@ _LEAST_SHARE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepMark(Record):
+class StepMark(JsonRecord):
     """A warning about a step or some of its slots."""
 
     name: str

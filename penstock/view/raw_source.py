@@ -10,7 +10,7 @@ from loader.storage import open_store
 from loader.storage.shared.requests import tried_while
 
 from ..denied.sources import plain_uri, why_not
-from .json_record import Record
+from .json_record import JsonRecord
 from .kinds import Facts, Media, kind_of
 from .outage import Outage
 from .shown_values import ShownValue, shown_value
@@ -68,7 +68,7 @@ class RawSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawObject(Record):
+class RawObjectRecord(JsonRecord):
     """A sample's raw object."""
 
     uri: str
@@ -83,7 +83,9 @@ class RawObject(Record):
     """Thumbnail, if there is one."""
 
 
-def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0) -> RawObject | None:
+def raw_object(
+    source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0
+) -> RawObjectRecord | None:
     """Return a raw object's record; None if there is no URI.
 
     most: largest size fetched, in bytes. edge: pixels of the thumbnail's longer side; 0 for no thumbnail.
@@ -91,7 +93,7 @@ def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge:
     if not uri:
         return None
     if source is None:
-        return RawObject(
+        return RawObjectRecord(
             uri=uri, reason="start the viewer with --raw URL to fetch raw objects below that URL"
         )
     field = f"raw{PurePosixPath(uri).suffix.lower()}"
@@ -100,9 +102,9 @@ def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge:
         with tried_while(lambda spent_s: spent_s < PATIENCE_S):
             nbytes = source.nbytes(uri)
             if nbytes > most:
-                return RawObject(uri=uri, nbytes=nbytes)
+                return RawObjectRecord(uri=uri, nbytes=nbytes)
             data = source.read(uri)
     except PenstockError as error:
-        return RawObject(uri=uri, reason=str(error))
+        return RawObjectRecord(uri=uri, reason=str(error))
     picture = kind_of(data, facts).thumbnail(data, facts, edge) if edge else None
-    return RawObject(uri=uri, nbytes=nbytes, shown=shown_value(field, data, facts), picture=picture)
+    return RawObjectRecord(uri=uri, nbytes=nbytes, shown=shown_value(field, data, facts), picture=picture)

@@ -12,7 +12,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.order.steps.occurrences import Occurrence
 
 from ..text import clean
-from .json_record import Record
+from .json_record import JsonRecord
 from .replays.training import Training
 from .shown_values import version_of
 
@@ -36,7 +36,7 @@ _FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSlot(Record):
+class HeldSlot(JsonRecord):
     """A slot that contained the sample."""
 
     step: int
@@ -48,7 +48,7 @@ class HeldSlot(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSteps(Record):
+class HeldSteps(JsonRecord):
     """The slots of one training run that contained a sample."""
 
     training: str
@@ -172,7 +172,7 @@ def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, bef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnEdit(Record):
+class ColumnEdit(JsonRecord):
     """An edit to one of a sample's columns."""
 
     column: str
@@ -216,7 +216,7 @@ def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour(Record):
+class Neighbour(JsonRecord):
     """A sample that looks similar to another."""
 
     ordinal: int

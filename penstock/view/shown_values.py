@@ -10,7 +10,7 @@ from loader.run.recipe.recipe import stored_view
 
 from ..class_names import class_names_of
 from ..text import clean
-from .json_record import Record
+from .json_record import JsonRecord
 from .kinds import kind_of
 from .kinds.array_values import as_array
 from .kinds.kind import Facts, Mark, TokenBox
@@ -27,7 +27,7 @@ MOST_LETTERS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownValue(Record):
+class ShownValue(JsonRecord):
     """A field's value, as displayed."""
 
     field: str

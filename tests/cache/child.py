@@ -15,7 +15,7 @@ from loader.cache import pages
 from loader.cache.cached_store import CachedStore
 from loader.cache.node_cache import OpenCache
 from loader.cache.spec import NodeCache
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 
 what, given = sys.argv[1], json.loads(sys.argv[2])
 sizes, page = given["sizes"], given["page_bytes"]
@@ -44,7 +44,7 @@ def read_all(store):
         for low in range(0, nbytes, step):
             high = min(nbytes, low + step)
             keep(store, key, [(low, high - low)], page)
-            right &= store.get_ranges(key, [Span(low, high - low)])[0].data == truth[low:high]
+            right &= store.get_ranges(key, [ByteRange(low, high - low)])[0].data == truth[low:high]
     return right
 
 

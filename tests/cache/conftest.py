@@ -14,7 +14,7 @@ import pytest
 from loader.cache.cached_store import CachedStore
 from loader.cache.node_cache import OpenCache
 from loader.cache.spec import NodeCache
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 
 HERE = Path(__file__).parent
 PAGE = 4096
@@ -65,7 +65,7 @@ class Reader:
     def get(self, key, *spans):
         if self.whole_pages and key in self.origin.sizes:
             self.keep(key, *spans)
-        return [blob.data for blob in self.store.get_ranges(key, [Span(*span) for span in spans])]
+        return [blob.data for blob in self.store.get_ranges(key, [ByteRange(*span) for span in spans])]
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ def test_commands_are_those_of_the_command_line(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()[1:]
     commands = [shlex.split(line.partition("  #")[0]) for line in lines]
     programs = [words[0] for words in commands]
-    assert programs == ["source", "penstock", "penstock", "penstock", "python", "make", "make"]
+    assert programs == ["source", *["penstock"] * 4, "python", "make", "make"]
     assert os.path.samefile(commands[0][1], Path(sys.prefix) / "bin" / "activate")
     for words in commands:
         if words[0] == "penstock":

@@ -19,6 +19,7 @@ from examples import train
 from examples.demo import training
 from loader.api.report import Report, new_reports
 from loader.run.trail.slot_columns import tensor_crcs
+from penstock.train.run_folder import RunFolder
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 
@@ -108,6 +109,16 @@ def test_killed_on_two_ranks_and_resumed_on_one_and_on_three_it_reads_the_same(
         logs = {f"rank-{rank}-of-{ranks}-from-{resumed_at}.jsonl" for rank in range(ranks)}
         assert logs <= {path.name for path in out.iterdir()}
         assert not list(out.glob("*.part"))
+
+    folder = RunFolder(loader.Root(root).store, "train")
+    assert [facts["ranks"] for _, facts in sorted(folder.attempts().items())] == [2, 1, 3]
+    steps = [(event.attempt, event.name, event.step) for event in folder.events()]
+    assert [one for one in steps if one[1] in ("restored", "ended")] == [
+        (2, "restored", resumed_at),
+        (2, "ended", 9),
+        (3, "restored", resumed_at),
+        (3, "ended", 9),
+    ]
 
 
 def test_each_checkpoint_is_told_to_the_pipeline(root: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.storage import open_store
 from penstock.class_names import class_names_of
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -65,7 +65,7 @@ def test_what_it_saved_is_registered_where_it_lies(tmp_path, peer):
         place = tmp_path / "saved" / split
         with loader.Root(tmp_path / split) as root:
             version = register(root, "arrow", place, "r", without=without).version
-            options = Options(without=frozenset(without))
+            options = ColumnarOptions(without=frozenset(without))
             assert import_place(root, "arrow", open_store(place), "i", options=options).failures == []
             copied = root.open("i")
             assert len(version) == n

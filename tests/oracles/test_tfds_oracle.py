@@ -9,7 +9,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.oracle
 def read(folder, format, tmp_path, **options):
     """[(field -> bytes, row of the samples table)] of what an import of a folder gives."""
     with loader.Root(tmp_path / "root") as root:
-        done = import_place(root, format, open_store(folder), "d", options=Options(**options))
+        done = import_place(root, format, open_store(folder), "d", options=ColumnarOptions(**options))
         assert done.failures == []
         version = root.open("d")
         found = read_fields(version.shard_store, version.address(np.arange(len(version)), version.fields))

@@ -169,7 +169,7 @@ def counts_stay_within_one(weights, prefix):
     """Every prefix of the stream holds each source within 1 of its exact share."""
     quotas = mixture.integer_weights(weights)
     names = sorted(weights)
-    segment = mixture.Segment(start_step=0, weights=quotas, base={})
+    segment = mixture.MixtureSegment(start_step=0, weights=quotas, base={})
     k, position = mixture.stream_slots(segment, names, 0, prefix)
     total = sum(quotas.values())
     for index, name in enumerate(names):

@@ -18,7 +18,7 @@ from loader.storage.cloud.reads import read_whole
 from loader.storage.files import download, put_held, upload
 from loader.storage.mirror.store import MirroredStore
 from loader.storage.shared.memory_budget import MemoryBudget
-from loader.storage.stream import Pieces
+from loader.storage.stream import PieceReader
 
 MIB = 2**20
 DATA = Random(8).randbytes(9 * MIB) + b"and the rest"  # pieces of 1, 2, 4 MiB, and what is left
@@ -113,7 +113,7 @@ def test_a_piece_that_failed_can_be_asked_for_again(faulty, faulty_options, numb
     store = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0})
     faulty.origin.hold("k", DATA)
     on_piece(faulty, number, 503)
-    pieces, found, failed = Pieces(store, "k"), b"", 0
+    pieces, found, failed = PieceReader(store, "k"), b"", 0
     for _ in range(2 * len(AT)):
         try:
             found += pieces.next()
@@ -245,7 +245,7 @@ def test_memory_and_requests_do_not_grow_beyond_the_pieces(faulty, faulty_store,
     """Requests: one for each 4 MiB, and two more; memory: three pieces, whatever the size."""
     for nbytes in (13 * MIB, 26 * MIB):
         faulty.origin.hold("k", bytes(nbytes))
-        pieces, held, before = Pieces(faulty_store, "k"), set(), len(faulty.requests)
+        pieces, held, before = PieceReader(faulty_store, "k"), set(), len(faulty.requests)
         while piece := pieces.next():
             held.add(id(piece.obj))
             if len(piece) == 4 * MIB:
@@ -261,14 +261,14 @@ def test_memory_is_not_filled_again_while_it_is_looked_at(
     faulty.origin.hold("k", data)
 
     def pieces_of(*given):
-        made.append(Pieces(*given))
+        made.append(PieceReader(*given))
         return made[0]
 
     def look(piece):
         wait_until(lambda: all(future.done() for _, future in made[0]._coming))  # the next ones are there
         digest.update(piece)
 
-    monkeypatch.setattr("loader.storage.files.Pieces", pieces_of)
+    monkeypatch.setattr("loader.storage.files.PieceReader", pieces_of)
 
     download(faulty_store, "k", tmp_path / "file", seen=look)
     assert digest.hexdigest() == hashlib.sha256(data).hexdigest()

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidStore
-from loader.storage import Span
+from loader.storage import ByteRange
 from loader.storage.ranges import plan_reads, slice_reads
 
 DATA = bytes(range(256)) * 8
-SPANS = st.lists(st.builds(Span, st.integers(0, 1500), st.integers(0, 500)), max_size=12)
+SPANS = st.lists(st.builds(ByteRange, st.integers(0, 1500), st.integers(0, 500)), max_size=12)
 
 
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(spans=SPANS, max_gap=st.integers(0, 200), max_span=st.integers(1, 700))
-def test_the_reads_serve_every_span(spans: list[Span], max_gap: int, max_span: int):
+def test_the_reads_serve_every_span(spans: list[ByteRange], max_gap: int, max_span: int):
     reads = plan_reads(spans, max_gap, max_span)
     data = [DATA[read.offset : read.offset + read.nbytes] for read in reads]
     assert slice_reads(spans, reads, data) == [DATA[o : o + n] for o, n in spans]
@@ -26,7 +26,7 @@ def test_the_reads_serve_every_span(spans: list[Span], max_gap: int, max_span: i
 
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(spans=SPANS, max_gap=st.integers(0, 200), max_span=st.integers(1, 700))
-def test_only_gaps_are_read_beside_the_spans(spans: list[Span], max_gap: int, max_span: int):
+def test_only_gaps_are_read_beside_the_spans(spans: list[ByteRange], max_gap: int, max_span: int):
     wanted = {byte for o, n in spans for byte in range(o, o + n)}
     extra = 0
     for offset, nbytes in plan_reads(spans, max_gap, max_span):
@@ -54,12 +54,14 @@ def test_only_gaps_are_read_beside_the_spans(spans: list[Span], max_gap: int, ma
     ],
 )
 def test_plans(spans, max_gap: int, max_span: int, reads):
-    assert plan_reads([Span(*span) for span in spans], max_gap, max_span) == [Span(*read) for read in reads]
+    assert plan_reads([ByteRange(*span) for span in spans], max_gap, max_span) == [
+        ByteRange(*read) for read in reads
+    ]
 
 
 def test_a_span_that_is_a_read_is_not_copied():
     body = b"x" * 100
-    assert slice_reads([Span(7, 100)], [Span(7, 100)], [body])[0] is body
+    assert slice_reads([ByteRange(7, 100)], [ByteRange(7, 100)], [body])[0] is body
 
 
 @pytest.mark.parametrize(
@@ -67,4 +69,4 @@ def test_a_span_that_is_a_read_is_not_copied():
 )
 def test_nonsense_is_refused(spans, max_gap: int, max_span: int):
     with pytest.raises(InvalidStore):
-        plan_reads([Span(*span) for span in spans], max_gap, max_span)
+        plan_reads([ByteRange(*span) for span in spans], max_gap, max_span)

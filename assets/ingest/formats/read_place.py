@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.column_names import duplicate_key
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import key_hash
@@ -27,7 +27,7 @@ from .walked_objects import landed_info, not_of, once_a_batch, refused_where_unr
 class ReadPlace:
     """Raw objects of a read format, in their source."""
 
-    def __init__(self, files: Store, format: str, options: Options) -> None:
+    def __init__(self, files: Store, format: str, options: ColumnarOptions) -> None:
         """Open the source. Costs a listing if other files describe an object."""
         importer = importer_named(format)
         assert importer is not None, format
@@ -93,13 +93,13 @@ read_place = once_a_batch(ReadPlace)
 def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, Any], batch: str) -> Row:
     """Return an object's row of `media`, after walking or reading its samples to the end.
 
-    choices: reader options, in the form of `Options.to_json`. batch: id of one audit, which lists a source only once.
+    choices: reader options, as `ColumnarOptions.to_json`. batch: id of one audit, which lists a source only once.
 
     Raises: Unusable; Fault; Throttled; Transient.
     """
     with refused_where_unreadable("probe"):
         place_of = read_place if format in read_formats() else walked_place
-        source = place_of(batch, landing, format, Options.from_json(dict(choices)))
+        source = place_of(batch, landing, format, ColumnarOptions.from_json(dict(choices)))
         if not source.has_samples(landed_info(source.landing, raw)):
             raise dropped("probe", "no_samples", "it holds no sample")
     facts = {"mime": raw["mime"], "kind": format, "nbytes": raw["nbytes"], "container": format}

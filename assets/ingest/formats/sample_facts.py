@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import loader
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.splits import split_of
 from loader.errors import StoreError
 from loader.storage import Store
@@ -74,7 +74,7 @@ class TakingRules:
     format: str
     """Format of the raw objects."""
     choices: dict[str, Any]
-    """Reader options, in the form of `Options.to_json`."""
+    """Reader options, in the form of `ColumnarOptions.to_json`."""
     provenance: dict[str, str]
     """Provenance shared by all samples."""
 
@@ -100,8 +100,8 @@ class TakingRules:
         return "" if "split" in self.choices["without"] else source.get("split", "")
 
     @property
-    def options(self) -> Options:
-        return Options.from_json(self.choices)
+    def options(self) -> ColumnarOptions:
+        return ColumnarOptions.from_json(self.choices)
 
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:

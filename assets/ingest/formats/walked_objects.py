@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import (
     Changed,
@@ -95,7 +95,7 @@ def not_of(format: str) -> Unusable:
 class WalkedPlace:
     """Raw objects of a walked format, in their source."""
 
-    def __init__(self, landing: Store, format: str, options: Options) -> None:
+    def __init__(self, landing: Store, format: str, options: ColumnarOptions) -> None:
         """Open the source. Costs a listing if an index describes all objects."""
         self.landing, self._options = landing, options
         self._name, self._format = format, registered_named(format)
@@ -144,12 +144,12 @@ class WalkedPlace:
 
 
 def once_a_batch(
-    open_source: Callable[[Store, str, Options], Place],
-) -> Callable[[str, Store, str, Options], Place]:
+    open_source: Callable[[Store, str, ColumnarOptions], Place],
+) -> Callable[[str, Store, str, ColumnarOptions], Place]:
     """Return `open_source` with the batch as first argument, caching the source of the latest batch in each process."""
     opened: dict[str, Place] = {}
 
-    def place_of(batch: str, files: Store, format: str, options: Options) -> Place:
+    def place_of(batch: str, files: Store, format: str, options: ColumnarOptions) -> Place:
         if batch not in opened:
             opened.clear()
             opened[batch] = open_source(files, format, options)

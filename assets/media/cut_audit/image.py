@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from loader.modalities.image.crop import EXIF_TURNS, UPRIGHT, Turn, turn_of
+from loader.modalities.image.crop import EXIF_TURNS, UPRIGHT, PixelTurn, turn_of
 
 from ..container import opened
 from ..image.open import PHOTO_WORDS, photo
@@ -54,7 +54,7 @@ class Original(NamedTuple):
 
     size_px: tuple[int, int]
     """(width, height) as stored."""
-    turn: Turn
+    turn: PixelTurn
     """Turn that makes the photo upright."""
     is_plain: bool
     """True if the stored values are sRGB."""
@@ -188,7 +188,7 @@ def _has_unused_predictor(image: "Image") -> bool:
     return image.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
 
-def _tiff_turn(path: str) -> Turn:
+def _tiff_turn(path: str) -> PixelTurn:
     from PIL import Image
 
     with Image.open(path, formats=("TIFF",)) as unread:
@@ -206,7 +206,7 @@ def _by_ffmpeg(path: str) -> "VideoFrame | None":
         return None  # a format that only Pillow reads
 
 
-def _upright(grid: Grid, turn: Turn) -> Grid:
+def _upright(grid: Grid, turn: PixelTurn) -> Grid:
     out = np.swapaxes(grid, 0, 1) if turn.transpose else grid
     out = out[::-1] if turn.flip_y else out
     return out[:, ::-1] if turn.flip_x else out

@@ -16,7 +16,7 @@ from loader.modalities.video.display_matrix import matrix_of, side_data_of
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected
-from .tone_map import ASSUMED_PEAK_CD, HLG, PQ, WIDE_PRIMARIES, Signal
+from .tone_map import ASSUMED_PEAK_CD, HLG, PQ, WIDE_PRIMARIES, VideoSignal
 
 if TYPE_CHECKING:
     from av.buffer import Buffer
@@ -79,7 +79,7 @@ class Rendering:
     treatment: Treatment
     """"" (unchanged), "reduced" (rounded to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg" (tone-mapped).
     """
-    signal: Signal | None
+    signal: VideoSignal | None
     """Input of `tone_map`; None if it is not used."""
     primaries: int
     """Colour primaries of the clip."""
@@ -173,10 +173,10 @@ def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
         raise dropped("probe", "transfer", f"the transfer {name} cannot be shown as it is")
 
 
-def _signal(frame: "VideoFrame") -> Signal:
+def _signal(frame: "VideoFrame") -> VideoSignal:
     matrix = int(frame.colorspace)
     is_rgb = matrix == 0  # the filter first converts RGB to BT.2020's matrix
-    return Signal(
+    return VideoSignal(
         matrix=_BT2020 if is_rgb else _BT601 if matrix == UNTAGGED else matrix,
         primaries=int(frame.color_primaries),
         transfer=int(frame.color_trc),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected
 from .colour import UNTAGGED, Rendering, bit_depth, display_matrix, is_full_range, rendering_of
-from .tone_map import LUMA, Signal, to_sdr
+from .tone_map import LUMA, VideoSignal, to_sdr
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -75,7 +75,7 @@ class FrameFilter:
             return rendering
         return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
 
-    def _mapped(self, frame: "VideoFrame", signal: Signal) -> "VideoFrame":
+    def _mapped(self, frame: "VideoFrame", signal: VideoSignal) -> "VideoFrame":
         import av
 
         samples = np.asarray(frame.to_ndarray(), np.uint16)
@@ -87,7 +87,7 @@ class FrameFilter:
             self._encode = _Chain({**source, "time_base": frame.time_base or Fraction(1, 1000)}, chain)
         return self._encode.apply(rgb)
 
-    def _make(self, frame: "VideoFrame", signal: Signal | None) -> "_Chain":
+    def _make(self, frame: "VideoFrame", signal: VideoSignal | None) -> "_Chain":
         turns, swapped = turns_of(display_matrix(frame))
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:

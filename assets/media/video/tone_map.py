@@ -54,7 +54,7 @@ PQ, HLG = 16, 18  # transfer characteristics of ITU-T H.273
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class VideoSignal:
     """Encoding of a frame's samples, in ITU-T H.273 numbers."""
 
     matrix: int
@@ -130,7 +130,7 @@ def _to_xyz(primaries: int) -> Floats:
     return scaled
 
 
-def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
+def rgb_signal(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> Floats:
     """Return R'G'B' from 0 to 1, float32 [H, W, 3], from Y'CbCr shifted to 16 bits.
 
     Inverts ITU-T H.273's equations 38 to 46.
@@ -150,7 +150,7 @@ def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
     return np.clip(rgb, 0, 1, out=rgb)
 
 
-def to_sdr(samples: npt.NDArray[np.uint16], signal: Signal) -> npt.NDArray[np.uint16]:
+def to_sdr(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> npt.NDArray[np.uint16]:
     """Convert Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], to full-range 16-bit SDR BT.709 R'G'B'.
 
     Uses lookup tables: about 10 ms for 456 x 256 px on one core.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import Corrupt, InvalidSample, NotSupported, PenstockError
-from .choices import Features, Options, ReadSample
+from .choices import ColumnarOptions, ReadSample, SchemaFacts
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
 from .plain_values import (
     FLAT_WORDS,
@@ -132,7 +132,9 @@ class Row(NamedTuple):
 class TableRows:
     """Converts the rows of tables with one schema to samples."""
 
-    def __init__(self, schema: pa.Schema, features: Features, options: Options, object_key: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, features: SchemaFacts, options: ColumnarOptions, object_key: str
+    ) -> None:
         """Choose what each column becomes. Raises: InvalidSample if a column can be neither, or two share a name."""
         self._options, self._object = options, object_key
         self._key = options.key or (features.key if features.key in schema.names else None)
@@ -254,7 +256,7 @@ def _buffer(array: pa.Array) -> memoryview:
     return memoryview(data or b"")[int(ends[0]) : int(ends[-1])]
 
 
-def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
+def _choose(field: pa.Field, features: SchemaFacts, options: ColumnarOptions, of: str) -> list[Column]:
     name, kind = field.name, plain_type(field.type)
     if pa.types.is_dictionary(kind):
         kind = plain_type(kind.value_type)
@@ -324,7 +326,7 @@ def _field_of(name: str, kind: pa.DataType, word: str, dtype: np.dtype[Any] | No
     return of_value
 
 
-def _classes(name: str, features: Features, options: Options) -> list[Column]:
+def _classes(name: str, features: SchemaFacts, options: ColumnarOptions) -> list[Column]:
     names = features.classes[name]
 
     def checked(value: int, where: str) -> int | None:

@@ -17,7 +17,7 @@ WIDTHS = "widths"
 """Key for `declared_widths` in a registration record."""
 
 
-class Options(NamedTuple):
+class ColumnarOptions(NamedTuple):
     """Options of an import or a registration."""
 
     key: str | None = None
@@ -40,17 +40,17 @@ class Options(NamedTuple):
         return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
 
     @staticmethod
-    def from_json(body: Mapping[str, Any]) -> "Options":
+    def from_json(body: Mapping[str, Any]) -> "ColumnarOptions":
         """Return the options that `to_json` wrote to `body`. Raises: KeyError."""
-        return Options(body["key"], body["fields"], frozenset(body["without"]))
+        return ColumnarOptions(body["key"], body["fields"], frozenset(body["without"]))
 
     @staticmethod
-    def of_registered(body: Mapping[str, Any]) -> "Options":
+    def of_registered(body: Mapping[str, Any]) -> "ColumnarOptions":
         """Return the options in a registration record. Raises: KeyError."""
-        return Options.from_json(body)._replace(declared_widths=WIDTHS in body)
+        return ColumnarOptions.from_json(body)._replace(declared_widths=WIDTHS in body)
 
 
-NO_OPTIONS = Options()
+NO_OPTIONS = ColumnarOptions()
 
 
 class ReadSample(NamedTuple):
@@ -71,7 +71,7 @@ _SHARD = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-\d{5,}(?:-of-\d{5,})?(?:-[0-9a-f]+
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class SchemaFacts:
     """Facts from one schema."""
 
     classes: dict[str, list[str]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Features:
         return next(iter(self.classes.values())) if len(self.classes) == 1 else None
 
 
-def features_of(schema: pa.Schema) -> Features:
+def features_of(schema: pa.Schema) -> SchemaFacts:
     """Return the facts in a schema. Unexpected ones are ignored."""
     metadata = schema.metadata or {}
     info = _json(metadata.get(HUGGINGFACE)).get("info")
@@ -103,7 +103,7 @@ def features_of(schema: pa.Schema) -> Features:
             if isinstance(names, list) and all(isinstance(each, str) for each in names):
                 classes[name] = names
     ours = _json(metadata.get(OURS))
-    return Features(
+    return SchemaFacts(
         classes=classes,
         key=ours["key"] if isinstance(ours.get("key"), str) else None,
         fields=_names(ours, "fields"),

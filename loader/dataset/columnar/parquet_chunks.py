@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
-from ...storage import ObjectInfo, Span
+from ...storage import ByteRange, ObjectInfo
 from ...storage.shared.threads import Turns, begins_anew, lock
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, arrow_errors, joined
-from .choices import Options, features_of
+from .choices import ColumnarOptions, features_of
 
 CAPACITY_BYTES = 4 * 2**30
 """Decoded bytes that a process caches: twice what a plan reads at once (`lanes.LIVE_CHUNK_BYTES`)."""
@@ -77,7 +77,7 @@ TOGETHER_BYTES = 64 * 2**20
 METADATA_TIMES = 4
 """Memory of a parsed footer, as a multiple of its stored bytes."""
 
-ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
+ReadRaw = Callable[[Sequence[ByteRange]], Sequence[bytes]]
 """Stored spans of the object -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
 
 
@@ -133,7 +133,7 @@ class DecodedParquet:
         identity: str,
         stored_nbytes: int,
         chunks: Chunks,
-        options: Options,
+        options: ColumnarOptions,
         cache: ChunkCache = CHUNKS,
     ) -> None:
         self._name, self._identity, self._stored = name, identity, stored_nbytes
@@ -157,7 +157,7 @@ class DecodedParquet:
             self._name, self._identity, self._stored, self._chunks, self._options, ChunkCache(TOGETHER_BYTES)
         )
 
-    def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
+    def read(self, spans: Sequence[ByteRange], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
         """Return the decoded bytes of spans, in the order given. Threads that need the same chunk fetch it once.
 
         anew: read the chunks again instead of using the cache.
@@ -180,7 +180,7 @@ class DecodedParquet:
                     pieces[cut.span].append(bytes(held[number][cut.low : cut.high]))
         return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
 
-    def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
+    def _cuts(self, spans: Sequence[ByteRange]) -> dict[int, list[_Cut]]:
         starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
         for which, (offset, nbytes) in enumerate(spans):
             at, stop = offset, offset + nbytes
@@ -232,7 +232,7 @@ class DecodedParquet:
             metadata = None if anew else self._cache.get(key)
             if metadata is None:
                 start = self._stored - nbytes
-                (data,) = raw([Span(start, nbytes)])
+                (data,) = raw([ByteRange(start, nbytes)])
                 if (checksum := crc32c(data)) != self._chunks.footer_crc32c:
                     raise Corrupt(
                         f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {checksum:08x}, "
@@ -250,7 +250,7 @@ class DecodedParquet:
         group, column = divmod(number, len(self._chunks.columns))
         return group, self._chunks.columns[column]
 
-    def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
+    def _extent(self, metadata: pq.FileMetaData, number: int) -> ByteRange:
         group, name = self._place(number)
         try:
             return extent_of(metadata, group, name)
@@ -259,7 +259,7 @@ class DecodedParquet:
                 f"{self._name}, row group {group}: {error}; it was damaged, restore the object"
             ) from error
 
-    def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
+    def _decoded(self, metadata: pq.FileMetaData, number: int, extent: ByteRange, data: bytes) -> memoryview:
         group, name = self._place(number)
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
         with _corrupt_on_error(self._name, what):
@@ -292,7 +292,7 @@ class DecodedParquet:
         return columns[name]
 
 
-def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
+def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> ByteRange:
     """Return the span of a column in a row group, all leaves included. Raises: KeyError."""
     row_group = metadata.row_group(group)
     leaves = [row_group.column(at) for at in range(row_group.num_columns)]
@@ -303,7 +303,7 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
     end = max(chunk_start(one) + one.total_compressed_size for one in nested)
     if not 0 <= first <= end:
         raise ValueError(f"the column lies at bytes [{first}:{end}]")
-    return Span(first, end - first)
+    return ByteRange(first, end - first)
 
 
 @contextmanager

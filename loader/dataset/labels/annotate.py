@@ -76,7 +76,7 @@ class Annotating:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinCounts:
     """Counts from matching rows with samples."""
 
     n_rows: int
@@ -97,13 +97,13 @@ class Annotated:
 
     version: Version
     """Version with the labels."""
-    join: Joined
+    join: JoinCounts
     """Counts from matching rows with samples."""
 
 
 def write_annotation(
     version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
-) -> tuple[list[SamplesFile], Joined]:
+) -> tuple[list[SamplesFile], JoinCounts]:
     """Join rows to a version's live samples and upload files under `prefix`. first: number of the first file.
 
     Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound with file and line; DuplicateKey; InvalidKey if no
@@ -129,7 +129,7 @@ def write_annotation(
         files = list(_write(version, prefix, how, spool, matches, types, first))
     if not files:
         raise InvalidSample(f"{source.name} has no value for any sample: all of its values are null")
-    return files, Joined(
+    return files, JoinCounts(
         n_rows=len(keys),
         n_samples=sum(one.file.n_rows for one in files),
         n_unmatched=len(matches.unmatched),

@@ -148,7 +148,7 @@ _jitter = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AppendResult:
     """Result of an append."""
 
     state: State
@@ -172,7 +172,7 @@ def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
     return "won" if tail[0].nonce == ours.nonce else "lost"
 
 
-def append(store: Store, state: State, decide: Decide) -> Outcome:
+def append(store: Store, state: State, decide: Decide) -> AppendResult:
     """Append the entry that `decide` asks for to a log last read as `state`.
 
     Raises: as `decide` and `read_tail`; Corrupt, before anything is written, if readers would reject the body;
@@ -183,7 +183,7 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
     while True:
         decision = decide(state)
         if isinstance(decision, Done):
-            return Outcome(state=state, entry=None, value=decision.value)
+            return AppendResult(state=state, entry=None, value=decision.value)
         due = state_checksum(state) if state.n - state.vouched >= HINT_EVERY else ""
         ours = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
         after = fold(state, ours)
@@ -191,11 +191,11 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
             _check_end(store, state.n)
         failure = _create(store, ours)
         if failure is None:
-            return Outcome(state=after, entry=ours, before=state)
+            return AppendResult(state=after, entry=ours, before=state)
         tail, after = _read_again(store, state, ours, failure)
         verdict = settle(ours, tail)
         if verdict == "won":
-            return Outcome(state=fold(state, tail[0]), entry=tail[0], before=state)
+            return AppendResult(state=fold(state, tail[0]), entry=tail[0], before=state)
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
             raise failure
         state = after

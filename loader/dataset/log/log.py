@@ -13,7 +13,7 @@ from ...storage.shared.threads import Together, in_background, lock
 from ...storage.store import Store
 from ..names import LATEST
 from . import rules
-from .append import Decide, Outcome, append, check_end, read_tail
+from .append import AppendResult, Decide, append, check_end, read_tail
 from .denies import Target
 from .entries import Entry, edited, entry_key
 from .marker import check_primary
@@ -114,7 +114,7 @@ class Log:
         check_end(self._store, state.n)
         return state
 
-    def append(self, decide: Decide) -> Outcome:
+    def append(self, decide: Decide) -> AppendResult:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
 
         `decide(state)` gets the newest state. It is called again whenever another writer's entry came first. It returns

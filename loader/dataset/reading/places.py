@@ -225,7 +225,7 @@ Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """Per group: (requested fields, all fields, which are the index columns)."""
 
 
-class Stretch(NamedTuple):
+class RowStretch(NamedTuple):
     """Index rows of one shard."""
 
     rows: IndexRows
@@ -336,10 +336,10 @@ class Lookup:
 
     def _stretches(
         self, group: int, stretches: Sequence[tuple[int, int, int]], run: Map | None
-    ) -> list[Stretch] | None:
+    ) -> list[RowStretch] | None:
         """Return index rows by (version, part, stretch number); None if some are missing and run is None."""
         versions, groups = self._versions, self._groups
-        stretches_found, missing = list[Stretch | None](), list[int]()
+        stretches_found, missing = list[RowStretch | None](), list[int]()
         for at, (of, part, number) in enumerate(stretches):
             stretch = versions[of].held(groups[of][group], part, number)
             stretches_found.append(stretch)
@@ -350,7 +350,7 @@ class Lookup:
         if missing:
             assert run is not None
 
-            def load(name: tuple[int, int, int]) -> Stretch:
+            def load(name: tuple[int, int, int]) -> RowStretch:
                 of, part, number = name
                 return versions[of].stretch(groups[of][group], part, number)
 

@@ -13,13 +13,14 @@ from typing import Any, Unpack, cast
 import numpy as np
 
 from ...errors import Corrupt
-from ...storage import Blob, RangeReader, ReadLimits, Span
+from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
 from ...storage.shared.requests import noting_who_serves
 from ...storage.shared.threads import lock
 from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local
 from ..shards.shard import PageHashes
+from .read_faults import add_fault
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -39,7 +40,7 @@ Identity = tuple[str | int, ...]
 _NEAREST = -1
 _READ_BYTES = 2**20  # a power of two, like the page size: whole pages
 
-ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
+ReadSpans = Callable[[Sequence[ByteRange], str | None], tuple[list[bytes], str]]
 """(spans, expected ETag) -> (bytes of the spans, ETag)."""
 
 
@@ -52,7 +53,7 @@ class VerifiedStore:
     def __init__(self, origin: RangeReader, hashes_of: HashesOf) -> None:
         self._origin, self._hashes_of = origin, hashes_of
         self._lock = lock()
-        self._shards: OrderedDict[str, _Shard] = OrderedDict()
+        self._shards: OrderedDict[str, _ShardPages] = OrderedDict()
 
     @property
     def url(self) -> str:
@@ -69,18 +70,18 @@ class VerifiedStore:
         return None if disk_of(self._origin) is None else self
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        def read(spans: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+        def read(spans: Sequence[ByteRange], pinned: str | None) -> tuple[list[bytes], str]:
             # One by one: they must come from the origin, not from a cache in front of it.
             blobs = [self._origin.get_range(key, *span, pinned) for span in spans]
             return [blob.data for blob in blobs], blobs[0].etag
 
-        (data,), etag_read = self._read(key, [Span(offset, nbytes)], etag, read)
+        (data,), etag_read = self._read(key, [ByteRange(offset, nbytes)], etag, read)
         return Blob(data, etag_read)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        def read(spans_read: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+        def read(spans_read: Sequence[ByteRange], pinned: str | None) -> tuple[list[bytes], str]:
             blobs = self._origin.get_ranges(key, spans_read, etag=pinned, **limits)
             return [blob.data for blob in blobs], blobs[0].etag
 
@@ -95,10 +96,10 @@ class VerifiedStore:
         """Return the bytes of spans, like the disk store."""
         disk = self._disk
 
-        def read(spans_read: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+        def read(spans_read: Sequence[ByteRange], pinned: str | None) -> tuple[list[bytes], str]:
             return disk.read_each(key, spans_read, etag=pinned)
 
-        return self._read(key, [Span(*span) for span in spans], etag, read)
+        return self._read(key, [ByteRange(*span) for span in spans], etag, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill buffers, like the disk store; bytes of unverified pages are copied into them."""
@@ -138,7 +139,7 @@ class VerifiedStore:
         for low, nbytes_left in shard.runs(shard.unverified(identity, offset, nbytes), offset, nbytes):
             end, at_once = low + nbytes_left, max(shard.hashes.page_bytes, _READ_BYTES)
             for start in range(low, end, at_once):
-                run = Span(start, min(at_once, end - start))
+                run = ByteRange(start, min(at_once, end - start))
                 try:
                     data = os.pread(file, run.nbytes, run.offset)
                 except OSError:
@@ -151,13 +152,13 @@ class VerifiedStore:
     def _disk(self) -> Disk:
         return cast(Disk, self._origin)
 
-    def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
+    def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_ShardPages":
         with self._lock:
             shard = self._shards.get(key)
             if shard is not None:
                 self._shards.move_to_end(key)
         if shard is None:
-            fresh = _Shard(self._hashes_of(key))
+            fresh = _ShardPages(self._hashes_of(key))
             with self._lock:
                 shard = self._shards.setdefault(key, fresh)
                 if len(self._shards) > KEPT_SHARDS:
@@ -169,16 +170,16 @@ class VerifiedStore:
         return shard
 
     def _read(
-        self, key: str, spans: Sequence[Span], etag: str | None, read: ReadSpans
+        self, key: str, spans: Sequence[ByteRange], etag: str | None, read: ReadSpans
     ) -> tuple[list[bytes], str]:
         shard = self._shard(key, spans)
         return self._read_as(shard, key, spans, etag, read, shard.guess(etag))
 
     def _read_as(
         self,
-        shard: "_Shard",
+        shard: "_ShardPages",
         key: str,
-        spans: Sequence[Span],
+        spans: Sequence[ByteRange],
         etag: str | None,
         read: ReadSpans,
         expected: Identity | None,
@@ -197,6 +198,7 @@ class VerifiedStore:
         for run, run_data in zip(runs, data, strict=False):
             if wrong := shard.verify(identity, run, memoryview(run_data)):
                 low, nbytes = wrong[0]
+                add_fault("read", self.url, key, wrong[0], None, None)
                 raise Corrupt(
                     f"{self.url}/{key}: bytes [{low}:{low + nbytes}] differ from the SHA-256 in its index: the "
                     "shard was replaced or damaged"
@@ -211,7 +213,7 @@ def _identity(etag: str, serving: set[int]) -> Identity | None:
     return (etag, *serving) if len(serving) < 2 else None
 
 
-class _Shard:
+class _ShardPages:
     """Verified pages of one shard. Thread-safe."""
 
     def __init__(self, hashes: PageHashes) -> None:
@@ -242,7 +244,7 @@ class _Shard:
         new: Bools = before[end] > before[first]
         return new
 
-    def runs(self, which: Bools, offset: Int64s, nbytes: Int64s) -> list[Span]:
+    def runs(self, which: Bools, offset: Int64s, nbytes: Int64s) -> list[ByteRange]:
         """Return the spans of the pages of these ranges, ascending; neighbours are merged."""
         if not which.any():
             return []
@@ -253,8 +255,8 @@ class _Shard:
         edges = np.flatnonzero(np.diff(np.cumsum(change) > 0, prepend=False)).tolist()
         return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
-    def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
-        size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
+    def verify(self, identity: Identity | None, run: ByteRange, data: memoryview) -> list[ByteRange]:
+        size, wrong, good = self.hashes.page_bytes, list[ByteRange](), list[int]()
         verified = self._none if identity is None else self._verified.get(identity, self._none)
         for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):
             start = page * size - run.offset
@@ -284,9 +286,9 @@ class _Shard:
         first = offset // size
         return first, np.where(nbytes > 0, -(-(offset + nbytes) // size), first)
 
-    def _span(self, first: int, end: int) -> Span:
+    def _span(self, first: int, end: int) -> ByteRange:
         start = first * self.hashes.page_bytes
-        return Span(start, min(end * self.hashes.page_bytes, self.hashes.nbytes) - start)
+        return ByteRange(start, min(end * self.hashes.page_bytes, self.hashes.nbytes) - start)
 
 
 def _columns(spans: Sequence[tuple[int, int]]) -> tuple[Int64s, Int64s]:

@@ -6,12 +6,13 @@ from functools import partial
 from typing import NamedTuple
 
 from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
-from ...storage import RangeReader, Span
+from ...storage import ByteRange, RangeReader
 from ...storage.disk.file_handles import FileHandle, FileHandles
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
+from .read_faults import add_fault
 from .sha256_store import Int64s, VerifiedStore
 
 AddressOf = Callable[[int], SampleAddress]
@@ -29,8 +30,8 @@ class ShardRead(NamedTuple):
     """Returns the address of the first sample."""
     path: str
     """Path of the shard."""
-    span: Span
-    """Span from the first requested byte to the last."""
+    span: ByteRange
+    """Range from the first requested byte to the last."""
     fetch_s: float
     """Seconds spent reading, including second reads."""
     verify_s: float
@@ -84,7 +85,7 @@ class Reading(NamedTuple):
             self.pin(path, etag_read)
             return pieces
         with self._named_errors(first, field):
-            blobs = store.get_ranges(path, [Span(*span) for span in spans], etag=etag)
+            blobs = store.get_ranges(path, [ByteRange(*span) for span in spans], etag=etag)
         for blob in blobs:
             self.pin(path, blob.etag)
         return [blob.data for blob in blobs]
@@ -134,12 +135,29 @@ class Reading(NamedTuple):
                 "wrote there, and run penstock verify"
             )
 
-    def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
+    def fault(self, place: FieldAddress, checksum: int) -> None:
+        """Remember a wrong read, and count the second one. checksum: CRC-32C of what came."""
+        self.on_refetch()
+        expected = None if place.crc32c == UNKNOWN_CRC else place.crc32c
+        add_fault("read", self.store.url, place.path, (place.offset, place.nbytes), expected, checksum)
+
+    def again(
+        self,
+        address: SampleAddress,
+        place: FieldAddress,
+        said_by: str = "its index",
+        wrong: bytes | memoryview | None = None,
+    ) -> bytes:
         """Read the field a second time, in case a bit flipped in transit, and return its bytes.
+
+        wrong: what the first read returned; None if the shard ended too early.
 
         Raises: Corrupt, unless a mirror has correct bytes; Changed.
         """
-        self.on_refetch()
+        if wrong is None:
+            self.on_refetch()
+        else:
+            self.fault(place, crc32c(wrong))
         return retry_corrupt(partial(self._again, address, place, said_by), again=0)
 
     def _again(self, address: SampleAddress, place: FieldAddress, said_by: str) -> bytes:
@@ -159,10 +177,12 @@ class Reading(NamedTuple):
             )
         return blob.data
 
-    def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
+    def again_or_error(
+        self, address: SampleAddress, field: str, wrong: bytes | memoryview | None
+    ) -> bytes | Corrupt:
         """Return a sample's whole field from a second read, or the error."""
         try:
-            return self.again(address, address.fields[field])
+            return self.again(address, address.fields[field], wrong=wrong)
         except Corrupt as error:
             return error
 
@@ -171,7 +191,7 @@ ReadingOf = Callable[[int], Reading]
 """Number of a version -> the `Reading` of its shards."""
 
 
-def extent(spans: Sequence[tuple[int, int]]) -> Span:
+def extent(spans: Sequence[tuple[int, int]]) -> ByteRange:
     """Return the span from the first byte of all spans to the last."""
     low = min(spans, default=(0, 0))[0]
-    return Span(low, max(map(sum, spans), default=0) - low)
+    return ByteRange(low, max(map(sum, spans), default=0) - low)

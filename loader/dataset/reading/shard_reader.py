@@ -14,7 +14,7 @@ from ...json_text import parse_json_object
 from ...storage import Store, open_store
 from ...storage.external_shards import FOREIGN, Decoded, ObjectsOf, PlacedObject, PlacedStore, RefusedPlace
 from ...storage.store import disk_of
-from ..columnar.choices import Options
+from ..columnar.choices import ColumnarOptions
 from ..columnar.parquet_chunks import Chunks, DecodedParquet
 from ..tables.foreign_objects import (
     FOREIGN_SCHEMA,
@@ -110,7 +110,7 @@ def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str
 
 def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Decoded:
     try:
-        options = Options.of_registered(parse_json_object(facts["registered"]))
+        options = ColumnarOptions.of_registered(parse_json_object(facts["registered"]))
         return DecodedParquet(name, record.path, record.nbytes, Chunks.of_row(record.chunks or {}), options)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{name}: the table of objects does not say how it is decoded ({error})") from error

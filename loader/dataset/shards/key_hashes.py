@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, PenstockError
-from ...storage import Span, Store
+from ...storage import ByteRange, Store
 from ..tables.parquet import (
     READ_AHEAD,
     TAIL_BYTES,
@@ -92,7 +92,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
         hashes_of_groups = part_hashes(reader.metadata).row_groups if "footer_sha256" in file else None
         columns = [reader.metadata.row_group(g).column(0) for g in range(reader.metadata.num_row_groups)]
         groups = _groups(np.array([column.statistics.min for column in columns], np.int64), hashes)
-        spans = [Span(chunk_start(columns[g]), columns[g].total_compressed_size) for g in groups]
+        spans = [ByteRange(chunk_start(columns[g]), columns[g].total_compressed_size) for g in groups]
         blobs = store.get_ranges(path, spans, etag=blob.etag, max_gap=MAX_GAP_BYTES) if spans else []
         for group, span, piece in zip(groups, spans, blobs, strict=True):
             if hashes_of_groups:

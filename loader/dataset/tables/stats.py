@@ -56,12 +56,12 @@ class RunStats:
 
     def __init__(self, bottom_k: list[int]) -> None:
         self._bottom_k = bottom_k
-        self._columns: dict[str, _Column] = {}
+        self._columns: dict[str, _ColumnStats] = {}
 
     def add(self, table: pa.Table) -> None:
         """Count the rows of a table."""
         for name in table.column_names:
-            self._columns.setdefault(name, _Column(str(table[name].type))).add(name, table[name])
+            self._columns.setdefault(name, _ColumnStats(str(table[name].type))).add(name, table[name])
 
     def table(self) -> pa.Table:
         """Return one row per column."""
@@ -73,7 +73,7 @@ class RunStats:
 
 
 @dataclass(slots=True)
-class _Column:
+class _ColumnStats:
     """A column's statistics so far."""
 
     type: str

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt
-from ...storage import Span, Store
+from ...storage import ByteRange, Store
 from ...storage.shared.requests import retry_corrupt
 from .parquet import (
     TAIL_BYTES,
@@ -88,7 +88,7 @@ def _row_groups(
     for at in range(0, len(groups), GROUPS_AT_ONCE):
         batch = groups[at : at + GROUPS_AT_ONCE]
         extents = [row_group_extent(metadata, group) for group in batch]
-        spans = [Span(first, end - first) for first, end in extents]
+        spans = [ByteRange(first, end - first) for first, end in extents]
         for group, span, blob in zip(
             batch, spans, store.get_ranges(file.path, spans, etag=etag), strict=True
         ):

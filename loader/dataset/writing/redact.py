@@ -15,7 +15,7 @@ import pyarrow as pa
 from google_crc32c import extend
 
 from ...errors import Corrupt
-from ...storage import Span, Store
+from ...storage import ByteRange, Store
 from ...storage.disk.scratch import held_file, on_scratch
 from ...storage.external_shards import PlacedStore
 from ..names import member_name
@@ -157,7 +157,7 @@ def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: i
     """Return the bytes of an adopted shard's field; empty if it was left out before sealing."""
     if crc == UNKNOWN_CRC or not nbytes:
         return b""
-    data = placed.get_ranges(shard["path"], [Span(offset, nbytes)])[0].data
+    data = placed.get_ranges(shard["path"], [ByteRange(offset, nbytes)])[0].data
     if crc32c(data) != crc:
         url, at = placed.place(shard["path"], offset)
         raise Corrupt(

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import DecodeFailed
 
 
-class Turn(NamedTuple):
+class PixelTurn(NamedTuple):
     """A turn of [..., H, W, C], in the order of the fields."""
 
     transpose: bool
@@ -21,25 +21,25 @@ class Turn(NamedTuple):
     """True reverses the columns."""
 
 
-UPRIGHT = Turn(False, False, False)
+UPRIGHT = PixelTurn(False, False, False)
 
 # EXIF orientation -> turn that makes the stored pixels upright.
 EXIF_TURNS = {
     1: UPRIGHT,
-    2: Turn(False, False, True),
-    3: Turn(False, True, True),
-    4: Turn(False, True, False),
-    5: Turn(True, False, False),
-    6: Turn(True, False, True),  # a quarter turn clockwise
-    7: Turn(True, True, True),
-    8: Turn(True, True, False),  # a quarter turn anticlockwise
+    2: PixelTurn(False, False, True),
+    3: PixelTurn(False, True, True),
+    4: PixelTurn(False, True, False),
+    5: PixelTurn(True, False, False),
+    6: PixelTurn(True, False, True),  # a quarter turn clockwise
+    7: PixelTurn(True, True, True),
+    8: PixelTurn(True, True, False),  # a quarter turn anticlockwise
 }
 
 _ORIENTATION_TAG = 0x0112
 _XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
 
 
-def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
+def turned(pixels: np.ndarray, turn: PixelTurn) -> np.ndarray:
     """Return uint8 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if unchanged."""
     if turn == UPRIGHT:
         return pixels
@@ -55,7 +55,7 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
     return whole.view(np.uint8).reshape(*whole.shape, n_channels)
 
 
-def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
+def turn_of(exif: bytes | None, xmp: bytes | None) -> PixelTurn:
     """Return the turn given by an image's metadata: EXIF first, then XMP. Malformed metadata is ignored."""
     orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
     return EXIF_TURNS.get(orientation, UPRIGHT)
@@ -93,7 +93,7 @@ Box = tuple[int, int, int, int]
 """(top, left, height, width) in px."""
 
 
-class Layout(NamedTuple):
+class CropGeometry(NamedTuple):
     """Geometry for cutting and scaling one image, in the stored orientation."""
 
     source: Box
@@ -116,7 +116,7 @@ class Framing:
     place: tuple[float, float] | None = None
     """Position of a random crop, each from 0 to just under 1; None for the middle."""
 
-    def layout(self, stored: Size, turn: Turn) -> Layout:
+    def layout(self, stored: Size, turn: PixelTurn) -> CropGeometry:
         """Return the layout for an image of size `stored` before `turn`. Raises: DecodeFailed if a box is outside."""
         whole = stored[::-1] if turn.transpose else stored
         source: Box = (0, 0, *whole)
@@ -140,7 +140,7 @@ class Framing:
                 kept_at = (int(self.place[0] * (slack[0] + 1)), int(self.place[1] * (slack[1] + 1)))
             else:
                 kept_at = (slack[0] // 2, slack[1] // 2)
-        return Layout(
+        return CropGeometry(
             stored_box(source, whole, turn),
             scaled[::-1] if turn.transpose else scaled,
             stored_box((*kept_at, *kept_size), scaled, turn),
@@ -155,7 +155,7 @@ def covering(whole: Size, size: Size) -> Size:
     return max(to_height, (2 * height * to_width + width) // (2 * width)), to_width
 
 
-def stored_box(box: Box, whole: Size, turn: Turn) -> Box:
+def stored_box(box: Box, whole: Size, turn: PixelTurn) -> Box:
     """Return an upright image's box in stored coordinates. whole: upright size."""
     top, left, height, width = box
     if turn.flip_x:

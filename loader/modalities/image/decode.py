@@ -26,7 +26,7 @@ from ...limits import MAX_IMAGE_PX, beyond
 from ...native import resample
 from ...native.python import MAX_SIDE
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
-from .crop import UPRIGHT, Box, Framing, Layout, Size, Turn, stored_box, turn_of, turned
+from .crop import UPRIGHT, Box, CropGeometry, Framing, PixelTurn, Size, stored_box, turn_of, turned
 from .jpeg_header import JpegHeader, check_scans, read_header
 
 # Least size, relative to the result, of a JPEG scaled while decoding: with 2 the error is 0.2 to 0.3 levels on
@@ -97,9 +97,9 @@ def decode_box(
             upright, scaled = (stored[::-1], size[::-1]) if turn.transpose else (stored, size)
             box, flip = choose(upright)
             box = stored_box(box, upright, turn)
-            divisor = _divisor(Layout(box, scaled, (0, 0, *scaled)))
+            divisor = _divisor(CropGeometry(box, scaled, (0, 0, *scaled)))
             pixels = _plain_jpeg(data, header, divisor)
-            turned_by = Turn(turn.transpose, turn.flip_y, turn.flip_x != flip)
+            turned_by = PixelTurn(turn.transpose, turn.flip_y, turn.flip_x != flip)
             if alpha == "keep":
                 pixels = _with_alpha(pixels, alpha)
             return _filtered(pixels, divisor, box, size, turned_by, place)
@@ -110,7 +110,7 @@ def decode_box(
         )
     (top, left, height, width), flip = choose((pixels.shape[0], pixels.shape[1]))
     part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
-    turn = Turn(False, False, flip)
+    turn = PixelTurn(False, False, flip)
     if alpha == "keep" and part.shape[2] == 4:
         # Premultiplied: otherwise colours of transparent pixels bleed into others.
         clear = np.array(Image.fromarray(part).convert("RGBa"))
@@ -119,7 +119,9 @@ def decode_box(
     return _filtered(_with_alpha(part, alpha), 1, (0, 0, height, width), size, turn, place)
 
 
-def _filtered(pixels: np.ndarray, divisor: int, box: Box, size: Size, turn: Turn, place: Place) -> np.ndarray:
+def _filtered(
+    pixels: np.ndarray, divisor: int, box: Box, size: Size, turn: PixelTurn, place: Place
+) -> np.ndarray:
     out = place((*size, pixels.shape[2]), _UINT8)
     if out is None:
         out = np.empty((*size, pixels.shape[2]), np.uint8)
@@ -165,7 +167,7 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
     return pixels
 
 
-def _divisor(layout: Layout) -> int:
+def _divisor(layout: CropGeometry) -> int:
     """Return 1, 2, 4 or 8: the largest shrink factor that leaves at least twice the requested size."""
     (_, _, height, width), scaled, _ = layout
     divisor = 1
@@ -178,7 +180,7 @@ def _divisor(layout: Layout) -> int:
     return divisor
 
 
-def _part(pixels: np.ndarray, layout: Layout, divisor: int) -> np.ndarray:
+def _part(pixels: np.ndarray, layout: CropGeometry, divisor: int) -> np.ndarray:
     """Return the layout's part of stored pixels (already shrunk by `divisor`), scaled."""
     (top, left, height, width), scaled, kept = layout
     if scaled == (height, width) and divisor == 1:

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import DecodeFailed
 from ...limits import JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX, MAX_JPEG_SCANS, beyond
 from ..fields import Buffer
-from .crop import UPRIGHT, Turn, turn_of
+from .crop import UPRIGHT, PixelTurn, turn_of
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -37,7 +37,7 @@ class JpegHeader(NamedTuple):
     """Width as stored."""
     components: int
     """1 gray, 3 colour, 4 CMYK."""
-    turn: Turn
+    turn: PixelTurn
     """Turn that makes the image upright."""
     is_multiscan: bool
     """True if libjpeg decodes every scan, not only the first."""

@@ -17,12 +17,12 @@ from ...errors import DecodeFailed
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
 from ..image.crop import Framing, Size
 from ..image.jpeg_header import check_scans
-from .demux import Codec, Source, WholeFile, whole_file
+from .demux import ClipSource, Codec, WholeFile, whole_file
 from .frames import ClipBuilder
 from .packet_decode import BarePackets, DecoderCache
 from .packet_table import PacketTable
 from .request import Choice
-from .timeline import Run, Timeline
+from .timeline import PacketGroup, Timeline
 
 _DECODERS = DecoderCache()
 
@@ -62,7 +62,7 @@ def read_bare(
     bodies: Mapping[int, bytes | memoryview],
     frames: Sequence[int],
     framing: Framing,
-    runs: Sequence[Run] | None = None,
+    runs: Sequence[PacketGroup] | None = None,
     place: Place = nowhere,
 ) -> np.ndarray | None:
     """Return the same clip as `read_whole`, from the packets of `timeline.runs(frames)`; None: read the whole file.
@@ -109,7 +109,7 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
         raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(whole)} bytes)") from error
 
 
-def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
+def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.ndarray:
     """Return uint8 [T, H, W, 3]: these frames of an open file, or of a run with all its packets.
 
     While frames are missing or damaged, decoding restarts from an earlier keyframe: some containers mark dependent
@@ -126,7 +126,7 @@ def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarr
     return clip.upright()
 
 
-def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str | None:
+def _attempt(source: ClipSource, codec: Codec, run: PacketGroup, clip: ClipBuilder) -> str | None:
     """Return None if every requested frame was decoded intact, else the error."""
     codec.flush_buffers()
     codec.reorder_depth = source.reorder_frames  # a flush may reset it, and frames would be dropped

@@ -20,7 +20,7 @@ VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 Codec: TypeAlias = "av.VideoCodecContext"
 
 
-class Source(Protocol):
+class ClipSource(Protocol):
     """The packets and facts from which a clip is decoded."""
 
     @property

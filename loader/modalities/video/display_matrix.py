@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DecodeFailed
-from ..image.crop import UPRIGHT, Turn
+from ..image.crop import UPRIGHT, PixelTurn
 
 if TYPE_CHECKING:
     import av
@@ -33,15 +33,15 @@ def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
     return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
 
 
-def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
+def turn_of_matrix(matrix: tuple[int, ...] | None) -> PixelTurn:
     """Return the turn for a display matrix, which may be None. Raises: DecodeFailed if it is not a quarter turn."""
     if not matrix:
         return UPRIGHT
     a, b, _, c, d, *_ = matrix
     if b == c == 0 and a and d:
-        return Turn(False, d < 0, a < 0)
+        return PixelTurn(False, d < 0, a < 0)
     if a == d == 0 and b and c:
-        return Turn(True, b < 0, c < 0)
+        return PixelTurn(True, b < 0, c < 0)
     raise DecodeFailed(
         f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright"
     )

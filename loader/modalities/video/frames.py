@@ -18,7 +18,7 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
 from ..fields import Place, nowhere
-from ..image.crop import UPRIGHT, Box, Framing, Layout, Size, turned
+from ..image.crop import UPRIGHT, Box, CropGeometry, Framing, Size, turned
 from .display_matrix import matrix_of, turn_of_matrix
 
 # AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED in FFmpeg's libavutil/pixfmt.h.
@@ -69,7 +69,7 @@ class ClipBuilder:
         self._turn = UPRIGHT if display_matrix is None else turn_of_matrix(display_matrix)
         self._turn_is_known = display_matrix is not None
         self._cropper: Cropper | None = None
-        self._layout: tuple[Size, Layout, np.ndarray] | None = None
+        self._layout: tuple[Size, CropGeometry, np.ndarray] | None = None
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
@@ -99,7 +99,7 @@ class ClipBuilder:
             raise DecodeFailed("video: no frames were decoded")
         return turned(self._out, self._turn)
 
-    def _convert(self, frame: av.VideoFrame, layout: Layout, out: np.ndarray) -> None:
+    def _convert(self, frame: av.VideoFrame, layout: CropGeometry, out: np.ndarray) -> None:
         height, width = layout.scaled
         colour = {
             "src_colorspace": _ITU601 if frame.colorspace == _NO_MATRIX else None,

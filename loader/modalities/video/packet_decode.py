@@ -11,7 +11,7 @@ import av
 
 from .demux import Codec, VideoPacket, prepare
 from .packet_table import PacketTable, StreamFacts
-from .timeline import Run, Timeline
+from .timeline import PacketGroup, Timeline
 
 Body = bytes | memoryview
 
@@ -45,7 +45,7 @@ class _Syntax(NamedTuple):
     """Lowest kind of frame at which decoding may begin."""
 
 
-def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Run]) -> bytes | None:
+def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[PacketGroup]) -> bytes | None:
     """Return the bytes before the first frame whose effect survives a flush; None if the clip needs a new decoder.
 
     O(units).
@@ -163,7 +163,7 @@ class BarePackets:
     def codec(self) -> Codec:
         return open_codec(self._table.facts)
 
-    def use(self, runs: Sequence[Run]) -> Use | None:
+    def use(self, runs: Sequence[PacketGroup]) -> Use | None:
         """Return the settings and preamble for these runs, the key of a cached decoder; None if it cannot be cached."""
         seen = preamble(self._table.facts, self._bodies, runs)
         return None if seen is None else (*settings_of(self._table.facts), seen)

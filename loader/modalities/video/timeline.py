@@ -16,7 +16,7 @@ FLOAT_SLACK_S = Fraction(1, 1_000_000)
 Time = int | float | Fraction
 
 
-class Run(NamedTuple):
+class PacketGroup(NamedTuple):
     """Packets that are decoded together."""
 
     first: int
@@ -119,7 +119,7 @@ class Timeline:
             i -= 1
         return int(self.keys[i]) if i >= 0 else 0
 
-    def runs(self, frames: Sequence[int]) -> list[Run]:
+    def runs(self, frames: Sequence[int]) -> list[PacketGroup]:
         """Return the packets to decode for these frames (in display order), ascending. O(frames log packets).
 
         One run per keyframe; adjacent runs are joined.
@@ -129,14 +129,14 @@ class Timeline:
         for place, number in enumerate(packets.tolist()):
             places.setdefault(number, []).append(place)
         first_of = dict(zip(packets.tolist(), self._keyframes(packets), strict=True))
-        out: list[Run] = []
+        out: list[PacketGroup] = []
         for number in sorted(places):
             first, positions = first_of[number], {number: places[number]}
             while out and first <= out[-1].stop:  # a late keyframe may overlap several runs
                 last = out.pop()
                 last.positions.update(positions)
                 first, positions = min(last.first, first), last.positions
-            out.append(Run(first, number + 1, positions))
+            out.append(PacketGroup(first, number + 1, positions))
         return out
 
     def _keyframes(self, packets: I64) -> list[int]:

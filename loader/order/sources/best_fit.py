@@ -21,7 +21,7 @@ _HASHED_ROWS = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pieces:
+class DocumentPieces:
     """Pieces of documents, sequence by sequence: int64 [pieces] each."""
 
     row: I64
@@ -47,7 +47,7 @@ class PackTable:
     """The pieces of documents in each sequence. Takes 20 bytes per piece and 8 per sequence; read-only."""
 
     def __init__(self, sequence: I64, document: I64, start: I64, length: I64) -> None:
-        """Build a table from int64 arrays, a row per piece, as in `Pieces`; `sequence` ascends from 0 without gaps."""
+        """Build a table from int64 arrays, a row per piece as `DocumentPieces`; `sequence` ascends without gaps."""
         n = int(sequence[-1]) + 1 if len(sequence) else 0
         self._first = np.searchsorted(sequence, np.arange(n + 1))
         self._document = document
@@ -65,7 +65,7 @@ class PackTable:
     def n_tokens(self) -> int:
         return int(self._length.sum(dtype=np.int64))
 
-    def pieces(self, sequences: I64) -> Pieces:
+    def pieces(self, sequences: I64) -> DocumentPieces:
         """Return the pieces of these sequences (int64), in the order of the argument. O(pieces)."""
         first = self._first[sequences]
         count = self._first[sequences + 1] - first
@@ -75,7 +75,7 @@ class PackTable:
         length = self._length[rows].astype(np.int64)
         ends = np.cumsum(length)
         begun = np.concatenate([np.zeros(1, np.int64), ends])[before]  # tokens before each sequence's first
-        return Pieces(
+        return DocumentPieces(
             row=np.repeat(np.arange(len(sequences), dtype=np.int64), count),
             place=place,
             document=self._document[rows],

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..mixture import MASK, Segment, Stream, stream_slots, whole_epochs
+from ..mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since
+from ..sources.window_view import stored_ordinals
 
 
 def bit_reversed(value: I64, bits: int) -> I64:
@@ -95,9 +96,11 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
-    Such a sample is quarantined, or its source's version lacks it. index: of the view, in `plan.source_names`.
+    Such a sample is quarantined, or its source's version lacks it; a window goes with its episode. index: of the view,
+    in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
+    ordinals = stored_ordinals(source.view, ordinals)
     growths = plan.growths_of(source.source)
     held = removed_since(growths, source.growth, step, ordinals)
     for came, there in earlier_ordinals(growths, source.growth, ordinals):
@@ -220,7 +223,7 @@ def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64,
     return k, epoch, position, in_epoch, sizes
 
 
-def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Segment, int, int]]:
+def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, MixtureSegment, int, int]]:
     """Return runs of steps in one segment of one stream: (stream, segment, first step in stream, number of steps)."""
     for step in (steps[0], steps[-1]):
         plan.checked_step(step)
@@ -232,7 +235,7 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
         own = [(only, step) for step in steps]
     else:
         own = [(turn.stream, turn.step) for turn in map(plan.turn, steps)]
-    out: list[tuple[Stream, Segment, int, int]] = []
+    out: list[tuple[Stream, MixtureSegment, int, int]] = []
     for stream, step in own:
         segment = stream.segment_at(step)
         before = out[-1] if out else None

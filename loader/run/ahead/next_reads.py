@@ -18,10 +18,10 @@ from ...modalities.video.packet_table import SUFFIX
 from ...order.plan import PlannedSource
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
-from ...storage import Blob, RangeReader, ReadLimits, Span
+from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ..recipe.document_pieces import pieces_of
 from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
-from ..recipe.recipe import Recipe
+from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import Group
 
 
@@ -49,10 +49,13 @@ class RankFuture:
     def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
         self._recipe, self._end, self._run = recipe, end, run
         fields: list[tuple[str, ...]] = []
-        for view, groups in zip(recipe.views, videos, strict=True):
+        windows = window_views(recipe.plan)
+        for view, groups, windowed in zip(recipe.views, videos, windows, strict=True):
             parted = {field for group in groups for field in group if field + SUFFIX in view.version.fields}
+            if windowed is not None:
+                parted |= set(windowed.layout.at)
             fields.append(tuple(field for field in view.fields if field not in parted))
-        self._locate = Locate(recipe.views, fields, [None] * len(fields))
+        self._locate = Locate(recipe.views, fields, [None] * len(fields), windows)
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
         """Return view -> shard path -> ranges; None after the last step."""
@@ -87,7 +90,7 @@ def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
     }
 
 
-class Page(NamedTuple):
+class ObjectPage(NamedTuple):
     """One page of an object, fetched once and used by many samples."""
 
     store: CachedStore
@@ -116,14 +119,14 @@ class PagesAhead:
         self._steps, self._stores, self._page_bytes = steps, stores, page_bytes
         self._memory, self._pages = memory, pages
 
-    def units(self, step: int) -> Sequence[Page] | None:
+    def units(self, step: int) -> Sequence[ObjectPage] | None:
         if self._memory is not None and len(self._memory) >= self._in_all:
             return []
         pages_of_step = self._steps(step)
         if pages_of_step is None:
             return None
         return [
-            Page(self._stores[view], key, number)
+            ObjectPage(self._stores[view], key, number)
             for view, shards in pages_of_step.items()
             if view in self._stores
             for key, extents in shards.items()
@@ -135,17 +138,17 @@ class PagesAhead:
     def _in_all(self) -> int:
         return self._pages()
 
-    def expect(self, step: int, units: Sequence[Page]) -> None:
+    def expect(self, step: int, units: Sequence[ObjectPage]) -> None:
         if self._memory is not None:
             self._memory.needs(step, [page.store.page_name(page.key, page.number) for page in units])
 
-    def claim(self, unit: Page) -> Claim:
+    def claim(self, unit: ObjectPage) -> Claim:
         return unit.store.claim(unit.key, unit.number)
 
-    def fetch(self, unit: Page) -> int:
+    def fetch(self, unit: ObjectPage) -> int:
         return unit.store.keep(unit.key, unit.number)
 
-    def give_back(self, unit: Page) -> None:
+    def give_back(self, unit: ObjectPage) -> None:
         unit.store.give_back(unit.key, unit.number)
 
     def passed(self, step: int) -> None:
@@ -243,7 +246,7 @@ class Ranges(NamedTuple):
     """Number of the view."""
     key: str
     """Key of the object."""
-    spans: Sequence[Span]
+    spans: Sequence[ByteRange]
     """The ranges."""
     blobs: "Future[Blobs]"
     """Data of the ranges, once read."""
@@ -259,7 +262,7 @@ class RangesAhead:
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
         self._steps, self._stores, self._limit_bytes = steps, stores, limit_bytes
         self._lock = Lock()
-        self._held: dict[tuple[int, str, Span], tuple[Ranges, int]] = {}
+        self._held: dict[tuple[int, str, ByteRange], tuple[Ranges, int]] = {}
         self._of_step: dict[int, list[Ranges]] = {}
         self.taken_bytes = 0
         self._used = self._wasted = 0  # numbers of ranges
@@ -269,7 +272,7 @@ class RangesAhead:
         if units is None:
             return None
         return [
-            Ranges(step, view, key, [*starmap(Span, zip(*map(_list, extents), strict=True))], Future())
+            Ranges(step, view, key, [*starmap(ByteRange, zip(*map(_list, extents), strict=True))], Future())
             for view, shards in units.items()
             if view in self._stores
             for key, extents in shards.items()
@@ -316,7 +319,7 @@ class RangesAhead:
             self._of_step.clear()
             self.taken_bytes = 0
 
-    def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
+    def take(self, view: int, key: str, spans: Sequence[ByteRange]) -> list[Blob | None]:
         """Return each range that was read ahead, after waiting for pending reads; None for others."""
         with self._lock:
             pieces = [self._drop(view, key, span) for span in spans]
@@ -327,7 +330,7 @@ class RangesAhead:
             results.append(blobs[piece[1]] if piece and blobs else None)
         return results
 
-    def _drop(self, view: int, key: str, span: Span) -> tuple[Ranges, int] | None:
+    def _drop(self, view: int, key: str, span: ByteRange) -> tuple[Ranges, int] | None:
         blob = self._held.pop((view, key, span), None)
         if blob is not None:
             self.taken_bytes -= span.nbytes
@@ -349,13 +352,13 @@ class AheadReader:
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         """Return the ranges, as every store does.
 
         A range whose ETag is not the pinned one is read again from the store, which raises the error.
         """
-        blobs = self._ahead.take(self._view, key, [Span(*span) for span in spans])
+        blobs = self._ahead.take(self._view, key, [ByteRange(*span) for span in spans])
         held = [blob if blob is None or etag in (None, blob.etag) else None for blob in blobs]
         missing = [span for span, blob in zip(spans, held, strict=True) if blob is None]
         read = iter(self._store.get_ranges(key, missing, etag=etag, **limits) if missing or not held else ())

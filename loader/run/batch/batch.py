@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...dataset.reading.shard_read import ShardRead
 from ...dataset.shards.address import SampleAddress
 from ...errors import InvalidRuntime
-from ...storage import Span
+from ...storage import ByteRange
 from ...storage.shared.requests import Traffic
 from .bytes_column import shown
 from .substitution import Substitution
@@ -70,6 +70,8 @@ class StepMetrics:
         """Source -> number of samples."""
         self.slowest: dict[int, SlowSample] = {}
         """Step -> its slowest sample."""
+        self.reads_s: list[float] = []
+        """Seconds of reads from shards."""
         self.step_of: Callable[[int], int] | None = None
         """Row being made -> its step; None if all rows are in the first step."""
         self._lock = threading.Lock()
@@ -112,6 +114,7 @@ class StepMetrics:
 
     def read(self, source: str, read: ShardRead) -> None:
         self.spent("verify", read.verify_s)
+        self.reads_s.append(read.fetch_s)
         self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
 
     def slow(
@@ -121,7 +124,7 @@ class StepMetrics:
         source: str,
         address: Callable[[], SampleAddress],
         step: int,
-        read: tuple[str, Span] | None = None,
+        read: tuple[str, ByteRange] | None = None,
     ) -> None:
         """Keep the sample if it is its step's slowest so far.
 
@@ -136,7 +139,7 @@ class StepMetrics:
                 return
             if read is None:
                 place = max(at.fields.values(), key=lambda field: field.nbytes)
-                read = place.path, Span(place.offset, place.nbytes)
+                read = place.path, ByteRange(place.offset, place.nbytes)
             path, span = read
             self.slowest[step] = SlowSample(
                 step=step,

@@ -16,7 +16,7 @@ import torch
 
 from ...cores import rank_memory_bytes
 from ..batch.batch import Batch
-from ..workers.batch_memory import Segment, segment_at
+from ..workers.batch_memory import MemorySegment, segment_at
 from .device_backend import Copy, DeviceBackend, Finished, is_tensor, rebuilt, tensors_in
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class PageLocked:
     def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
         self._device = device
         self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
-        self._segments: list[Segment] = []  # in order of address
+        self._segments: list[MemorySegment] = []  # in order of address
         self._may_register = self._may_stage = True
         self._buffer: Any = None
         self._used = 0
@@ -118,7 +118,7 @@ class PageLocked:
         self._segments.clear()
         self._buffer, self._may_register, self._may_stage = None, False, False
 
-    def _segment_at(self, address: int) -> Segment | None:
+    def _segment_at(self, address: int) -> MemorySegment | None:
         place = bisect_right(self._segments, address, key=_address) - 1
         if place < 0:
             return None
@@ -131,14 +131,14 @@ class PageLocked:
             self._segments.remove(segment)
             self._unregister(segment)
 
-    def _unregister(self, segment: Segment) -> None:
+    def _unregister(self, segment: MemorySegment) -> None:
         try:
             self._device.unregister(segment.address)
         except RuntimeError as error:
             logger.warning("memory stays page-locked: %s", error)
 
 
-def _address(segment: Segment) -> int:
+def _address(segment: MemorySegment) -> int:
     return segment.address
 
 

@@ -11,7 +11,7 @@ from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
-from ...order.sources.best_fit import Pieces
+from ...order.sources.best_fit import DocumentPieces
 from ...order.sources.packed_view import PackedView, sequence_key
 from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing
 from ...order.steps.slots import Slots
@@ -24,7 +24,7 @@ class SlotPieces:
 
     slot: I64
     """int64 [pieces], ascending within each source: the piece's slot."""
-    of: Pieces
+    of: DocumentPieces
     """Positions of the pieces in slots and documents."""
     documents: Slots
     """One slot per piece, with the piece's document."""
@@ -34,7 +34,7 @@ class SlotPieces:
 
 def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
     """Return the pieces of the packed sequences in a step's slots (int64 numbers), source by source."""
-    parts: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
+    parts: list[tuple[I64, DocumentPieces, NDArray[np.bool_]]] = []
     for index, source in enumerate(plan.sources.values()):
         rows_of_source = rows[slots.source[rows] == index]
         assert isinstance(source.view, PackedView)
@@ -45,9 +45,9 @@ def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
     slot = np.concatenate([owner for owner, _, _ in parts])
     columns = {
         name: np.concatenate([getattr(pieces, name) for _, pieces, _ in parts])
-        for name in Pieces.__dataclass_fields__
+        for name in DocumentPieces.__dataclass_fields__
     }
-    of = Pieces(**columns)
+    of = DocumentPieces(**columns)
     documents = Slots(
         source=slots.source[slot],
         position=slots.position[slot],
@@ -67,7 +67,7 @@ Values = tuple[np.ndarray, ...]
 
 
 def laid_out(
-    packing: Packing, pieces: Pieces, numbers: Sequence[int], values: Mapping[int, Values]
+    packing: Packing, pieces: DocumentPieces, numbers: Sequence[int], values: Mapping[int, Values]
 ) -> dict[str, np.ndarray]:
     """Return one sequence's arrays.
 
@@ -102,7 +102,7 @@ def laid_out(
     }
 
 
-def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
+def sequence_crc(pieces: DocumentPieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
     """Return the CRC-32C over a sequence's pieces, little-endian.
 
     A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each field of the document in the order of

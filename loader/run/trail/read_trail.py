@@ -14,7 +14,7 @@ from ...errors import Corrupt, MissingDependency, RunNotFound
 from ...storage import Store
 from ...storage.mirror.store import primary_of
 from ...storage.shared.threads import Together
-from .start_record import Start, parse_start, trail_folder
+from .start_record import StartRecord, parse_start, trail_folder
 from .step_rows import CRC, NOTE, SCHEMA, checked_rows
 from .trail import check_run_name, is_run_name
 
@@ -34,7 +34,7 @@ class RunTrail:
 
     run: str
     """Name of the run."""
-    starts: tuple[Start, ...]
+    starts: tuple[StartRecord, ...]
     """Starts of the run, by time; starts with equal code, plan and world size are merged."""
     steps: "pl.DataFrame"
     """One row per step, rank and delivery, in this order.
@@ -111,7 +111,7 @@ class RunTrail:
         twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
         return self.steps.filter(np.isin(places[:, 0], twice))
 
-    def start(self, start_id: str) -> Start:
+    def start(self, start_id: str) -> StartRecord:
         return {start.id: start for start in self.starts}[start_id]
 
 
@@ -150,7 +150,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     return RunTrail(run=run, starts=starts, steps=steps, objects=objects)
 
 
-def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:
+def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[StartRecord, ...]:
     """Return a run's starts, by time; () if it has no run log.
 
     names: names of the objects in its folder; None lists the starts.

@@ -22,7 +22,7 @@ from ...storage.shared.threads import LEAVE_S, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .slot_columns import tensor_crcs
-from .start_record import Start, start_of, trail_folder
+from .start_record import StartRecord, start_of, trail_folder
 from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_table
 from .trail import Trail
 
@@ -53,7 +53,7 @@ class Recorder:
         self._world = recipe.world
         self._rows: list[StepRow] = []
         self._lock, self._wake, self._end, self._ended = Lock(), Signal(), Signal(), False
-        self._start: Start | None = None  # set once it is stored
+        self._start: StartRecord | None = None  # set once it is stored
         self._first = self._n = 0  # slots of the last delivered micro batch, in the rank's part
         self._real: Any = None  # bool [n], False at padding
         self._thread: Thread | None = None
@@ -145,7 +145,7 @@ class Recorder:
             self._end.wait(gap_s)
         self._write()
 
-    def _recorded_start(self) -> Start:
+    def _recorded_start(self) -> StartRecord:
         if self._start is None:
             root = self._trail.root
             start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
@@ -185,7 +185,7 @@ class Recorder:
                 _log.error("the trail of run %r has lost %d steps for good", run, n_lost)
                 del self._rows[:n_lost]
 
-    def _put(self, rows: list[StepRow], start: Start) -> None:
+    def _put(self, rows: list[StepRow], start: StartRecord) -> None:
         data = table_bytes(rows_table(rows, start.id), TABLE)
         name = f"{rows[0].step:019d}-{hashlib.sha256(data).hexdigest()[:16]}.parquet"
         folder = f"{trail_folder(self._trail.run)}{self._world.rank}-of-{self._world.world_size}/"

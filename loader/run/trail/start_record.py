@@ -120,7 +120,7 @@ TRAIL_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartRecord:
     """One start of a run: everything that decides its tensors."""
 
     run: str
@@ -165,9 +165,9 @@ def trail_folder(run: str) -> str:
     return f"trails/{run}/"
 
 
-def start_of(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> Start:
+def start_of(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> StartRecord:
     """Return the record of a start. Reads the source files of transform and decoders."""
-    return Start(
+    return StartRecord(
         run=trail.run,
         plan=recipe.plan.hash,
         world_size=recipe.world.world_size,
@@ -182,7 +182,7 @@ def start_of(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> St
     )
 
 
-def parse_start(data: bytes, name: str) -> Start:
+def parse_start(data: bytes, name: str) -> StartRecord:
     """Return the start whose `to_json` is `data`. Raises: Corrupt; FormatTooNew."""
     try:
         body: dict[str, Any] = parse_json_object(data)
@@ -195,7 +195,7 @@ def parse_start(data: bytes, name: str) -> Start:
             field: {label: CodeFacts(**one) for label, one in by_label.items()}
             for field, by_label in body.pop("decoders").items()
         }
-        return Start(**body, transforms=transforms, decoders=decoders)
+        return StartRecord(**body, transforms=transforms, decoders=decoders)
     except FormatTooNew:
         raise
     except DAMAGED as error:

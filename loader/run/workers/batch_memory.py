@@ -2,7 +2,7 @@
 
     [array] [array] ...  [offset and nbytes of each][pickle]
 
-Arrays from `Slot.allocate` are already in the segment; others are copied once. The pickle holds arrays below
+Arrays from `BatchSlot.allocate` are already in the segment; others are copied once. The pickle holds arrays below
 SMALL_BYTES and everything else. A batch that does not fit gets a new segment in place of the old one. A segment is
 reused once no array refers to it.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from ...errors import Unpicklable
 
 
-class Segment:
+class MemorySegment:
     """`nbytes` of anonymous shared memory, mapped here. Arrays over it keep the mapping after `close`."""
 
     def __init__(self, number: int, fd: int, nbytes: int) -> None:
@@ -48,7 +48,7 @@ class Segment:
         self._close_fd()
 
 
-def new_segment(nbytes: int) -> Segment:
+def new_segment(nbytes: int) -> MemorySegment:
     whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
     try:
@@ -56,7 +56,7 @@ def new_segment(nbytes: int) -> Segment:
     except OSError:
         os.close(fd)
         raise
-    return Segment(-1, fd, whole)
+    return MemorySegment(-1, fd, whole)
 
 
 ALIGN = 64
@@ -84,17 +84,17 @@ class OutcomePlace(NamedTuple):
         return self.at + _SPAN_BYTES * self.arrays + self.nbytes
 
 
-class Slot:
+class BatchSlot:
     """Memory of the batch being made. Not thread-safe: a worker makes one at a time."""
 
     def __init__(self) -> None:
-        self._segment: Segment | None = None
+        self._segment: MemorySegment | None = None
         self._memory = np.empty(0, np.uint8)
         # (memory used instead of a full segment, offset in the segment)
         self._outside: list[tuple[Bytes, int]] = []
         self._top = self._most = 0
 
-    def begin(self, segment: Segment | None) -> None:
+    def begin(self, segment: MemorySegment | None) -> None:
         self._segment, self._top, self._outside = segment, 0, []
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
@@ -108,7 +108,7 @@ class Slot:
         self._outside.append((memory, at))
         return np.ndarray(shape, dtype, memory.data)
 
-    def write(self, outcome: object) -> tuple[Segment, OutcomePlace]:
+    def write(self, outcome: object) -> tuple[MemorySegment, OutcomePlace]:
         """Write an outcome; return its position and its segment, which may be new and replaces the one from `begin`."""
         stream, buffers = _dumped(outcome)
         places = [self._place(raw) for raw in buffers]
@@ -149,12 +149,12 @@ def read(memory: Bytes, written: OutcomePlace) -> Any:
     return pickle.loads(memory[at : at + written.nbytes].data, buffers=buffers)  # noqa: S301
 
 
-def bytes_of(segment: Segment) -> Bytes:
+def bytes_of(segment: MemorySegment) -> Bytes:
     """Return the segment's memory; it is in use while arrays over it exist."""
     return np.frombuffer(segment.memory, np.uint8)
 
 
-class _Pickler(pickle.Pickler):
+class _TensorPickler(pickle.Pickler):
     """Pickles tensors as their arrays, and classes of the trainer's script by name: the trainer has them."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -198,7 +198,7 @@ def can_be_sent(value: object) -> bool:
 
 def dumps(value: object) -> bytes:
     stream = io.BytesIO()
-    _Pickler(stream, 5).dump(value)
+    _TensorPickler(stream, 5).dump(value)
     return stream.getvalue()
 
 
@@ -212,7 +212,7 @@ def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
         return len(raw) < SMALL_BYTES
 
     stream = io.BytesIO()
-    _Pickler(stream, 5, buffer_callback=keep).dump(value)
+    _TensorPickler(stream, 5, buffer_callback=keep).dump(value)
     return stream.getvalue(), aside
 
 
@@ -221,12 +221,12 @@ MAX_SEGMENTS = 128
 copies.
 """
 
-_mapped: "weakref.WeakValueDictionary[int, Segment]" = (
+_mapped: "weakref.WeakValueDictionary[int, MemorySegment]" = (
     weakref.WeakValueDictionary()
 )  # by address, of all rings
 
 
-def segment_at(address: int) -> Segment | None:
+def segment_at(address: int) -> MemorySegment | None:
     for ref in _mapped.valuerefs():  # a list: another thread may add one
         segment = ref()
         if segment is not None and 0 <= address - segment.address < segment.nbytes:
@@ -239,8 +239,8 @@ class Ring:
 
     def __init__(self, bound_bytes: int, workers: int) -> None:
         self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
-        self._segments: dict[int, Segment] = {}
-        self._free: deque[Segment] = deque()
+        self._segments: dict[int, MemorySegment] = {}
+        self._free: deque[MemorySegment] = deque()
         self._next = 0
 
     @property
@@ -250,20 +250,20 @@ class Ring:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def take(self) -> Segment | None:
+    def take(self) -> MemorySegment | None:
         try:
             return self._free.pop()
         except IndexError:
             return None
 
-    def add(self, fd: int, nbytes: int) -> Segment:
-        segment = Segment(self._next, fd, nbytes)
+    def add(self, fd: int, nbytes: int) -> MemorySegment:
+        segment = MemorySegment(self._next, fd, nbytes)
         self._segments[segment.number] = segment
         _mapped[segment.address] = segment
         self._next += 1
         return segment
 
-    def lend(self, segment: Segment, used_bytes: int) -> Bytes:
+    def lend(self, segment: MemorySegment, used_bytes: int) -> Bytes:
         """Return a segment's memory for a batch; it is free again when the last array over it is gone."""
         if len(self._segments) > self._most:
             memory = np.array(bytes_of(segment)[:used_bytes])
@@ -274,14 +274,14 @@ class Ring:
         weakref.finalize(memory, self._free.append, segment).atexit = False
         return memory
 
-    def give_back(self, segment: Segment) -> None:
+    def give_back(self, segment: MemorySegment) -> None:
         self._free.append(segment)
 
-    def drop(self, segment: Segment) -> None:
+    def drop(self, segment: MemorySegment) -> None:
         del self._segments[segment.number]
         segment.close()
 
-    def trim(self) -> list[Segment]:
+    def trim(self) -> list[MemorySegment]:
         """Return the free segments beyond the bound, least recently used first, for `drop`."""
         beyond, nbytes = [], self.nbytes
         while len(self._free) > self._spare and nbytes > self._bound:

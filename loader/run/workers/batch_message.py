@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ...dataset.reading.read_faults import ReadFault
 from ...errors import WorkerFailed
 from ..batch.batch import Batch, Ids, SlotIds, SlowSample
 from ..batch.bytes_column import BytesColumn
@@ -34,7 +35,7 @@ _SLOW = [one.name for one in fields(SlowSample)]
 _slow_values = attrgetter(*_SLOW)
 
 
-class _Column(Protocol):
+class _FieldColumn(Protocol):
     """A field's values in all batches."""
 
     def parts(self, ends: Sequence[int]) -> list[Any]:
@@ -110,7 +111,7 @@ class PackedBatches:
     """int64 [slots]: `Batch.ordinals` of all slots."""
     mask: np.ndarray
     """bool [slots]: `Batch.mask` of all slots."""
-    columns: dict[str, _Column]
+    columns: dict[str, _FieldColumn]
     """Field -> values; empty if batches have different fields."""
     apart: list[dict[str, Any]]
     """Field -> values for each batch, if their fields differ."""
@@ -170,7 +171,7 @@ def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
     return SlotIds.of(identities[0].names, np.concatenate([value.source for value in identities]), keys)
 
 
-def _column(values: list[Any], allocate: Allocate) -> _Column:
+def _column(values: list[Any], allocate: Allocate) -> _FieldColumn:
     whole = _whole(values)
     if whole is not None:
         return _Whole(whole)
@@ -274,7 +275,7 @@ class PickledError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """A worker's answer to a task."""
 
     packed: PackedBatches | None = None
@@ -289,6 +290,8 @@ class Outcome:
     """Metrics since the previous outcome."""
     logged: list[tuple[str, int, str]] = field(default_factory=list)
     """(logger, level, text) since the previous outcome."""
+    faults: list[ReadFault] = field(default_factory=list)
+    """Wrong reads since the previous outcome."""
 
 
 class LogCollector(logging.Handler):

@@ -21,14 +21,15 @@ from typing import NoReturn
 from .messages import (
     NO_FILES,
     ForkRequest,
-    Kind,
-    Message,
+    MessageKind,
     WaitRequest,
+    WorkerMessage,
     answer,
     is_want_of_files,
     receive_request,
     send,
 )
+from .stop_signals import STOP_SIGNALS, survive_stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,7 @@ MODULES = (
 
 def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
-    # The trainer handles both signals, as for a worker.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    survive_stop_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # for sigtimedwait
     for fd in (control_fd, trainer_fd):
@@ -108,14 +107,14 @@ class _Server:
             try:
                 pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
             except OSError as error:
-                send(sock, Message(Kind.NOT_STARTED, error.errno or 0))
+                send(sock, WorkerMessage(MessageKind.NOT_STARTED, error.errno or 0))
                 return
             finally:
                 for fd in (request.sent, request.stdout, request.stderr):
                     os.close(fd)
             self._pids[request.number] = pid
             with suppress(EOFError):  # it has ended, or the trainer hung up
-                send(sock, Message(Kind.STARTED, pid))
+                send(sock, WorkerMessage(MessageKind.STARTED, pid))
 
     def _fork(self, request: ForkRequest) -> int:
         pid = os.fork()
@@ -165,7 +164,7 @@ class _Server:
                     (os.POSIX_SPAWN_DUP2, request.stderr, 2),
                 ],
                 setpgroup=0,
-                setsigmask=[],
+                setsigmask=STOP_SIGNALS,
             )
         finally:
             for fd in fds:

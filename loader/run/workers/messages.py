@@ -17,7 +17,7 @@ from ...errors import InvalidRuntime
 _LAYOUT = struct.Struct("<9q")
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kinds of messages: the first three go to the worker, the others to the trainer."""
 
     MAKE = 1  # `steps` from `step` on, into `segment`
@@ -31,7 +31,7 @@ class Kind(IntEnum):
     NOT_STARTED = 9  # from the fork server; the task is the system's error number
 
 
-class Message(NamedTuple):
+class WorkerMessage(NamedTuple):
     """A message; unused numbers are -1."""
 
     kind: int
@@ -59,7 +59,7 @@ def connection() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
+def send(sock: socket.socket, message: WorkerMessage, fd: int | None = None) -> None:
     """Send a message, optionally with a descriptor. Raises: EOFError if the other side is gone; OSError."""
     rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
@@ -68,7 +68,7 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
         raise EOFError from None
 
 
-def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
+def receive(sock: socket.socket, *, wait: bool) -> tuple[WorkerMessage, int | None] | None:
     """Return a message and its descriptor; None if there is none yet and `wait` is False.
 
     Raises: EOFError if the other side is gone; OSError (EMFILE) if this process cannot open the descriptor.
@@ -87,7 +87,7 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
     if message_flags & socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
-    return Message(*_LAYOUT.unpack(data)), fds[0] if fds else None
+    return WorkerMessage(*_LAYOUT.unpack(data)), fds[0] if fds else None
 
 
 _HEAD = struct.Struct("<?qd")

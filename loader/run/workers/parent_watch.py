@@ -12,7 +12,7 @@ GRACE_S = 1.0
 """Seconds that a worker has to finish its batch."""
 
 
-class Watch:
+class ParentWatch:
     """A thread that waits until the trainer's process ends or closes its socket, and ends the worker after GRACE_S.
 
     It watches both: a child that the trainer forked keeps the socket open.

@@ -14,17 +14,18 @@ from contextlib import suppress
 from itertools import count
 
 from ...cache.spec import CacheSpec
+from ...dataset.reading.read_faults import FAULTS
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
 from ..making.prefetch import MadeBatches
 from ..metrics import Metrics
 from ..recipe.recipe import Recipe
-from .batch_memory import OutcomePlace, Ring, Segment, read
-from .batch_message import Outcome, log_again
+from .batch_memory import MemorySegment, OutcomePlace, Ring, read
+from .batch_message import TaskOutcome, log_again
 from .fork_server import ForkServer
-from .messages import Kind, Message, if_few, is_want_of_files, too_few_files
+from .messages import MessageKind, WorkerMessage, if_few, is_want_of_files, too_few_files
 from .startup_message import StartupMessage
-from .worker_handle import Task, WorkerProcess
+from .worker_handle import StepsTask, WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class WorkerPool:
         worker = min(self._workers, key=lambda candidate: len(candidate.tasks))
         with suppress(EOFError):  # it is gone: the next read notices, and another worker gets the task
             worker.ask(
-                Task(number=next(self._numbers), steps=steps, future=future, segment=self._ring.take())
+                StepsTask(number=next(self._numbers), steps=steps, future=future, segment=self._ring.take())
             )
 
     def _read(self, *, wait: bool = True) -> None:
@@ -158,10 +159,10 @@ class WorkerPool:
                 self._without_files(error)
                 return
 
-    def _heed(self, worker: WorkerProcess, message: Message, fd: int | None) -> None:
-        if message.kind == Kind.READY:
+    def _heed(self, worker: WorkerProcess, message: WorkerMessage, fd: int | None) -> None:
+        if message.kind == MessageKind.READY:
             worker.is_ready = True
-        elif message.kind == Kind.REFUSED:
+        elif message.kind == MessageKind.REFUSED:
             assert fd is not None
             outcome = self._outcome(self._ring.add(fd, message.nbytes), message)
             assert outcome.error is not None
@@ -170,12 +171,12 @@ class WorkerPool:
             task, lost = worker.answered(message.task)
             for candidate in lost:
                 self._return(candidate)
-            if message.kind == Kind.DROPPED:
+            if message.kind == MessageKind.DROPPED:
                 self._return(task)
             else:
                 self._done(task, message, fd)
 
-    def _done(self, task: Task, message: Message, fd: int | None) -> None:
+    def _done(self, task: StepsTask, message: WorkerMessage, fd: int | None) -> None:
         segment = task.segment
         if fd is not None:
             if segment is not None:
@@ -194,27 +195,28 @@ class WorkerPool:
         if task.future.set_running_or_notify_cancel():
             task.future.set_result(result)
 
-    def _received(self, outcome: Outcome, nbytes: int) -> MadeBatches:
+    def _received(self, outcome: TaskOutcome, nbytes: int) -> MadeBatches:
         self._metrics.merge(outcome.totals)
         log_again(outcome.logged)
+        FAULTS.extend(outcome.faults)
         batches = [] if outcome.packed is None else outcome.packed.batches()
         for batch in batches:
             batch.fields, batch.mask = as_framework(batch.fields, batch.mask, self._framework)
         error = None if outcome.error is None else outcome.error.restored()
         return MadeBatches(batches, error, outcome.made_s, outcome.took_s, nbytes)
 
-    def _outcome(self, segment: Segment, message: Message) -> Outcome:
+    def _outcome(self, segment: MemorySegment, message: WorkerMessage) -> TaskOutcome:
         written = OutcomePlace(message.at, message.pickled, message.arrays)
-        outcome: Outcome = read(self._ring.lend(segment, written.end), written)
+        outcome: TaskOutcome = read(self._ring.lend(segment, written.end), written)
         return outcome
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: MemorySegment) -> None:
         self._ring.drop(segment)
         for worker in self._workers:
             with suppress(EOFError):
                 worker.forget(segment.number)
 
-    def _return(self, task: Task) -> None:
+    def _return(self, task: StepsTask) -> None:
         if task.segment is not None:
             self._ring.give_back(task.segment)
 

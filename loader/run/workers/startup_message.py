@@ -136,7 +136,7 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
         yield f"source {name!r}", source.view
 
 
-class _Pickler(pickle.Pickler):
+class _StartupPickler(pickle.Pickler):
     """Pickles by name; rejects objects defined in the script, which a worker does not run."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -149,7 +149,7 @@ class _Pickler(pickle.Pickler):
 def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
     """Write a value: functions and classes of modules by name; the script's and nameless ones by value."""
     try:
-        _Pickler(into, 5).dump(value)
+        _StartupPickler(into, 5).dump(value)
         return
     except OSError:
         raise

@@ -11,16 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..making.prefetch import MadeBatches
-from .batch_memory import Segment
+from .batch_memory import MemorySegment
 from .fork_server import fork_server
-from .messages import NO_FILES, Kind, Message, connection, receive, send
+from .messages import NO_FILES, MessageKind, WorkerMessage, connection, receive, send
 from .parent_watch import GRACE_S
 
 _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.storage", "obstore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class StepsTask:
     """Steps assigned to a worker."""
 
     number: int
@@ -29,7 +29,7 @@ class Task:
     """Steps to make."""
     future: Future[MadeBatches]
     """Future of their batches."""
-    segment: Segment | None
+    segment: MemorySegment | None
     """Segment for the batches; None if the worker creates one."""
 
 
@@ -49,14 +49,14 @@ class WorkerProcess:
             theirs.close()
         self.is_ready = False
         self.lacks_files = False
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[StepsTask] = deque()
         self._known: set[int] = set()
-        self._unread: list[tuple[Message, int | None]] = []
+        self._unread: list[tuple[WorkerMessage, int | None]] = []
 
-    def ask(self, task: Task) -> None:
+    def ask(self, task: StepsTask) -> None:
         """Queue steps. Raises: EOFError if the worker is gone; the task is queued all the same."""
         self.tasks.append(task)
-        message = Message(Kind.MAKE, task.number, task.steps.start, len(task.steps))
+        message = WorkerMessage(MessageKind.MAKE, task.number, task.steps.start, len(task.steps))
         if task.segment is None:
             send(self.socket, message)
             return
@@ -66,12 +66,12 @@ class WorkerProcess:
         self._known.add(task.segment.number)
 
     def drop(self) -> None:
-        send(self.socket, Message(Kind.DROP))
+        send(self.socket, WorkerMessage(MessageKind.DROP))
 
     def forget(self, segment: int) -> None:
         if segment in self._known:
             self._known.remove(segment)
-            send(self.socket, Message(Kind.FORGET, segment=segment))
+            send(self.socket, WorkerMessage(MessageKind.FORGET, segment=segment))
 
     def started_pid(self) -> int | None:
         """Wait for the process number and return it; None if the worker is gone."""
@@ -80,7 +80,7 @@ class WorkerProcess:
                 self._receive(self._unread, wait=True)
         return self.pid
 
-    def answers(self) -> list[tuple[Message, int | None]]:
+    def answers(self) -> list[tuple[WorkerMessage, int | None]]:
         """Return the worker's answers since the last call.
 
         Raises: EOFError after the last answer of a worker that is gone; OSError if it could not be started.
@@ -94,20 +94,20 @@ class WorkerProcess:
                 raise
         return messages
 
-    def _receive(self, into: list[tuple[Message, int | None]], *, wait: bool) -> bool:
+    def _receive(self, into: list[tuple[WorkerMessage, int | None]], *, wait: bool) -> bool:
         got = receive(self.socket, wait=wait)
         if got is None:
             return False
         message = got[0]
-        if message.kind == Kind.STARTED:
+        if message.kind == MessageKind.STARTED:
             self.pid = message.task
-        elif message.kind == Kind.NOT_STARTED:
+        elif message.kind == MessageKind.NOT_STARTED:
             raise OSError(message.task, f"no worker process can be forked: {os.strerror(message.task)}")
         else:
             into.append(got)
         return True
 
-    def answered(self, number: int) -> tuple[Task, list[Task]]:
+    def answered(self, number: int) -> tuple[StepsTask, list[StepsTask]]:
         """Return (the answered task, earlier tasks whose answers an interrupt lost)."""
         lost = []
         while self.tasks[0].number != number:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -10,17 +9,19 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NoReturn
 
+from ...dataset.reading.read_faults import FAULTS
 from ...errors import Unpicklable
 from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
 from ..making.assemble import Assembler
 from ..making.prefetch import making
 from ..metrics import Metrics
-from .batch_memory import Segment, Slot, can_be_sent
-from .batch_message import LogCollector, Outcome, PickledError, packed
-from .messages import NO_FILES, Kind, Message, is_want_of_files, receive, send
-from .parent_watch import Watch
+from .batch_memory import BatchSlot, MemorySegment, can_be_sent
+from .batch_message import LogCollector, PickledError, TaskOutcome, packed
+from .messages import NO_FILES, MessageKind, WorkerMessage, is_want_of_files, receive, send
+from .parent_watch import ParentWatch
 from .startup_message import StartupMessage
+from .stop_signals import survive_stop_signals
 
 
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
@@ -28,11 +29,9 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
     sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
-    # The trainer handles both signals: it may save a checkpoint first. (A decoder's processes would inherit SIG_IGN.)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    survive_stop_signals()
     sock = socket.socket(fileno=sock_fd)
-    watch = Watch(sock, trainer_fd)
+    watch = ParentWatch(sock, trainer_fd)
     try:
         _work(sock, sent_fd)
     except EOFError:
@@ -48,34 +47,34 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()
-    slot = Slot()
+    slot = BatchSlot()
     try:
         sent = StartupMessage.read(sent_fd)
         logging.getLogger("loader").setLevel(sent.log_level)
         run = range_threads(sent.recipe.plan)[1]
         assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
     except Exception as error:  # noqa: BLE001 - the trainer raises it
-        refusal = Outcome(error=PickledError.of(error), made_s=perf_counter(), totals=metrics.drain())
-        _reply(sock, slot, None, Message(Kind.REFUSED), refusal)
+        refusal = TaskOutcome(error=PickledError.of(error), made_s=perf_counter(), totals=metrics.drain())
+        _reply(sock, slot, None, WorkerMessage(MessageKind.REFUSED), refusal)
         while True:
             receive(sock, wait=True)
     try:
-        send(sock, Message(Kind.READY))
-        Worker(sock, slot, assembler, metrics, logs).run()
+        send(sock, WorkerMessage(MessageKind.READY))
+        BatchWorker(sock, slot, assembler, metrics, logs).run()
     finally:
         assembler.close()
 
 
-class Worker:
+class BatchWorker:
     """Makes the steps of its tasks in turn. It finishes a batch in progress and does not start dropped tasks."""
 
     def __init__(
-        self, sock: socket.socket, slot: Slot, assembler: Assembler, metrics: Metrics, logs: LogCollector
+        self, sock: socket.socket, slot: BatchSlot, assembler: Assembler, metrics: Metrics, logs: LogCollector
     ) -> None:
         self._sock, self._slot, self._assembler = sock, slot, assembler
         self._metrics, self._logs = metrics, logs
-        self._segments: dict[int, Segment] = {}
-        self._asked: deque[Message] = deque()
+        self._segments: dict[int, MemorySegment] = {}
+        self._asked: deque[WorkerMessage] = deque()
         self._make_batches = making(assembler.batches)
 
     def run(self) -> NoReturn:
@@ -86,39 +85,40 @@ class Worker:
             self._metrics.observe("room", perf_counter() - start)
             self._make(self._asked.popleft())
 
-    def _heed(self, message: Message, fd: int | None) -> None:
+    def _heed(self, message: WorkerMessage, fd: int | None) -> None:
         if fd is not None:
-            segment = self._segments[message.segment] = Segment(message.segment, fd, message.nbytes)
+            segment = self._segments[message.segment] = MemorySegment(message.segment, fd, message.nbytes)
             segment.close()  # the mapping stays
-        if message.kind == Kind.MAKE:
+        if message.kind == MessageKind.MAKE:
             self._asked.append(message)
-        elif message.kind == Kind.FORGET:
+        elif message.kind == MessageKind.FORGET:
             del self._segments[message.segment]
-        elif message.kind == Kind.DROP:
+        elif message.kind == MessageKind.DROP:
             while self._asked:
-                send(self._sock, self._asked.popleft()._replace(kind=Kind.DROPPED))
+                send(self._sock, self._asked.popleft()._replace(kind=MessageKind.DROPPED))
 
-    def _make(self, task: Message) -> None:
+    def _make(self, task: WorkerMessage) -> None:
         segment = self._segments.get(task.segment)
         self._slot.begin(segment)
         result = self._make_batches(range(task.step, task.step + task.steps))
-        outcome = Outcome(
+        outcome = TaskOutcome(
             packed=packed(result.batches, self._slot.allocate),
             error=None if result.error is None else PickledError.of(result.error),
             made_s=result.at_s,
             took_s=result.took_s,
             totals=self._metrics.drain(),
             logged=self._logs.drain(),
+            faults=FAULTS.drain(),
         )
-        _reply(self._sock, self._slot, segment, task._replace(kind=Kind.DONE), outcome, result.batches)
+        _reply(self._sock, self._slot, segment, task._replace(kind=MessageKind.DONE), outcome, result.batches)
 
 
 def _reply(
     sock: socket.socket,
-    slot: Slot,
-    segment: Segment | None,
-    message: Message,
-    outcome: Outcome,
+    slot: BatchSlot,
+    segment: MemorySegment | None,
+    message: WorkerMessage,
+    outcome: TaskOutcome,
     batches: Sequence[Batch] = (),
 ) -> None:
     try:

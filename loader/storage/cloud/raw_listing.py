@@ -37,7 +37,7 @@ _OTHERWISE = (
 )
 
 
-class Page(NamedTuple):
+class ListingPage(NamedTuple):
     """A page of a listing."""
 
     objects: list[dict[str, Any]]
@@ -46,7 +46,7 @@ class Page(NamedTuple):
     """Token of the next page; "" after the last page."""
 
 
-PageOf = Callable[[str, str, str], Page]
+PageOf = Callable[[str, str, str], ListingPage]
 """(prefix, start_after, token) -> a page; paths are relative to the bucket. token: "" for the first page.
 
 Raises: OSError, with obstore's text (`errors.translate`); InvalidStore.
@@ -75,7 +75,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
     def origin() -> str:
         return signed(plain).partition("?")[0].removesuffix("/x")
 
-    def page(prefix: str, start_after: str, token: str) -> Page:
+    def page(prefix: str, start_after: str, token: str) -> ListingPage:
         query = _list_query(prefix, start_after, token)
         if config.get("request_payer"):
             query["x-amz-request-payer"] = "requester"
@@ -91,7 +91,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
 def google_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
     """Return the page function for a Google bucket. config, provider: as for `connector`."""
 
-    def page(prefix: str, start_after: str, token: str) -> Page:
+    def page(prefix: str, start_after: str, token: str) -> ListingPage:
         origin = str(config.get("base_url") or _GOOGLE).rstrip("/")
         address = f"{origin}/{bucket}?{urlencode(_list_query(prefix, start_after, token), quote_via=quote)}"
         bearer = "" if config.get("skip_signature") else _google_token(bucket, config, provider)
@@ -106,7 +106,7 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
     config, provider: as for `connector`.
     """
 
-    def page(prefix: str, start_after: str, token: str) -> Page:
+    def page(prefix: str, start_after: str, token: str) -> ListingPage:
         from email.utils import formatdate  # 5 ms, saved at startup
 
         account = str(config.get("account_name") or "")
@@ -236,7 +236,7 @@ def _text(element: Element, name: str) -> str:
     return (child.text or "") if child is not None else ""
 
 
-def _s3_page(body: bytes) -> Page:
+def _s3_page(body: bytes) -> ListingPage:
     root = _parsed(body)
     encoded = _text(root, "EncodingType") == "url"
     objects = [
@@ -248,10 +248,10 @@ def _s3_page(body: bytes) -> Page:
         }
         for one in root.iterfind("{*}Contents")
     ]
-    return Page(objects, _text(root, "NextContinuationToken"))
+    return ListingPage(objects, _text(root, "NextContinuationToken"))
 
 
-def _azure_page(body: bytes) -> Page:
+def _azure_page(body: bytes) -> ListingPage:
     from email.utils import parsedate_to_datetime
 
     root, objects = _parsed(body), list[dict[str, Any]]()
@@ -269,4 +269,4 @@ def _azure_page(body: bytes) -> Page:
                 "last_modified": parsedate_to_datetime(when) if when else datetime.fromtimestamp(0, UTC),
             }
         )
-    return Page(objects, _text(root, "NextMarker"))
+    return ListingPage(objects, _text(root, "NextMarker"))

@@ -20,7 +20,7 @@ from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
 from ..sequential_read import Answer, RangeSeries
 from ..spec import Opened, StoreSpec
-from ..store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_span
+from ..store import Blob, ByteRange, ObjectInfo, ReadLimits, check_key, check_span
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .http_connection import Broken
@@ -123,7 +123,7 @@ class ReadStore(Opened):
         return self._reading(key, attempt)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         reads = plan_reads(spans, **limits)
         if len(reads) > 1:
@@ -138,7 +138,7 @@ class ReadStore(Opened):
                 for future in rest:
                     future.cancel()
         else:
-            blobs = [self.get_range(key, *(reads[0] if reads else Span(0, 0)), etag)]
+            blobs = [self.get_range(key, *(reads[0] if reads else ByteRange(0, 0)), etag)]
         current = blobs[0].etag
         for blob in blobs:
             self._pinned(key, blob.etag, current)  # even without a pin, no result mixes two objects

@@ -12,7 +12,7 @@ _MAX_BUFFERS = 512
 _GAP = bytearray(_MAX_GAP_BYTES)  # receives the bytes between pieces: every thread writes here, none reads
 
 
-class Run(NamedTuple):
+class BufferedRange(NamedTuple):
     """A byte range of a file, and the buffers that it fills."""
 
     offset: int
@@ -23,9 +23,9 @@ class Run(NamedTuple):
     """Buffers in byte order, `nbytes` in total."""
 
 
-def runs_of(pieces: Sequence[Piece]) -> list[Run]:
+def runs_of(pieces: Sequence[Piece]) -> list[BufferedRange]:
     """Return the pieces merged into runs if each starts at most `_MAX_GAP_BYTES` after the one before."""
-    runs: list[Run] = []
+    runs: list[BufferedRange] = []
     start = end = 0
     buffers: list[Buffer] = []
     for offset, nbytes, filled in pieces:
@@ -36,11 +36,11 @@ def runs_of(pieces: Sequence[Piece]) -> list[Run]:
             buffers.extend(filled)
         else:
             if buffers:
-                runs.append(Run(start, end - start, buffers))
+                runs.append(BufferedRange(start, end - start, buffers))
             start, buffers = offset, list(filled)
         end = offset + nbytes
     if buffers:
-        runs.append(Run(start, end - start, buffers))
+        runs.append(BufferedRange(start, end - start, buffers))
     return runs
 
 

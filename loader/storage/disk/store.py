@@ -21,18 +21,18 @@ from ..spec import Opened, StoreSpec
 from ..store import (
     TEMPORARY,
     Blob,
+    ByteRange,
     ObjectInfo,
     Piece,
     ReadLimits,
     Refuse,
-    Span,
     Store,
     check_key,
     check_prefix,
     check_span,
     log_refusals,
 )
-from .buffer_reads import Run, cut, neighbours, runs_of
+from .buffer_reads import BufferedRange, cut, neighbours, runs_of
 from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -74,7 +74,7 @@ class LocalStore(Opened):
         return self._read(key, offset, nbytes, etag)
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         reads = plan_reads(spans, **limits)
         descriptor, status = self._open(key)
@@ -111,7 +111,7 @@ class LocalStore(Opened):
 
         Raises: ObjectNotFound; Changed; Corrupt if the file ends too early, some buffers filled.
         """
-        runs, short = runs_of(pieces), list[Run]()
+        runs, short = runs_of(pieces), list[BufferedRange]()
         descriptor, status = self._open(key)
         try:
             current = self._pinned(key, status, etag)

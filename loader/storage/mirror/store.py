@@ -8,12 +8,12 @@ from ...errors import InvalidStore, StoreError, Transient
 from ..shared.requests import doubted, tried_while
 from ..store import (
     Blob,
+    ByteRange,
     NewObject,
     ObjectInfo,
     Piece,
     ReadLimits,
     Refuse,
-    Span,
     Store,
     check_prefix,
     check_span,
@@ -86,7 +86,7 @@ class MirroredStore:
         return self._blob(key, etag, lambda member, own: member.store.get_range(key, offset, nbytes, own))
 
     def get_ranges(
-        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+        self, key: str, spans: Sequence[ByteRange], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         for span in spans:
             check_span(key, *span)
@@ -130,7 +130,7 @@ class MirroredStore:
             if disk is not None:
                 data, current = disk.read_each(key, spans, etag=own)
             else:
-                blobs = member.store.get_ranges(key, [Span(*span) for span in spans], etag=own)
+                blobs = member.store.get_ranges(key, [ByteRange(*span) for span in spans], etag=own)
                 data, current = [blob.data for blob in blobs], blobs[0].etag
             return data, self._pins.token(member.number, key, current, etag)
 

@@ -16,7 +16,7 @@ from loader.errors import InvalidRuntime
 from .answers import NotAnAnswer, Types, answer_types, decoded
 from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .environment import worker_environment
-from .pool import MapStopped, Pool, Task
+from .pool import MapStopped, MapTask, Pool
 from .process import Reply
 from .worker import encoded
 
@@ -89,7 +89,7 @@ LOT_UNITS = 64
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Map(Task):
+class _Map(MapTask):
     """A running map, guarded by the engine's lock."""
 
     units: Sequence[Any]

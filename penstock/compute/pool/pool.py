@@ -29,7 +29,7 @@ class MapStopped(Exception):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Task:
+class MapTask:
     """State shared by a map's units."""
 
     function: bytes
@@ -57,7 +57,7 @@ class Pool:
         self._want_alone = 0
         self._gpus: set[str] = set()  # shares in use
 
-    def stop(self, task: Task) -> None:
+    def stop(self, task: MapTask) -> None:
         """Cancel a task: its threads leave `run` with `MapStopped`."""
         with self._changed:
             task.stopped = True
@@ -74,7 +74,7 @@ class Pool:
 
     def run(
         self,
-        task: Task,
+        task: MapTask,
         units: Sequence[bytes],
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
@@ -105,7 +105,7 @@ class Pool:
 
     def _run_once(
         self,
-        task: Task,
+        task: MapTask,
         units: Sequence[bytes],
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
@@ -136,7 +136,7 @@ class Pool:
         yield from last  # yielded only now: the map may end on it, and would kill a busy worker
 
     @contextmanager
-    def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
+    def _turn(self, task: MapTask, *, alone: bool) -> Iterator[Mapping[str, str]]:
         workers = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
@@ -158,10 +158,10 @@ class Pool:
                 self._gpus.difference_update(gpus)
                 self._changed.notify_all()
 
-    def _free(self, task: Task) -> Sequence[str]:
+    def _free(self, task: MapTask) -> Sequence[str]:
         return [share for share in task.gpus if share not in self._gpus]
 
-    def _is_turn(self, task: Task, alone: bool) -> bool:
+    def _is_turn(self, task: MapTask, alone: bool) -> bool:
         if task.gpus and not self._free(task):
             return False
         if alone:
@@ -169,7 +169,7 @@ class Pool:
         return self._turns < self._n_workers and not self._want_alone
 
     @contextmanager
-    def _worker(self, task: Task, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
+    def _worker(self, task: MapTask, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
         worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)

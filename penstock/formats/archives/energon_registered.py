@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.json_members import FIELD, JsonMembers
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import ForeignSample, FoundObjects
@@ -75,10 +75,10 @@ class _EnergonDataset(NamedTuple):
         member = metadata_member(self.exported.fields) if self.exported else None
         documents = JsonDocuments(window, self.members, lower=False)
         for document in (one for _, members in indexed_samples for one in members if one.name == FIELD):
-            documents.add(Span(document.offset, document.nbytes), window.read)
+            documents.add(ByteRange(document.offset, document.nbytes), window.read)
         rows = documents.rows()
         for key, members in indexed_samples:
-            fields = {one.name: Span(one.offset, one.nbytes) for one in members}
+            fields = {one.name: ByteRange(one.offset, one.nbytes) for one in members}
             columns: SampleColumns | tuple[()] | tuple[dict[str, Any]] = ()
             if rows and FIELD in fields:
                 columns = (rows[fields[FIELD].offset],)

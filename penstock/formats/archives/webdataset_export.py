@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from loader.dataset.shards.shard import BLOCK_BYTES, member_header
-from loader.storage import Span
+from loader.storage import ByteRange
 
 from ..export_selection import ExportSelection, WorkUnit, metadata_json
 from ..exporter import Loss, Outbox
@@ -91,7 +91,7 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
     return starts
 
 
-def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[Span]:
+def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange]:
     """Yield the byte ranges of an archive that exclude the members of samples not in `keys`."""
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
@@ -99,10 +99,10 @@ def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[Span]:
         if (key_and_field := named(member.name)) is not None and key_and_field[0] not in keys:
             stop = _behind_globals(window, at, member.header)
             if stop > start:
-                yield Span(start, stop - start)
+                yield ByteRange(start, stop - start)
             start = end
         at = end
-    yield Span(start, window.nbytes - start)
+    yield ByteRange(start, window.nbytes - start)
 
 
 def _behind_globals(window: ObjectWindow, at: int, header: int) -> int:

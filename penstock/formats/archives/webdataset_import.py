@@ -8,7 +8,7 @@ from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns,
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ByteStream, opened
 from ..reading.sample import NO_METADATA
 from .tar_headers import BLOCK_BYTES, members
@@ -22,7 +22,7 @@ _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd
 """File name ending -> Arrow's name for the compression, if it differs."""
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the compressed archives, with one `ImportRun` each."""
     archives, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonMembers
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
@@ -142,9 +142,9 @@ class JsonDocuments:
                 key_and_field is not None
                 and (key_and_field[1].lower() if self._lower else key_and_field[1]) == FIELD
             ):
-                self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
+                self.add(ByteRange(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
-    def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
+    def add(self, at: ByteRange, read: Callable[[int, int], bytes]) -> None:
         """Parse one JSON member. read: reads its bytes."""
         if self._columns is not None:
             self._starts.append(at.offset)
@@ -182,7 +182,7 @@ def _grouped(
     lower: bool,
     documents: JsonDocuments | None = None,
 ) -> Iterator[ForeignSample]:
-    fields_of: dict[str, dict[str, Span]] = {}
+    fields_of: dict[str, dict[str, ByteRange]] = {}
     restored: dict[str, SampleColumns] = {}
     starts = list[int]()
     member_of = metadata_member(exported.fields) if exported else None
@@ -199,7 +199,7 @@ def _grouped(
                 f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
                 "webdataset refuses such an archive too. Write it again with one of them"
             )
-        fields[field] = Span(member.offset, member.nbytes)
+        fields[field] = ByteRange(member.offset, member.nbytes)
         if exported and field == member_of:
             restored[key] = metadata_at(window, exported, fields[field], key)
     crc_at = dict(zip(starts, window.crcs(), strict=False))  # one checksum per member, or none at all
@@ -226,7 +226,7 @@ def named(name: str) -> tuple[str, str] | None:
     return (match[1].removeprefix("./"), match[2]) if match else None
 
 
-def metadata_at(window: ObjectWindow, exported: Exported, at: Span, key: str) -> SampleColumns:
+def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
     """Return a sample's metadata and provenance. at: its metadata member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:

@@ -12,7 +12,7 @@ from typing import Any
 from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
 from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
@@ -21,7 +21,7 @@ OPTIONS = frozenset[str]()
 _ENDING = ".mcap"
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the MCAP files. Raises: MissingDependency if mcap is not installed."""
     if find_spec("mcap") is None:
         raise MissingDependency("MCAP files are read by mcap: pip install 'penstock-data[mcap]'")
@@ -33,7 +33,7 @@ def _runs(info: ObjectInfo) -> list[ImportRun]:
     return [ImportRun(info, 0, 1, info.nbytes)]
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     with ObjectFile(store, run.info) as file:
         episode = EpisodeBuilder(file.path, options.without)
         for message in mcap_messages(file, file.path):

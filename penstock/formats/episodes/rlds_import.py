@@ -15,7 +15,7 @@ from loader.json_text import DamagedJson, parse_json_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..tables.tfrecord_import import ExampleFeature, examples
 from .columns import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
@@ -99,7 +99,7 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
     return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the record files. Raises: InvalidStore if the dataset is in another file format."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:
@@ -122,7 +122,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     )
 
 
-def _is_left_out(feature: RldsFeature, options: Options) -> bool:
+def _is_left_out(feature: RldsFeature, options: ColumnarOptions) -> bool:
     return feature.path in options.without or _name(feature) in options.without
 
 

@@ -21,7 +21,7 @@ from loader.limits import MAX_MASK_BYTES, beyond
 from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
@@ -35,14 +35,14 @@ _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
     _h5py()
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
 
 
-def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[ImportRun]:
+def _runs(store: Store, options: ColumnarOptions, info: ObjectInfo) -> Iterator[ImportRun]:
     with _opened(store, info) as (file, where):
         data = _group(file, "data", where)
         first, stop, nbytes = 0, 0, 0
@@ -62,7 +62,7 @@ def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[ImportRu
             yield ImportRun(info, first, stop, nbytes)
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     with _opened(store, run.info) as (file, where):
         data = _group(file, "data", where)
         masks = _masks(file, where)
@@ -154,7 +154,7 @@ def _demos(data: Any) -> list[str]:
 
 
 def _arrays(
-    group: Any, options: Options, where: str, front: str = "", depth: int = 0
+    group: Any, options: ColumnarOptions, where: str, front: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
     h5py = _h5py()
     if depth > MAX_DEPTH:

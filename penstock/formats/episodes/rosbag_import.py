@@ -15,7 +15,7 @@ from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import held_folder, on_scratch
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample, files_of, joined
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
 from .log_message import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
@@ -31,17 +31,17 @@ _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
 _BEGIN = b"#ROSBAG V2.0\n"
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return ROS 1 bags and ROS 2 `metadata.yaml` files, the latter joined with the bag's files if all exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
-def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return what `find_objects` returns, except bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 
-def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions) -> dict[str, list[str]]:
     """Return key of a `metadata.yaml` -> keys of it and the bag's files; only itself if it is invalid."""
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
@@ -54,7 +54,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
     }
 
 
-def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+def _bags_in(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool) -> Readable:
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
     bags, left_out = _Bags(store, there, options), {} if whole else waiting
@@ -112,7 +112,7 @@ def _is_metadata(info: ObjectInfo) -> bool:
 
 
 class _Bags:
-    def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: Options) -> None:
+    def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: ColumnarOptions) -> None:
         self._store, self._infos, self._options = store, infos, options
 
     def runs(self, info: ObjectInfo) -> list[ImportRun]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
+from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions, ReadSample
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
@@ -17,11 +17,11 @@ from ..reading.sample import NO_METADATA
 
 __all__ = [
     "NO_OPTIONS",
+    "ColumnarOptions",
     "ImportRun",
     "Importer",
     "JoiningImporter",
     "KnownNames",
-    "Options",
     "ReadSample",
     "Readable",
     "check_options",
@@ -86,7 +86,7 @@ class Importer(Protocol):
     OPTIONS: frozenset[str]
     """Options that the format accepts: "key", "fields" or "episodes"."""
 
-    def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    def find_objects(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
         """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
@@ -94,7 +94,7 @@ class JoiningImporter(Importer, Protocol):
     """A module that imports a format that joins several files into one sample."""
 
     def names_in(
-        self, store: Store, infos: Sequence[ObjectInfo], options: Options
+        self, store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
     ) -> Mapping[str, Sequence[str]]:
         """Return object key -> keys of the files that it needs, its own first. Results are cached.
 
@@ -103,7 +103,9 @@ class JoiningImporter(Importer, Protocol):
         Raises: InvalidStore.
         """
 
-    def find_complete_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    def find_complete_objects(
+        self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions
+    ) -> Readable:
         """Return what `find_objects` returns, except objects that lack a file. Raises: InvalidStore."""
 
 
@@ -111,7 +113,7 @@ EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose obj
 """Error message if --episodes is given for another format."""
 
 
-def check_options(format: str, importer: Importer | None, options: Options) -> None:
+def check_options(format: str, importer: Importer | None, options: ColumnarOptions) -> None:
     """Raise InvalidRuntime for an option that the format does not accept. importer: None for `REGISTERED`."""
     accepted = importer.OPTIONS if importer else frozenset[str]()
     why = f"for tables, whose columns it names; {format} has its own keys and fields"

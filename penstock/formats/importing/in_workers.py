@@ -12,12 +12,12 @@ from loader.storage import ObjectInfo, Store
 
 from ...compute.pool import LocalCompute
 from ...compute.pool.environment import store_variables
-from .importer import ImportRun, Options, Readable, ReadSample
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
 
 LIMIT_S = 600.0
 """Time limit per call, in seconds, plus one second per MiB."""
 
-FindObjects = Callable[[Store, list[ObjectInfo], Options], Readable]
+FindObjects = Callable[[Store, list[ObjectInfo], ColumnarOptions], Readable]
 """Type of an importer's `find_objects`."""
 _ERRORS: dict[str, type[PenstockError]] = {
     name: one
@@ -33,7 +33,7 @@ class _ReadRequest(NamedTuple):
 
 @contextmanager
 def in_workers(
-    readable: Readable, find_objects: FindObjects, store: Store, options: Options, workers: int
+    readable: Readable, find_objects: FindObjects, store: Store, options: ColumnarOptions, workers: int
 ) -> Iterator[Readable]:
     """Yield a copy of `readable` that reads in worker processes, which end with the block.
 
@@ -72,7 +72,7 @@ def _read(
     store: Store, find_objects: FindObjects, options: dict[str, Any], request: _ReadRequest
 ) -> tuple[str, Any]:
     try:
-        readable = find_objects(store, [request.info], Options.from_json(options))
+        readable = find_objects(store, [request.info], ColumnarOptions.from_json(options))
         if request.run is None:
             return "", [one[1:] for one in readable.runs(request.info)]
         return "", [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]

@@ -25,7 +25,7 @@ from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, groups_of, key_of, names_of
 from ..unit_threads import in_threads
-from .importer import ImportRun, Options, Readable, ReadSample
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64
@@ -77,7 +77,7 @@ class UnitReader:
     """Store of the source."""
     readable: Readable
     """The source's objects of the format."""
-    options: Options
+    options: ColumnarOptions
     """Import options."""
     in_use: Container[str]
     """Keys of samples that the dataset keeps."""

@@ -18,7 +18,15 @@ from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
 from ..episodes.columns import npy_of
-from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadSample, files_of, joined
+from ..importing.importer import (
+    ColumnarOptions,
+    ImportRun,
+    KnownNames,
+    Readable,
+    ReadSample,
+    files_of,
+    joined,
+)
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
@@ -31,17 +39,19 @@ _LEAST_TICK_S = 1e-6
 """Tolerance of timestamps if no video has a clock, in seconds."""
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the objects with rows, each joined with its videos."""
     return _readable(dataset_in(store, infos, options))
 
 
-def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return what `find_objects` returns, except objects that lack a video."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
-def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
+def names_in(
+    store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
+) -> Mapping[str, Sequence[str]]:
     """Return key of an object with rows -> keys of it and its videos. Reads `meta/` if it changed."""
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
@@ -67,7 +77,7 @@ def _readable(dataset: "LeRobotDataset") -> Readable:
 
 
 def dataset_in(
-    store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True
+    store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool = True
 ) -> "LeRobotDataset":
     """Return a source's dataset. Features in `options.without` are left out."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
@@ -93,7 +103,7 @@ def _texts_in(names: Any) -> Iterator[str]:
             yield from _texts_in(item)
 
 
-def _left_out(name: str, feature: Mapping[str, Any], options: Options) -> bool:
+def _left_out(name: str, feature: Mapping[str, Any], options: ColumnarOptions) -> bool:
     return bool({name, field_of(name, feature)} & options.without)
 
 

@@ -36,7 +36,7 @@ from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 
 from ...progress import progress
-from ..importing.importer import Options, ReadSample
+from ..importing.importer import ColumnarOptions, ReadSample
 from ..registration.earlier import live_samples, token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import RegistrationReport, check_apart, transaction
@@ -80,7 +80,7 @@ def register_lerobot(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)
-    options = Options(without=frozenset(without), episodes=tuple(episodes))
+    options = ColumnarOptions(without=frozenset(without), episodes=tuple(episodes))
     source = dataset_in(store, listed.infos, options)
     cameras = _cameras(source)
     used = _used(source, cameras)

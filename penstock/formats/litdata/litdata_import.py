@@ -16,7 +16,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
 from ..reading.object_file import Unpacked, opened
 from ..reading.sample import ForeignRun
@@ -30,7 +30,7 @@ _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the compressed chunks that the dataset's indexes list."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()

@@ -18,7 +18,7 @@ from loader.dataset.columnar.plain_values import OutOfRange, reader_of
 from loader.dataset.columnar.record_batches import first_head, record_batches
 from loader.errors import InvalidSample, InvalidStore, NotSupported
 from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
-from loader.storage import Span
+from loader.storage import ByteRange
 
 from ..reading.exported import COLUMN_BYTES
 from ..reading.indexed import check_apart, corrupt
@@ -37,14 +37,14 @@ _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
 """Value kinds of LitData's own JSON encoding."""
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)
-Places = list[Span | None]
+Places = list[ByteRange | None]
 """Byte range of each row's value; None if the row has none."""
 
 
 class LeafValues(NamedTuple):
     """The values of one sample."""
 
-    fields: dict[str, Span]
+    fields: dict[str, ByteRange]
     """Field name -> byte range in the object."""
     metadata: dict[str, Any]
     """Metadata column -> value."""
@@ -56,7 +56,7 @@ def size_of(word: str) -> int:
 
 def values_at(
     leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
-) -> Iterator[tuple[Leaf, Span]]:
+) -> Iterator[tuple[Leaf, ByteRange]]:
     """Yield a sample's leaves and their byte ranges; the sample starts with their sizes."""
     at = begin + 4 * len(leaves)
     if at > end:
@@ -67,15 +67,15 @@ def values_at(
             window, begin, f"the sample has {end - begin} bytes, and its leaves {at - begin + sum(sizes)}"
         )
     for leaf, nbytes in zip(leaves, sizes, strict=True):
-        yield leaf, Span(at, nbytes)
+        yield leaf, ByteRange(at, nbytes)
         at += nbytes
 
 
-def put(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
+def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
     """Add a leaf's value to `out`, as a field or as metadata."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
-        out.fields[field_name(leaf.name, word)] = Span(start, at.offset + at.nbytes - start)
+        out.fields[field_name(leaf.name, word)] = ByteRange(start, at.offset + at.nbytes - start)
         if len(shape) != 1:
             out.metadata[leaf.column] = shape
     elif leaf.encoding in NUMBERS:
@@ -93,15 +93,15 @@ def put(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
         out.fields[leaf.field] = at
 
 
-def document(leaf: Leaf, window: ObjectWindow, at: Span) -> Span:
+def document(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
     """Return the byte range of a leaf's JSON text."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
-    return Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+    return ByteRange(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
 
 
-def _array(leaf: Leaf, window: ObjectWindow, at: Span) -> tuple[str, list[int], int]:
+def _array(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> tuple[str, list[int], int]:
     order = ">" if leaf.encoding == "tensor" else "<"
     end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
     if at.nbytes >= 8:
@@ -114,7 +114,7 @@ def _array(leaf: Leaf, window: ObjectWindow, at: Span) -> tuple[str, list[int], 
     raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array")
 
 
-def _number(leaf: Leaf, window: ObjectWindow, at: Span) -> int | float | bool:
+def _number(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> int | float | bool:
     if at.nbytes != size_of(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
     number: int | float | bool = np.frombuffer(
@@ -123,14 +123,14 @@ def _number(leaf: Leaf, window: ObjectWindow, at: Span) -> int | float | bool:
     return number
 
 
-def _put_json(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
+def _put_json(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
     try:
         kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
         if kind in _FLAT:
             if at.nbytes != NESTED_HEAD + 8 * struct.unpack("<I", window.read(at.offset + 1, 4))[0]:
                 raise ValueError("it is cut")
             name = field_name(leaf.name, _FLAT[kind])
-            out.fields[name] = Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+            out.fields[name] = ByteRange(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
             return
         if at.nbytes > COLUMN_BYTES:
             raise ValueError(f"it has {at.nbytes:,} bytes; at most {COLUMN_BYTES:,} are read")
@@ -310,7 +310,7 @@ def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, arra
     there = array.is_valid().to_pylist()
     sizes = np.diff(edges).tolist()
     firsts = (edges[:-1] + low + start).tolist()
-    return [Span(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
+    return [ByteRange(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
 
 
 def _compressed(window: ObjectWindow) -> InvalidStore:

@@ -12,7 +12,7 @@ import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
 from ..reading.indexed import (
@@ -100,7 +100,7 @@ def _restored(sample: ForeignSample, window: ObjectWindow, exported: Exported) -
     return exported.restored(sample._replace(fields=fields), own_leaves, window)
 
 
-def _absent(window: ObjectWindow, at: Span) -> list[str]:
+def _absent(window: ObjectWindow, at: ByteRange) -> list[str]:
     try:
         names = parse_json(window.read(*at)) if at.nbytes <= COLUMN_BYTES else None
         if type(names) is list and all(type(name) is str for name in names):

@@ -11,7 +11,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
 from ..reading.object_file import Unpacked, opened
 from .mds_registered import MAKE_INDEX, SHARDS, MdsShard, samples, shards_in
@@ -28,7 +28,7 @@ class _Compressed(NamedTuple):
     codec: str
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the compressed shards that the dataset's indexes list.
 
     Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.

@@ -15,7 +15,7 @@ import numpy as np
 from loader.dataset.columnar.column_names import field_name, metadata_name
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..reading.exported import KEY, METADATA, Exported, exported_at
 from ..reading.indexed import (
@@ -192,20 +192,26 @@ def samples(
         own = {KEY, METADATA} - exported.fields if exported else set[str]()
         names = _names(shard, window.name, exported)
         for number, (begin, end) in enumerate(_places(shard, window)):
-            fields, metadata, export_columns = dict[str, Span](), dict[str, Any](), dict[str, Span]()
+            fields, metadata, export_columns = (
+                dict[str, ByteRange](),
+                dict[str, Any](),
+                dict[str, ByteRange](),
+            )
             for value in _values(shard, window, begin, end):
                 name = names[value.column.name]
                 if value.column.name in own:
-                    export_columns[name] = Span(value.at, value.nbytes)
+                    export_columns[name] = ByteRange(value.at, value.nbytes)
                 elif value.column.encoding == "ndarray":
                     word, shape, start = _array(window, value)
-                    fields[field_name(value.column.name, word)] = Span(start, value.at + value.nbytes - start)
+                    fields[field_name(value.column.name, word)] = ByteRange(
+                        start, value.at + value.nbytes - start
+                    )
                     if len(shape) != 1:
                         metadata[name] = list(shape)
                 elif value.column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
                     metadata[name] = _number(window, value)
                 else:
-                    fields[name] = Span(value.at, value.nbytes)
+                    fields[name] = ByteRange(value.at, value.nbytes)
             sample = ForeignSample(str(shard.first + number), fields, metadata)
             yield exported.restored(sample, export_columns, window) if exported else sample
     finally:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from loader.dataset.tables.columns import SOURCE_COLUMNS, check_metadata, check_source
 from loader.errors import Corrupt, InvalidField, ObjectNotFound
 from loader.json_text import DamagedJson, parse_json_object
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from .sample import NO_METADATA, ForeignSample
 from .window import ObjectWindow
@@ -61,7 +61,7 @@ class Exported(NamedTuple):
             ) from error
 
     def restored(
-        self, sample: ForeignSample, spans: Mapping[str, Span], window: ObjectWindow
+        self, sample: ForeignSample, spans: Mapping[str, ByteRange], window: ObjectWindow
     ) -> ForeignSample:
         """Return a sample with its original key and columns. spans: byte ranges of `KEY` and `METADATA`."""
         key, metadata, source = sample.key, NO_METADATA, NO_METADATA

@@ -10,7 +10,7 @@ from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.parquet_chunks import Chunks
-from loader.storage import ObjectInfo, Span
+from loader.storage import ByteRange, ObjectInfo
 
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
@@ -22,7 +22,7 @@ class ForeignSample(NamedTuple):
 
     key: str
     """Key; any text, because registration escapes it."""
-    fields: Mapping[str, Span]
+    fields: Mapping[str, ByteRange]
     """Field name -> byte range in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""

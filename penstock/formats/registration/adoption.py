@@ -25,7 +25,7 @@ from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.foreign_objects import is_foreign, place_of, place_record, put_place
 from loader.errors import AlreadyExists, Changed, Corrupt, Denied, InvalidRuntime, ObjectNotFound
-from loader.storage import Span, Store, is_there
+from loader.storage import ByteRange, Store, is_there
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
@@ -233,7 +233,7 @@ def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name:
         with path.open("rb") as copy:
             for start in range(0, placed_object.nbytes, READ_BYTES):
                 data = placed.stored(
-                    placed_object, Span(start, min(READ_BYTES, placed_object.nbytes - start))
+                    placed_object, ByteRange(start, min(READ_BYTES, placed_object.nbytes - start))
                 )
                 if copy.read(len(data)) != data:
                     raise _others(name, placed_object)
@@ -284,10 +284,10 @@ def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[
         on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
         held_file("adopt") as out,
     ):
-        placed.stored(placed_object, Span(0, 0))  # an empty object must be unchanged too
+        placed.stored(placed_object, ByteRange(0, 0))  # an empty object must be unchanged too
         for start in range(0, placed_object.nbytes, READ_BYTES):
             out.write(
-                placed.stored(placed_object, Span(start, min(READ_BYTES, placed_object.nbytes - start)))
+                placed.stored(placed_object, ByteRange(start, min(READ_BYTES, placed_object.nbytes - start)))
             )
         out.flush()
         yield Path(out.name)
@@ -304,14 +304,14 @@ def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sh
         return
     data = np.memmap(path, np.uint8, "r")
 
-    def stored(spans: Sequence[Span]) -> list[bytes]:
+    def stored(spans: Sequence[ByteRange]) -> list[bytes]:
         return [data[offset : offset + nbytes].tobytes() for offset, nbytes in spans]
 
     read = (
         stored if placed_object.decoded is None else partial(placed_object.decoded.apart().read, raw=stored)
     )
     for offset, nbytes, crc in fields:
-        if (found_crc := crc32c(read([Span(offset, nbytes)])[0])) != crc:
+        if (found_crc := crc32c(read([ByteRange(offset, nbytes)])[0])) != crc:
             raise _damaged(
                 f"{name}, bytes [{offset}:{offset + nbytes}] have the CRC-32C {found_crc:08x}, {crc:08x} was sealed"
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
-from loader.dataset.columnar.choices import WIDTHS, Options
+from loader.dataset.columnar.choices import WIDTHS, ColumnarOptions
 from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
@@ -100,7 +100,7 @@ def register(
     Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
-    store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
+    store, columns = open_store(fspath(url), options), ColumnarOptions(key, fields, frozenset(without))
     check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
@@ -137,7 +137,7 @@ def register(
 
 
 def _find(
-    store: Store, format: str, columns: Options, selection: Selection, parent: Version | None
+    store: Store, format: str, columns: ColumnarOptions, selection: Selection, parent: Version | None
 ) -> tuple[FoundObjects, int, ListedObjects]:
     listed = list_selected(store, format, selection)
     texts = text_columns(parent.manifest["columns"]) if parent else ()

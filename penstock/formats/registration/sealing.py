@@ -15,7 +15,7 @@ from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.shard import SEALS, Crcs, crc32c, put_seal, seal_bytes
 from loader.dataset.tables.foreign_objects import is_foreign, place_of
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
-from loader.storage import Span
+from loader.storage import ByteRange
 from loader.storage.external_shards import PlacedStore
 
 from ...progress import progress
@@ -168,7 +168,7 @@ class _UnsealedField(NamedTuple):
     number: int
     field: str
     row: int
-    span: Span
+    span: ByteRange
 
 
 class _SealIndex:
@@ -188,7 +188,7 @@ class _SealIndex:
     def unsealed(self, number: int) -> Iterator[_UnsealedField]:
         for row, n in np.argwhere(self.unknown).tolist():
             offset, nbytes, _ = self._places[row, n].tolist()
-            yield _UnsealedField(number, self._names[n], row, Span(offset, nbytes))
+            yield _UnsealedField(number, self._names[n], row, ByteRange(offset, nbytes))
 
 
 def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:

@@ -11,18 +11,18 @@ from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample, of_first_readable
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample, of_first_readable
 from ..reading.object_file import ObjectFile, opened
 
 OPTIONS = frozenset({"key", "fields"})
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the `*.arrow` objects, with the class names of the first readable one."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
-def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def batches(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the objects as a `Readable`, one run each."""
     labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
@@ -40,7 +40,7 @@ def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
 
 
 def _samples(
-    store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, run: ImportRun
+    store: Store, options: ColumnarOptions, labels: list[str] | None, agreed: ColumnAgreement, run: ImportRun
 ) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         schema, batches = _batches(file)

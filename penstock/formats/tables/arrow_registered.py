@@ -11,20 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import Row, RowValue, TableRows
-from loader.dataset.columnar.choices import Options, check_labels, features_of
+from loader.dataset.columnar.choices import ColumnarOptions, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.columnar.plain_values import is_bytes, is_list, is_media, is_text, plain_type
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.dataset.shards.shard import crc32c
 from loader.errors import InvalidSample, InvalidStore
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
     """Return the `*.arrow` objects, with the class names of the first."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
@@ -79,7 +79,7 @@ def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 def _samples(
     info: ObjectInfo,
     reads: _Reads,
-    options: Options,
+    options: ColumnarOptions,
     labels: list[str] | None,
     agreed: ColumnAgreement,
 ) -> Iterator[ForeignSample]:
@@ -102,9 +102,9 @@ def _samples(
 
 
 def _sample(
-    row: Row, at: int, columns: dict[str, _Values | None], options: Options, info: ObjectInfo
+    row: Row, at: int, columns: dict[str, _Values | None], options: ColumnarOptions, info: ObjectInfo
 ) -> ForeignSample:
-    sample, fields = row.sample, dict[str, Span]()
+    sample, fields = row.sample, dict[str, ByteRange]()
     for value in row.values:
         if value.column.kind == "field":
             fields[value.name] = _place(value, at, columns[value.column.column], row.where)
@@ -114,13 +114,13 @@ def _sample(
     return ForeignSample(row.key, fields, sample.metadata, sample.source, crcs)
 
 
-def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Span:
+def _place(value: RowValue, at: int, values: _Values | None, where: str) -> ByteRange:
     if not value.value:
-        return Span(0, 0)
+        return ByteRange(0, 0)
     if values is not None:
         low, high = values.edges[at : at + 2]
         if values.data[low:high] == value.value:
-            return Span(values.offset + low, high - low)
+            return ByteRange(values.offset + low, high - low)
     raise InvalidSample(
         f"{where}: the bytes of the field {value.name!r}, of column {value.column.column!r}, are not in the file "
         f"unchanged: leave it out (--without {'cls' if value.name == 'cls' else value.column.column}), or copy the "

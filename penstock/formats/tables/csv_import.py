@@ -7,7 +7,7 @@ from functools import partial
 from loader.errors import InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import opened
 from .jsonl_import import COMPRESSED, lines, sample_of
 
@@ -15,7 +15,7 @@ OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".csv{more}" for more in ("", *COMPRESSED))
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the CSV objects, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
@@ -23,7 +23,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     )
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     name = run.info.key
     with opened(store, run.info) as file:
         rows = csv.reader((line.decode("utf-8-sig") + "\n" for line in lines(file)), strict=True)

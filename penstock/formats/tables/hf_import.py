@@ -8,7 +8,7 @@ from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from . import arrow_import, parquet_import
 
 OPTIONS = frozenset({"key", "fields"})
@@ -16,7 +16,7 @@ _STATE = "state.json"
 _SPLITS = "dataset_dict.json"
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return a dataset's data files. Raises: InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}

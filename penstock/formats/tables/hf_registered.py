@@ -1,6 +1,6 @@
 """Register Parquet in the Hub's layout, in which file names give the splits."""
 
-from loader.dataset.columnar.choices import Options, split_of
+from loader.dataset.columnar.choices import ColumnarOptions, split_of
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 
@@ -8,7 +8,7 @@ from ..reading.sample import FoundObjects
 from .parquet_registered import objects_with_splits
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
     """Return a dataset's Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:

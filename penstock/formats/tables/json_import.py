@@ -14,7 +14,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.limits import MAX_JSON_CHARACTERS, beyond
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
 from .jsonl_import import COMPRESSED, DECODER, chunks, sample_of
 
@@ -25,7 +25,7 @@ _NEAR = 16
 """A parse error this near the end, in characters, may only mean that more must be read."""
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the JSON objects, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
@@ -33,7 +33,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     )
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         text = _Text(file)
         for row, values in enumerate(text.values()):

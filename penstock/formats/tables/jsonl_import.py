@@ -13,7 +13,7 @@ from loader.errors import InvalidSample
 from loader.limits import MAX_LINE_BYTES
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
@@ -23,7 +23,7 @@ OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f"{name}{more}" for name in (".jsonl", ".ndjson") for more in ("", *COMPRESSED))
 
 
-def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row: int) -> ReadSample:
+def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: str, row: int) -> ReadSample:
     """Return a row as a sample: lists and objects become fields, other values metadata."""
     where = f"{object_key}, row {row}"
     key = row_key(object_key, row)
@@ -74,7 +74,7 @@ def lines(file: ObjectFile) -> Iterator[bytes]:
         yield rest.removesuffix(b"\r")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the JSON lines objects, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
@@ -82,7 +82,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     )
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         for row, line in enumerate(lines(file)):
             if row == 0:

@@ -8,14 +8,22 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.arrow_columns import TableRows
-from loader.dataset.columnar.choices import Features
+from loader.dataset.columnar.choices import SchemaFacts
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
 from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadSample, files_of, joined
+from ..importing.importer import (
+    ColumnarOptions,
+    ImportRun,
+    KnownNames,
+    Readable,
+    ReadSample,
+    files_of,
+    joined,
+)
 from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
@@ -31,7 +39,7 @@ _VERSIONS, _DATA = "_versions/", "data/"
 _NAMES = KnownNames[list[list[str]]]()
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the files of the newest version's fragments.
 
     Raises: MissingDependency if Lance is not installed; InvalidStore if Lance cannot open the store or a file is gone.
@@ -39,12 +47,12 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     return _readable(store, infos, options, whole=True)
 
 
-def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return what `find_objects` returns, except fragments that lack a file."""
     return _readable(store, infos, options, whole=False)
 
 
-def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions) -> dict[str, list[str]]:
     """Return key of a fragment's first file -> keys of all its files; other data files map to no keys."""
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
@@ -56,7 +64,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
     return nothing | {files[0]: files for files in fragments}
 
 
-def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+def _readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool) -> Readable:
     here = {info.key: info for info in infos}
     if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -110,14 +118,19 @@ def _files(fragment: Any) -> list[str]:
 
 class _FragmentReader:
     def __init__(
-        self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
+        self,
+        store: Store,
+        dataset: Any,
+        schema: Any,
+        fragments: dict[str, _Fragment],
+        options: ColumnarOptions,
     ) -> None:
         self._store, self._dataset, self._schema = store, dataset, schema
         self._fragments, self._options = fragments, options
         self.agreed = ColumnAgreement()
 
     def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
-        self.agreed.check(info.key, TableRows(self._schema, Features(), self._options, info.key).columns)
+        self.agreed.check(info.key, TableRows(self._schema, SchemaFacts(), self._options, info.key).columns)
         with _errors_named(info.key):
             rows = self._opened(info).physical_rows
         for first in range(0, rows, RUN_ROWS):
@@ -129,7 +142,7 @@ class _FragmentReader:
         for part in fragment.files:
             with opened(self._store, part) as file:
                 file.read(1)  # raises Changed if the object changed, which Lance does not check
-        rows = TableRows(self._schema, Features(), self._options, run.info.key)
+        rows = TableRows(self._schema, SchemaFacts(), self._options, run.info.key)
         begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
         with _errors_named(run.info.key):
             scanner = self._opened(run.info).scanner(

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import TableRows
-from loader.dataset.columnar.choices import Features, check_labels, features_of
+from loader.dataset.columnar.choices import SchemaFacts, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.parquet_chunks import check_row_group, row_group_reader, rows_at_once
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample, of_first_readable
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample, of_first_readable
 from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
@@ -22,12 +22,12 @@ RUN_BYTES = 64 * 2**20
 """Approximate size of a run, in bytes, unless one row group is larger."""
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the `*.parquet` objects, with the class names of the first readable one."""
     return tables(store, [info for info in infos if info.key.lower().endswith(".parquet")], options)
 
 
-def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def tables(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the objects as a `Readable`."""
     labels = of_first_readable(infos, partial(_labels, store))
     agreed = ColumnAgreement()
@@ -46,7 +46,11 @@ def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
 
 
 def _runs(
-    store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, info: ObjectInfo
+    store: Store,
+    options: ColumnarOptions,
+    labels: list[str] | None,
+    agreed: ColumnAgreement,
+    info: ObjectInfo,
 ) -> list[ImportRun]:
     with _file(store, info) as (metadata, schema, features):
         check_labels(info.key, features.labels, labels)
@@ -61,7 +65,7 @@ def _runs(
     return out
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         footer = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = footer.schema.to_arrow_schema()
@@ -79,7 +83,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 @contextmanager
-def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, Features]]:
+def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, SchemaFacts]]:
     with opened(store, info) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = metadata.schema.to_arrow_schema()

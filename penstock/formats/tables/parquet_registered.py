@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import Row, TableRows
-from loader.dataset.columnar.choices import Options, check_labels, features_of
+from loader.dataset.columnar.choices import ColumnarOptions, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.columnar.parquet_chunks import Chunks, check_row_group, row_group_reader, rows_at_once
@@ -18,7 +18,7 @@ from loader.dataset.columnar.plain_values import inner_dtype, plain_type
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.parquet import footer_nbytes
 from loader.errors import InvalidSample
-from loader.storage import ObjectInfo, Span, Store
+from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
@@ -30,13 +30,13 @@ SplitOf = Callable[[str], str]
 """Object key -> split, or ""."""
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
     """Return the `*.parquet` objects, with the class names of the first."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 
 def objects_with_splits(
-    store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf
+    store: Store, infos: list[ObjectInfo], options: ColumnarOptions, split_of: SplitOf
 ) -> FoundObjects:
     """Return the `*.parquet` objects; `split_of` gives their splits."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
@@ -71,7 +71,12 @@ class _FieldPlace(NamedTuple):
 
 class _TableWalk:
     def __init__(
-        self, info: ObjectInfo, file: ObjectFile, options: Options, labels: list[str] | None, split: str
+        self,
+        info: ObjectInfo,
+        file: ObjectFile,
+        options: ColumnarOptions,
+        labels: list[str] | None,
+        split: str,
     ) -> None:
         self._info, self._file, self._options = info, file, options
         self._footer = pq.read_metadata(pa.PythonFile(file, "r"))
@@ -139,6 +144,6 @@ class _TableWalk:
 
     def _sample(self, row: Row, values: Mapping[str, _FieldPlace], first: list[int]) -> ForeignSample:
         sample = row.sample
-        fields = {name: Span(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
+        fields = {name: ByteRange(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
         crcs: dict[str, Any] = {name: one.crc for name, one in values.items()}
         return ForeignSample(row.key, fields, sample.metadata, {**self._source, **sample.source}, crcs)

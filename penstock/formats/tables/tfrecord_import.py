@@ -29,7 +29,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ByteStream, ObjectFile, opened
 
 MOST_FEATURES = 2**14
@@ -210,7 +210,7 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     raise Wire(f"byte {at}: a number of more than 64 bits")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the TFRecord objects, one run each."""
     files = [info for info in infos if _NAME.search(info.key.lower())]
     return Readable(
@@ -218,7 +218,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     )
 
 
-def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     for row, _, features in examples(store, run.info):
         yield sample_of(features, options, run.info.key, row)
 
@@ -262,7 +262,9 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
         yield at, data
 
 
-def sample_of(features: dict[str, ExampleFeature], options: Options, object_key: str, row: int) -> ReadSample:
+def sample_of(
+    features: dict[str, ExampleFeature], options: ColumnarOptions, object_key: str, row: int
+) -> ReadSample:
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:

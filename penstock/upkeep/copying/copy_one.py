@@ -18,7 +18,7 @@ from loader.storage.sequential_read import SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
-from loader.storage.stream import MAX_BYTES, Pieces, fill_from
+from loader.storage.stream import MAX_BYTES, PieceReader, fill_from
 
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 from .s3_to_s3 import SendOn
@@ -83,7 +83,7 @@ class Transfer:
         """Return the SHA-256 of an object as stored. Reads it whole."""
         digest, asked = Digest("", "sha256"), 0
         with self._room.for_bytes(BESIDE_BYTES):
-            pieces = Pieces(store, path)
+            pieces = PieceReader(store, path)
             try:
                 while piece := pieces.next():
                     self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
@@ -168,7 +168,7 @@ class Transfer:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=there is None)
 
     def _has(self, path: str, file: IO[bytes]) -> bool:
-        pieces = Pieces(self._target, path)
+        pieces = PieceReader(self._target, path)
         file.seek(0)
         try:
             while piece := pieces.next():
@@ -225,7 +225,7 @@ class Transfer:
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
-        pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
+        pieces, digest, asked = PieceReader(self._source, item.path, info), self._digest(item), 0
         try:
             check(self._source, item, pieces.info.nbytes, "")
             while piece := pieces.next():
@@ -265,5 +265,5 @@ def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
     """Return how many (reads, writes) a copy of this size takes. sent: the object is streamed from S3 to S3."""
     if (nbytes or 0) <= HELD_BYTES:
         return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
-    # Reads: as `Pieces` makes them. Writes: a HEAD and a multipart upload.
+    # Reads: as `PieceReader` makes them. Writes: a HEAD and a multipart upload.
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)

@@ -21,7 +21,7 @@ from loader.storage.memory import MemoryStore
 from ...progress import progress
 from . import store_probes
 from . import target as place
-from .finding import Finding, Report, fail, note, warn
+from .finding import DoctorReport, Finding, fail, note, warn
 from .store_probes import Folder, Scratch, creates, listing
 
 PATIENCE = {"retry_deadline_s": 10.0}
@@ -44,7 +44,7 @@ FEW = 30
 
 def examine(
     url: str | PathLike[str] | None, options: Mapping[str, Any] | None = None, *, quick: bool = False
-) -> Report:
+) -> DoctorReport:
     """Examine a store: read its settings, and run probes below a temporary prefix.
 
     If the store rejects a probe, the report contains a finding. url, options: as for `loader.Root`. quick: list at
@@ -63,7 +63,7 @@ def examine(
         pass  # the last finding has the reason
     finally:
         store.close()
-    return Report(
+    return DoctorReport(
         url=store.url,
         findings=examination.findings,
         native=KIND,

@@ -59,7 +59,7 @@ def fail(check: str, what: str, do: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DoctorReport:
     """All findings about one store."""
 
     url: str

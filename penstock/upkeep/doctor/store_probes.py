@@ -14,7 +14,7 @@ from typing import IO
 from loader.dataset.log.marker import PROBES
 from loader.dataset.shards.shard import crc32c
 from loader.errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
-from loader.storage import Span, Store
+from loader.storage import ByteRange, Store
 from loader.storage.disk.scratch import default_place, held_file
 from loader.storage.store import TEMPORARY
 
@@ -253,7 +253,7 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
         if store.get_range(key, offset, nbytes).data != data[offset : offset + nbytes]:
             yield fail(check, f"bytes {offset} to {offset + nbytes} differ from the written bytes", DAMAGED)
             return
-    spans = [Span(NBYTES // 2, 100), Span(0, 100), Span(NBYTES - 100, 100)]
+    spans = [ByteRange(NBYTES // 2, 100), ByteRange(0, 100), ByteRange(NBYTES - 100, 100)]
     if [blob.data for blob in store.get_ranges(key, spans, max_gap=0)] != [
         data[at : at + n] for at, n in spans
     ]:

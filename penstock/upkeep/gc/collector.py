@@ -24,10 +24,10 @@ from loader.storage.external_shards import FOREIGN
 
 from .classify import Tally, sorter
 from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
-from .deleted_record import PrimaryRecord, Record, swept_by_primary
+from .deleted_record import DeletedRecord, PrimaryRecord, swept_by_primary
 from .needed import References, Unreadable, owners, protected, references
-from .plan import Plan, listed, planned
-from .report import Report
+from .plan import CollectionPlan, listed, planned
+from .report import CollectionReport
 from .side_objects import SideObject, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
 from .side_objects import leases as dead_leases
 from .sweep import Caps, last_look, sweep
@@ -87,7 +87,7 @@ def collect(
     apply: bool = False,
     now_us: int | None = None,
     at: Moment | None = None,
-) -> Report:
+) -> CollectionReport:
     """Run one collector pass: record signs and condemned objects.
 
     With `apply`, abort transactions of dead writers, and delete objects condemned for `grace_s`. Any number of
@@ -161,9 +161,9 @@ def collect(
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
         check = last_look(root, clients, leases, kept, options.condemned, mirror=mirror)
-        record = (PrimaryRecord() if mirror else Record(root, name)) if apply else None
+        record = (PrimaryRecord() if mirror else DeletedRecord(root, name)) if apply else None
         swept = sweep(root, plan, caps, grace_us, check, record, at.at_us)
-    return Report(
+    return CollectionReport(
         url=root.url,
         collector=name,
         applied=apply,
@@ -215,7 +215,7 @@ def _counted(table: pa.Table, tally: Tally) -> pa.Table:
     return table
 
 
-def _due(plan: Plan, grace_us: int) -> dict[str, tuple[int, int]]:
+def _due(plan: CollectionPlan, grace_us: int) -> dict[str, tuple[int, int]]:
     due: dict[str, tuple[int, int]] = {}
     for ripe in plan.due(grace_us):
         for row in ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist():

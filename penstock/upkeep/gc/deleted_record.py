@@ -26,7 +26,7 @@ FOLDER = "swept/"
 _RECORD = re.compile(r"swept/([0-9]{12})(?:-([0-9a-f]{16}))?\.parquet")
 
 
-class Record:
+class DeletedRecord:
     """Appends to a root's records of deleted objects. name: the collector's name."""
 
     def __init__(self, root: Root, name: str) -> None:

@@ -147,7 +147,7 @@ class Before:
         return pc.fill_null(self._ages[known].take(at), 0)
 
 
-class Plan:
+class CollectionPlan:
     """A plan in a local file."""
 
     def __init__(self, path: Path) -> None:
@@ -167,7 +167,7 @@ class Plan:
 @contextmanager
 def planned(
     store: Store, name: str, condemned: Iterable[pa.Table], at: Moment, grace_us: int
-) -> Iterator[Plan]:
+) -> Iterator[CollectionPlan]:
     """Write the plan into the root for the next pass, and into a temporary file.
 
     condemned: tables with schema `CONDEMNED`, whose keys ascend from table to table.
@@ -189,4 +189,4 @@ def planned(
                 aged = table.append_column("age_us", before.ages(keys))
                 writer.write_table(aged.cast(schema))
         store.put_file(f"{FOLDER}{name}/plan.parquet", str(path))
-        yield Plan(path)
+        yield CollectionPlan(path)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from ...units import size
 from .classify import FOREIGN, LIVE, OPEN, WHY, Tally
-from .sweep import Swept
+from .sweep import SweepResult
 
 PRICES_USD = {
     "s3": 0.023,
@@ -27,7 +27,7 @@ _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CollectionReport:
     """The result of one collector pass."""
 
     url: str
@@ -46,7 +46,7 @@ class Report:
     """Dataset -> owner."""
     silent: Sequence[str]
     """Open transactions of dead writers; aborted if `applied`."""
-    swept: Swept
+    swept: SweepResult
     """Result of the sweep."""
 
     def price_usd(self, price: float | None) -> float:

@@ -23,9 +23,9 @@ from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished
 from ...progress import progress
 from ...units import size
 from .clients import Clients, job_folder, job_folders, sign_of_job
-from .deleted_record import PrimaryRecord, Record
+from .deleted_record import DeletedRecord, PrimaryRecord
 from .needed import Unreadable, protected, references
-from .plan import Plan
+from .plan import CollectionPlan
 
 AT_ONCE = 16
 DESCRIPTION = "job.json"
@@ -81,7 +81,7 @@ class Caps:
 
 
 @dataclass(slots=True)
-class Swept:
+class SweepResult:
     """The result of a sweep, or of a dry run."""
 
     objects: int = 0
@@ -108,19 +108,19 @@ class Swept:
 
 def sweep(
     root: Root,
-    plan: Plan,
+    plan: CollectionPlan,
     caps: Caps,
     grace_us: int,
     check: Check,
-    record: Record | PrimaryRecord | None,
+    record: DeletedRecord | PrimaryRecord | None,
     at_us: int,
-) -> Swept:
+) -> SweepResult:
     """Delete the objects that are due. Each batch of `ROWS` is rechecked, recorded, then deleted.
 
     record: None for a dry run. A killed sweep leaves the rest to the next one. Objects that the store refuses to
     delete are skipped. Raises: Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
     """
-    done = Swept()
+    done = SweepResult()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
         if caps.dataset is not None:
             ripe = ripe.filter(pc.equal(ripe["dataset"], caps.dataset))
@@ -161,7 +161,7 @@ def sweep(
     return done
 
 
-def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
+def _deleted(root: Root, checked: pa.Table, done: SweepResult) -> pa.Table:
     # Delete descriptions last: without one, results could seem to be another job's.
     last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
@@ -185,7 +185,7 @@ def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
     return deleted
 
 
-def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
+def _small_enough(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
     too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
     for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
         done.n_too_large += 1
@@ -194,7 +194,7 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
     return ripe.filter(pc.invert(too_large))
 
 
-def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
+def _within(ripe: pa.Table, caps: Caps, done: SweepResult) -> pa.Table:
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
     fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
     done.capped = fits < ripe.num_rows

@@ -25,7 +25,7 @@ from ..copying.copy_many import Copies
 from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
-from .run import Report, migrate
+from .run import MigrationReport, migrate
 from .target import make_mirror_of, make_primary
 
 HINTS = "log/state-"
@@ -144,7 +144,7 @@ def _is_promoted(target: Store) -> bool:
     return there.primary is not None and is_primary(target, there)
 
 
-def _copied(done: Promotion, report: Report) -> bool:
+def _copied(done: Promotion, report: MigrationReport) -> bool:
     done.copied += report.copied
     done.nbytes += report.nbytes
     done.skipped += report.skipped

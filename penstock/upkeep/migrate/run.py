@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report(Copies):
+class MigrationReport(Copies):
     """The result of migrating a root."""
 
     versions: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ def migrate(
     at_once: int = 16,
     scratch: str | None = None,
     cluster: "Cluster | None" = None,
-) -> Report:
+) -> MigrationReport:
     """Copy what the mirror at `target` lacks.
 
     If an object cannot be copied, the report names it, and the mirror's log stays unchanged. A former primary that
@@ -71,7 +71,7 @@ def migrate(
     """
     source, state = root.store, root.state
     close_former(source, state, target)
-    after, report = copied_entries(source, target), Report(target=target.url)
+    after, report = copied_entries(source, target), MigrationReport(target=target.url)
     report.entries = after
     report.versions = [one.name for one in new_versions(state, after)]
     with Journal(target, scratch=scratch) as journal:
@@ -109,7 +109,7 @@ def migrate(
     return report
 
 
-def _items(items: Iterator[Item], journal: Journal, report: Report) -> Iterator[Item]:
+def _items(items: Iterator[Item], journal: Journal, report: MigrationReport) -> Iterator[Item]:
     for item in items:
         if journal.find(item.path):
             report.skipped += 1

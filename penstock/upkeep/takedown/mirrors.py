@@ -14,7 +14,7 @@ from loader.storage import Store, is_there, open_store
 from loader.storage.external_shards import FOREIGN
 
 from ...denied.denied_bytes import DeniedBytes
-from ...denied.record import Place, Record
+from ...denied.record import Place, TakedownRecord
 from .derived import FOLDER
 from .noncurrent import delete_noncurrent, noncurrent
 
@@ -22,7 +22,7 @@ PAGE_SIZES = tuple(2**power for power in range(12, 27))
 """Page sizes to search for, in bytes, besides those found in the folder."""
 
 
-def purge_cache(folder: str, record: Record) -> int:
+def purge_cache(folder: str, record: TakedownRecord) -> int:
     """Delete a takedown's shard pages, and return their number. Raises: InvalidRuntime if there is no node cache."""
     pages = _pages(folder, record)
     for path in pages:
@@ -30,7 +30,7 @@ def purge_cache(folder: str, record: Record) -> int:
     return len(pages)
 
 
-def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
+def cache_places(record: TakedownRecord, folders: Sequence[str]) -> Iterator[Place]:
     """Yield a check result per folder."""
     for folder in folders:
         place = {"check": "cache", "what": "a node cache", "path": folder}
@@ -44,7 +44,7 @@ def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
             yield {**place, "clean": True, "evidence": "no page of the shards"}
 
 
-def _pages(folder: str, record: Record) -> list[str]:
+def _pages(folder: str, record: TakedownRecord) -> list[str]:
     if not os.path.isfile(os.path.join(folder, MARKER)):
         raise InvalidRuntime(
             f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache"
@@ -72,7 +72,7 @@ COLLECTED = ("data/", SEALS, FOREIGN)
 """Prefixes whose objects only the mirror's own collector deletes, since its readers may need them."""
 
 
-def purge_mirror(url: str, record: Record, root: Store) -> int:
+def purge_mirror(url: str, record: TakedownRecord, root: Store) -> int:
     """Delete a takedown's objects from a mirror. Returns the number of objects and noncurrent versions.
 
     These are derived objects and exclusions that the primary deleted or replaced, and their noncurrent versions in an
@@ -93,13 +93,13 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
     return [place["path"] for place in places if is_there(store, place["path"])]
 
 
-def _paths_to_delete(store: Store, record: Record, root: Store) -> list[str]:
+def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[str]:
     remade = still_there(store, record.having("remade"))
     deleted = [path for path in remade if not is_there(root, path)]
     return still_there(store, record.having("absent")) + deleted + _former(store, record, root)
 
 
-def _former(store: Store, record: Record, root: Store) -> list[str]:
+def _former(store: Store, record: TakedownRecord, root: Store) -> list[str]:
     replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
     return [
         path
@@ -109,7 +109,7 @@ def _former(store: Store, record: Record, root: Store) -> list[str]:
 
 
 def mirror_places(
-    root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
+    root: Root, record: TakedownRecord, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
 ) -> Iterator[Place]:
     """Yield check results for each mirror in the log and each given URL.
 

@@ -16,7 +16,7 @@ from loader.storage import Store, is_there
 
 from ...denied.denied_bytes import look_at_owners
 from ...denied.find import Findings, all_datasets, find
-from ...denied.record import Place, Record, read_record
+from ...denied.record import Place, TakedownRecord, read_record
 from ...progress import progress
 from .mirrors import cache_places, mirror_places
 from .noncurrent import noncurrent
@@ -104,7 +104,7 @@ def prove(
     }
 
 
-def _versions(root: Root, record: Record, findings: Iterable[Findings]) -> Iterator[Place]:
+def _versions(root: Root, record: TakedownRecord, findings: Iterable[Findings]) -> Iterator[Place]:
     ids = record.versions().union(version.id for one in findings for version in one.versions)
     for id in sorted(ids):
         version = root.record(id, retired=True)
@@ -169,7 +169,7 @@ def _zeros(store: Store, place: Place) -> Place:
 _BLOCK = 2**24
 
 
-def _checkpoints(store: Store, record: Record) -> Iterator[Place]:
+def _checkpoints(store: Store, record: TakedownRecord) -> Iterator[Place]:
     ids = [one.encode() for one in sorted(record.versions())]
     for info in store.list("checkpoints/") if ids else ():
         if "/steps/" in info.key and any(one in store.get(info.key).data for one in ids):

@@ -21,7 +21,7 @@ from ...denied.find import all_datasets
 from ...denied.hashed_names import TAKEN_DOWN, mark
 from ...denied.keys_tables import keys_files, waiting_tables
 from ...denied.readable_versions import Whole, over_whole
-from ...denied.record import Place, Record
+from ...denied.record import Place, TakedownRecord
 from ...denied.sources import joined_objects, plain_uri
 from .pipeline_tables import is_hint
 
@@ -101,7 +101,7 @@ def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool)
             }
 
 
-def deleted_raw(record: Record, deny: Deny, uris: Uris) -> set[str]:
+def deleted_raw(record: TakedownRecord, deny: Deny, uris: Uris) -> set[str]:
     """Return the URIs of raw objects recorded as deleted."""
     deleted = {place["mark"] for place in record.having("raw") if place["deleted"]}
     return {

@@ -24,7 +24,7 @@ from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.hashed_names import Marks
 from ...denied.readable_versions import Whole, over_whole
-from ...denied.record import Place, Record
+from ...denied.record import Place, TakedownRecord
 from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
 from .orphans import member_keys
 from .pipeline_tables import is_hint, table_without, with_units, without_names
@@ -56,6 +56,7 @@ WITHOUT = {
     "leases/": "ids of versions",
     "lists/": "ordinals; lists of the samples' versions have places of their own",
     "migrations/": "paths and checksums",
+    "norms/": "statistics; norms of the samples' versions have places of their own",
     "packs/": "numbers of documents; packs of the samples' versions have places of their own",
     "places/": "URLs of folders and buckets",
     "seals/": "checksums; seals of the samples' shards have places of their own",
@@ -64,6 +65,7 @@ WITHOUT = {
     "trails/": "checksums and metrics",
     "trainings/": "commands, steps and times of training runs",
     "views/": "bits; views of the samples' versions have places of their own",
+    "windows/": "counts; windows of the samples' versions have places of their own",
 }
 """Prefixes without samples' bytes or names -> their contents."""
 _NEVER = {
@@ -82,7 +84,7 @@ Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
 
 
 def scanned(
-    root: Root, record: Record, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
+    root: Root, record: TakedownRecord, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
 ) -> Iterator[Place]:
     """Yield a check result for each unrecorded object that names denied samples.
 
@@ -119,7 +121,7 @@ def scanned(
 class Scan:
     """Checks objects for denied samples. marks: dataset -> its denied names."""
 
-    def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
+    def __init__(self, root: Root, record: TakedownRecord, marks: Mapping[str, Marks]) -> None:
         self._store: Store = root.store
         self._marks = marks
         self._pipeline = cache(lambda name: with_units(root.store, name, marks[name]))

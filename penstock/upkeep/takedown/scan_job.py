@@ -19,7 +19,7 @@ from ...compute.work import Node, StoredPlace, Work
 from ...denied.find import Findings
 from ...denied.hashed_names import Marks, marks_of
 from ...denied.keys_tables import name_columns
-from ...denied.record import Record, read_record
+from ...denied.record import TakedownRecord, read_record
 from ...progress import progress
 from .run import deny_entry
 from .scan import Scan
@@ -121,7 +121,7 @@ def _scan(unit: ScanUnit, node: Node) -> Scan:
     return _scans[key]
 
 
-def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Marks:
+def _marks(store: Store, deny: Deny, record: TakedownRecord, stored: StoredMarks) -> Marks:
     known = {*stored.more, *record.marks.get(stored.dataset, ())}
     marks = marks_of(deny, stored.dataset, (), known, stored.others)
     names: set[str] = set()
@@ -133,7 +133,11 @@ def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Mar
 
 
 def scan_on(
-    cluster: Cluster, root: Root, record: Record, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
+    cluster: Cluster,
+    root: Root,
+    record: TakedownRecord,
+    findings: Sequence[Findings],
+    infos: Iterable[ObjectInfo],
 ) -> Iterator[tuple[str, str | None]]:
     """Yield (path, verdict) for each object, in order. Units that fail on the cluster are scanned in this process."""
     marks = {one.dataset: one.marks for one in findings}
@@ -152,7 +156,7 @@ def scan_on(
 
 
 def _units(
-    root: Root, record: Record, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
+    root: Root, record: TakedownRecord, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[ScanUnit]:
     url, marks = StoredPlace.of(root.store).url, [_stored(one, record.marks) for one in findings]
     run: list[ObjectInfo] = []

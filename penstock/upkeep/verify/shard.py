@@ -17,7 +17,7 @@ from loader.dataset.shards.index import IndexFile, IndexPlace, IndexRows
 from loader.dataset.shards.shard import crc32c, member_header
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.errors import Corrupt, PenstockError
-from loader.storage import ObjectInfo, Span
+from loader.storage import ByteRange, ObjectInfo
 from loader.storage.external_shards import SEVERAL
 
 BLOCK_BYTES = 4 * 2**20
@@ -247,7 +247,7 @@ def _fields(
         at = [divmod(flat, len(names)) for flat in window.tolist()]
         places = [rows.places[local, number].tolist() for local, number in at]
         try:
-            blobs = version.shard_store.get_ranges(shard["path"], [Span(*place[:2]) for place in places])
+            blobs = version.shard_store.get_ranges(shard["path"], [ByteRange(*place[:2]) for place in places])
         except PenstockError as error:
             if by_chunk and len(window) > 1 and isinstance(error, Corrupt):
                 windows.extendleft(reversed(np.array_split(window, 2)))

@@ -28,7 +28,7 @@ AT_ONCE = 16
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """The result of verifying a version."""
 
     version: str
@@ -52,7 +52,7 @@ class Report:
         return asdict(self)
 
 
-def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None" = None) -> Report:
+def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None" = None) -> VerifyReport:
     """Check the log's chain, the manifest, and the version. Raises: as opening the version; as `check_version`."""
     root.log.verify()
     return check_version(root.open(ref), full=full, seen=set(), cluster=cluster)
@@ -60,7 +60,7 @@ def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None
 
 def check_version(
     version: Version, *, full: bool, seen: set[str], cluster: "Cluster | None" = None
-) -> Report:
+) -> VerifyReport:
     """Check a version's tables against their hashes and each other, and its shards.
 
     Without `full`, checks up to `SAMPLE_SHARDS` shards: size, index, and the last row's header and checksum. With
@@ -76,7 +76,7 @@ def check_version(
     seen: shards and tables checked before; this version's are added. cluster: reads the shards if `full` is True;
     None: this process.
     """
-    report = Report(version=version.name, full=full)
+    report = VerifyReport(version=version.name, full=full)
     bad = bad_tables(version, seen)
     different = list(compare_tables(version, bad))
     report.problems.extend([*bad.values(), *different])

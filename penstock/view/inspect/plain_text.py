@@ -9,7 +9,7 @@ from ..sample_relations import ColumnEdit, HeldSteps, Neighbour
 from ..shown_values import ShownValue
 from .proofs import STAGES, Proof
 from .run_comparison import ComparedSample, ComparedSlot
-from .run_record import RunRecord
+from .run_record import TrainingRunRecord
 from .slot_record import SlotRecord
 from .step_record import StepRecord
 from .step_window import StepWindow, WindowSample
@@ -18,7 +18,7 @@ from .version_record import Facet
 _SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}
 
 
-def run_text(record: RunRecord) -> str:
+def run_text(record: TrainingRunRecord) -> str:
     lines = [f"{record.run}: {record.n_steps} steps, {record.first_step} to {record.last_step}"]
     for row in record.starts:
         versions = ", ".join(row.versions) or row.error or "none"

@@ -10,7 +10,7 @@ from loader.run.trail.start_record import CodeFacts
 
 from ...text import clean
 from ...units import shortened
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Row, Training, crcs
 from .shown_batch import ShownBatch
@@ -29,7 +29,7 @@ NO_LEDGER = "the ledgers of this root lack these substitutions; for Loader(ledge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof(Record):
+class Proof(JsonRecord):
     """Result of one proof."""
 
     name: str

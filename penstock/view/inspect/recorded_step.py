@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loader.errors import InvalidRuntime, PenstockError
 
 from ...text import clean
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..outage import DOWN
 from ..replays.training import Training, crcs
 
@@ -21,7 +21,7 @@ MOST_LINES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPart(Record):
+class RecordedPart(JsonRecord):
     """One recorded delivery of a rank's part of a step."""
 
     rank: int
@@ -39,7 +39,7 @@ class RecordedPart(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStep(Record):
+class RecordedStep(JsonRecord):
     """A step as recorded in the run log."""
 
     training: str
@@ -57,7 +57,7 @@ class RecordedStep(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord(Record):
+class FailureRecord(JsonRecord):
     """An error shown instead of a page."""
 
     error: str

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.errors import InvalidPlan, RootError, StoreError
-from loader.run.trail.start_record import Start
+from loader.run.trail.start_record import StartRecord
 from loader.run.trail.step_rows import NOTE
 
 from ...text import clean
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..marks import MIN_STEPS, SIGMAS, StepMark, note_marks
 from ..replays.training import Training
 
@@ -73,7 +73,7 @@ def _last_notes(training: Training) -> "pl.DataFrame":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRow(Record):
+class StartRow(JsonRecord):
     """One start of a run."""
 
     plan: str
@@ -93,7 +93,7 @@ class StartRow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spike(Record):
+class Spike(JsonRecord):
     """An unusual step."""
 
     step: int
@@ -103,7 +103,7 @@ class Spike(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LargestNote(Record):
+class LargestNote(JsonRecord):
     """A sample with one of the largest values of a per-sample metric."""
 
     note: str
@@ -117,7 +117,7 @@ class LargestNote(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord(Record):
+class TrainingRunRecord(JsonRecord):
     """A training run."""
 
     run: str
@@ -152,7 +152,7 @@ class RunRecord(Record):
     """Reason that recent steps may be missing; "" if the run log was just read."""
 
 
-def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> RunRecord:
+def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> TrainingRunRecord:
     """Return the record of a run that has a run log or metrics. Costs a pass over its steps.
 
     first: index of the first unusual step listed. most: number of unusual steps listed; None for all.
@@ -163,7 +163,7 @@ def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKE
     unusual = unusual_steps(training)
     listed = unusual[first : None if most is None else first + most].tolist()
     substituted = steps.filter(trail.steps["substituted"] > 0).unique().sort()
-    return RunRecord(
+    return TrainingRunRecord(
         run=trail.run,
         n_steps=steps.n_unique(),
         first_step=int(steps[0]) if len(steps) else -1,
@@ -182,7 +182,7 @@ def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKE
     )
 
 
-def _start_row(training: Training, start: Start) -> StartRow:
+def _start_row(training: Training, start: StartRecord) -> StartRow:
     versions: tuple[str, ...] = ()
     error = ""
     try:

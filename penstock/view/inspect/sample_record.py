@@ -15,7 +15,7 @@ from loader.modalities.video.packet_table import SUFFIX
 from loader.modalities.video.request import is_run
 
 from ...text import clean
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..kinds.decode_budget import BUDGET
 from ..kinds.stored_bytes import DecodedValue, decoded_bytes, mp4_of, read_bounded
 from ..kinds.video import length_marks
@@ -30,7 +30,7 @@ MAX_FIELD_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleField(Record):
+class SampleField(JsonRecord):
     """A stored field."""
 
     field: str
@@ -50,7 +50,7 @@ class SampleField(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRecord(Record):
+class SampleRecord(JsonRecord):
     """A sample of a version."""
 
     dataset: str

@@ -17,7 +17,7 @@ from loader.run.replay import Functions
 
 from ...lineage import StageRun, pipeline_runs
 from ...text import clean
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..kinds.kind import Facts, Mark
 from ..kinds.stored_bytes import MAX_TEXT_BYTES, read_bounded
 from ..marks import SlotFacts, StepMark, ranked, slot_marks, step_mark
@@ -86,7 +86,7 @@ def _not_restored(restored: str, name: str, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldRow(Record):
+class FieldRow(JsonRecord):
     """One field, stored, decoded and transformed."""
 
     field: str
@@ -108,7 +108,7 @@ class FieldRow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRecord(Record):
+class SlotRecord(JsonRecord):
     """One slot of a step."""
 
     training: str

@@ -15,7 +15,7 @@ from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 
 from ...text import clean
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..marks import SlotFacts, StepMark, note_marks, ranked, step_marks
 from ..replays.replayed_values import BatchValues, PartDigest, PartValues, Setting, T, Take, batch_itself
 from ..replays.replays import Replayer, Replayers
@@ -26,7 +26,7 @@ from .shown_batch import ShownBatch, ShownSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRow(Record):
+class SlotRow(JsonRecord):
     """One slot of a rank's part."""
 
     slot: int
@@ -54,7 +54,7 @@ class SlotRow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord(Record):
+class StepRecord(JsonRecord):
     """Record of a rank's part of a step."""
 
     training: str

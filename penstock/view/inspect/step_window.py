@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.order.sources.window_view import stored_ordinals
 from loader.order.steps.slots import Slots, slot_identities
 
-from ..json_record import Record
+from ..json_record import JsonRecord
 from ..replays.training import Training
 from ..shown_values import version_of
 
@@ -29,7 +30,7 @@ MOST_PLACES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSource(Record):
+class WindowSource(JsonRecord):
     """A source in the mixture."""
 
     source: str
@@ -41,7 +42,7 @@ class WindowSource(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSample(Record):
+class WindowSample(JsonRecord):
     """A sample and the slots in the window that contained it."""
 
     source: str
@@ -59,7 +60,7 @@ class WindowSample(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindow(Record):
+class StepWindow(JsonRecord):
     """Consecutive steps of a training run."""
 
     training: str
@@ -177,7 +178,8 @@ class _WindowBuilder:
                 places.append((at, row - int(ends[at]) + len(self._rows[at][2])))
             plan, _, slots = self._rows[places[0][0]]
             slot = places[0][1]
-            source, ordinal = plan.source_names[int(slots.source[slot])], int(slots.ordinal[slot])
+            source = plan.source_names[int(slots.source[slot])]
+            (ordinal,) = stored_ordinals(plan.sources[source].view, slots.ordinal[slot : slot + 1]).tolist()
             version = version_of(plan, source)
             (key,) = plan.sources[source].view.keys(slots.ordinal[slot : slot + 1])
             yield WindowSample(

@@ -17,7 +17,7 @@ from loader.storage.mirror.store import primary_of
 
 from ...text import clean
 from ...upkeep.diff import Diff, column_statistics, diff
-from ..json_record import Record
+from ..json_record import JsonRecord
 
 # Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
 # quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
@@ -74,7 +74,7 @@ def _depth(tokens: list[str], begin: str, end: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facet(Record):
+class Facet(JsonRecord):
     """Statistics of a column."""
 
     column: str
@@ -98,7 +98,7 @@ class Facet(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow(Record):
+class GridRow(JsonRecord):
     """A sample in the grid."""
 
     ordinal: int
@@ -112,7 +112,7 @@ class GridRow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionRecord(Record):
+class VersionPageRecord(JsonRecord):
     """A version and one page of its samples."""
 
     dataset: str
@@ -147,7 +147,7 @@ class VersionRecord(Record):
 
 def version_record(
     version: "loader.Version", *, where: str = "", sort: str = "", first: int = 0
-) -> VersionRecord:
+) -> VersionPageRecord:
     """Return a version's record. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
 
     Reads the samples table only to filter or sort.
@@ -157,7 +157,7 @@ def version_record(
     ordinals, n_found, columns = _page(version, where, sort, first)
     manifest = version.manifest
     dataset, _, number = version.name.partition("@")
-    return VersionRecord(
+    return VersionPageRecord(
         dataset=dataset,
         number=int(number),
         version_id=version.id,
@@ -266,7 +266,7 @@ def _rows(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference(Record):
+class Difference(JsonRecord):
     """The difference between two versions, a and b."""
 
     counts: Diff
@@ -296,7 +296,7 @@ def difference(a: "loader.Version", b: "loader.Version") -> Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionLine(Record):
+class VersionLine(JsonRecord):
     """A dataset version, as listed."""
 
     number: int
@@ -306,7 +306,7 @@ class VersionLine(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RootRecord(Record):
+class RootRecord(JsonRecord):
     """A root."""
 
     root: str

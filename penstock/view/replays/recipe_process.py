@@ -21,7 +21,7 @@ from typing import Any, cast
 import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
-from loader.run.workers.parent_watch import Watch, descriptor_of_parent
+from loader.run.workers.parent_watch import ParentWatch, descriptor_of_parent
 from loader.storage.shared.requests import tried_while
 
 from ..kinds.decode_budget import release_memory
@@ -127,7 +127,7 @@ def serve_recipe(
     # Not SIG_IGN, which child processes would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    Watch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
+    ParentWatch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
     _print_to(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
     # One thread, as in torch's DataLoader workers: on a busy machine, joining threads after each small operation
     # takes twenty times as long. The recipe or the environment may set more.

@@ -19,7 +19,7 @@ from loader.json_text import parse_json_object
 from loader.order.steps.slots import Slots
 from loader.run.replay import Functions
 from loader.run.trail.read_trail import RunTrail
-from loader.run.trail.start_record import Start
+from loader.run.trail.start_record import StartRecord
 from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
 
 from .metrics_file import MetricsFile, Spread, spread_of
@@ -88,7 +88,7 @@ class Training:
         plain = not recipe and bool(start.transforms)
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
-    def start(self, step: int) -> Start | None:
+    def start(self, step: int) -> StartRecord | None:
         """Return the start that last ran a step or, failing that, an earlier step; None if there is no run log."""
         if self.trail is None or not self.trail.starts:
             return None
@@ -149,7 +149,7 @@ class Training:
             plans |= {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
         return plans
 
-    def versions(self, start: Start) -> tuple[str, ...]:
+    def versions(self, start: StartRecord) -> tuple[str, ...]:
         plan = self._replays.open_plan(start.plan)
         views = [getattr(one.view, "version", None) for one in plan.sources.values()]
         return tuple(dict.fromkeys(one.name for one in views if one is not None))
@@ -284,7 +284,7 @@ class Training:
         return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
 
     @cached_property
-    def _starts(self) -> Mapping[str, Start]:
+    def _starts(self) -> Mapping[str, StartRecord]:
         assert self.trail is not None
         return {one.id: one for one in self.trail.starts}
 

@@ -16,17 +16,17 @@ from ..inspect.version_record import (
     Difference,
     GridRow,
     RootRecord,
-    VersionRecord,
+    VersionPageRecord,
     difference,
     root_record,
     version_record,
 )
 from ..kinds.kind import Media
-from ..raw_source import RawObject
+from ..raw_source import RawObjectRecord
 from ..shown_values import facts_of
 from .addresses import DifferencePage, PageAddress, RootPage, RunPage, SamplePage, VersionPage
 from .record_screen import LinkList, RecordScreen, heading, line, raw_of, raw_widgets, relations
-from .widgets import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid, InputDialog
+from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
 
 CARDS = 24
 """Samples per page."""
@@ -93,8 +93,8 @@ class RootScreen(RecordScreen):
         return self.viewer.command("ls")
 
 
-class _Version(NamedTuple):
-    record: VersionRecord
+class _VersionLine(NamedTuple):
+    record: VersionPageRecord
     shown: tuple[GridRow, ...]
     pictures: dict[int, Media | None]
 
@@ -105,7 +105,7 @@ class VersionScreen(RecordScreen):
     page: VersionPage
     BINDINGS: ClassVar[list[Any]] = [Binding("slash", "filter", "filter")]
 
-    def load_record(self) -> _Version:
+    def load_record(self) -> _VersionLine:
         at = self.page
         version = self.data.version(at.dataset, at.number)
         record = version_record(version, where=at.where, sort=at.sort, first=at.first)
@@ -115,7 +115,7 @@ class VersionScreen(RecordScreen):
             field = next((one for word in IMAGE_EXTENSIONS for one in row.fields if _word(one) == word), None)
             if field is not None and self.viewer.pictures != "none":
                 pictures[row.ordinal] = self._thumbnail(version, row.ordinal, field)
-        return _Version(record, shown, pictures)
+        return _VersionLine(record, shown, pictures)
 
     def _thumbnail(self, version: Any, ordinal: int, field: str) -> Media | None:
         try:
@@ -124,12 +124,12 @@ class VersionScreen(RecordScreen):
             return None
         return self.thumbnail(data[field], facts_of(data, field, version), CARD_COLUMNS - 1, PICTURE_ROWS)
 
-    def title_of(self, page: _Version) -> str:
+    def title_of(self, page: _VersionLine) -> str:
         record = page.record
         excluded = f", {record.n_excluded:,} excluded" if record.n_excluded else ""
         return f"{record.dataset}@{record.number}: {record.n_samples:,} samples{excluded}"
 
-    def widgets(self, page: _Version) -> Iterable[Widget]:
+    def widgets(self, page: _VersionLine) -> Iterable[Widget]:
         record = page.record
         until = record.first + len(page.shown)
         summary = f"{record.n_found:,} found" + (
@@ -146,11 +146,11 @@ class VersionScreen(RecordScreen):
         for facet in record.facets:
             yield line(facet_line(facet))
 
-    def _card(self, row: GridRow, media: Media | None) -> Card:
+    def _card(self, row: GridRow, media: Media | None) -> GridCard:
         columns = [f"{name} {value}" for name, value in row.columns.items()]
         lines = [str(row.ordinal), clean(row.key, 80), *columns, *row.fields]
         picture = self.picture(media, CARD_COLUMNS - 1, PICTURE_ROWS)
-        return Card(row.ordinal, f"{self.page.dataset}@{self.page.number}", row.key, lines, picture)
+        return GridCard(row.ordinal, f"{self.page.dataset}@{self.page.number}", row.key, lines, picture)
 
     def focus_content(self) -> None:
         cards = self.query_one(CardGrid).cards
@@ -158,9 +158,9 @@ class VersionScreen(RecordScreen):
 
     def selected_sample(self) -> tuple[str, str] | None:
         card = self.focused
-        return (card.version, card.key) if isinstance(card, Card) else None
+        return (card.version, card.key) if isinstance(card, GridCard) else None
 
-    def on_card_opened(self, event: Card.Opened) -> None:
+    def on_grid_card_opened(self, event: GridCard.Opened) -> None:
         self.viewer.open(SamplePage(version=self.page, ordinal=event.card.number))
 
     def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
@@ -175,7 +175,7 @@ class VersionScreen(RecordScreen):
     def action_explain(self) -> None:
         """Open the page of the selected sample, which shows its provenance."""
         card = self.focused
-        if isinstance(card, Card):
+        if isinstance(card, GridCard):
             self.viewer.open(SamplePage(version=self.page, ordinal=card.number))
 
     def action_filter(self) -> None:
@@ -208,7 +208,7 @@ class VersionScreen(RecordScreen):
 class _Sample(NamedTuple):
     record: SampleRecord
     pictures: dict[str, Media | None]
-    raw: RawObject | None
+    raw: RawObjectRecord | None
 
 
 class SampleScreen(RecordScreen):

@@ -26,7 +26,7 @@ from ..inspect.slot_record import SlotRecord
 from ..kinds import kind_of
 from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
-from ..raw_source import RawObject, raw_object
+from ..raw_source import RawObjectRecord, raw_object
 from ..sample_relations import MOST_NEIGHBOURS, HeldSteps
 from .addresses import PageAddress, RunPage, SamplePage, SlotPage, StepPage, VersionPage
 from .picture_cells import picture_widget, pixels_needed
@@ -346,13 +346,13 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
         yield f"  step {slot.step} slot {slot.slot}{', in the page of another' if slot.attempt else ''}", page
 
 
-def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObject | None:
+def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObjectRecord | None:
     """Return a sample's raw object, with an image of this many rows."""
     edge = screen.edge(screen.app.size.width, rows)
     return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
 
 
-def raw_widgets(screen: RecordScreen, raw: RawObject, rows: int, lines: int) -> Iterable[Widget]:
+def raw_widgets(screen: RecordScreen, raw: RawObjectRecord, rows: int, lines: int) -> Iterable[Widget]:
     """Yield widgets for a raw object. rows: height of its image. lines: most lines of its value."""
     if raw.shown is None:
         yield line(f"raw {clean(raw.uri, 300)}")

@@ -21,7 +21,7 @@ from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
-from ..raw_source import RawObject
+from ..raw_source import RawObjectRecord
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Training
 from ..shown_values import ShownValue, facts_of, version_of
@@ -42,7 +42,7 @@ Pictures = Mapping[tuple[str, str], Media | None]
 class _Slot(NamedTuple):
     record: SlotRecord
     pictures: Pictures
-    raw: RawObject | None
+    raw: RawObjectRecord | None
 
 
 class SlotScreen(RecordScreen):

@@ -14,7 +14,7 @@ from ...text import clean
 from ..inspect.plain_text import compared_line, mark_line, proof_line, stage_lines, window_text
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import RunComparison, run_comparison
-from ..inspect.run_record import MOST_SPIKES, RunRecord, run_record
+from ..inspect.run_record import MOST_SPIKES, TrainingRunRecord, run_record
 from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
 from ..inspect.step_window import StepWindow, step_window
 from ..kinds.kind import Media
@@ -22,7 +22,7 @@ from ..marks import counted
 from ..replays.training import Training
 from .addresses import ComparisonPage, PageAddress, RunPage, SlotPage, StepPage, WindowPage
 from .record_screen import LinkList, RecordScreen, heading, line, paragraph
-from .widgets import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid, InputDialog
+from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NAME_LENGTH = 20
@@ -41,7 +41,7 @@ def chart_lines(
 ) -> list[str]:
     """Return one line per metric: name, range, and bars of eight heights on its own scale; then the steps.
 
-    chart, struck: see `RunRecord`. columns: width in cells.
+    chart, struck: see `TrainingRunRecord`. columns: width in cells.
     """
     steps = np.array(chart["step"], np.float64)
     metrics = {name: values for name, values in chart.items() if name != "step"}
@@ -96,19 +96,19 @@ class RunScreen(RecordScreen):
         Binding("w", "ask_window", "window"),
     ]
 
-    def load_record(self) -> RunRecord | list[str]:
+    def load_record(self) -> TrainingRunRecord | list[str]:
         training = self.data.training(self.page.run)
         if training.charted is None:
             return str(training.plan(0).describe()).splitlines()
         return run_record(training, self.page.unusual)
 
-    def title_of(self, record: RunRecord | list[str]) -> str:
-        if not isinstance(record, RunRecord):
+    def title_of(self, record: TrainingRunRecord | list[str]) -> str:
+        if not isinstance(record, TrainingRunRecord):
             return f"plan {self.page.run[:20]}"
         return f"{record.run}: {record.n_steps:,} steps recorded, {record.first_step} to {record.last_step}"
 
-    def widgets(self, record: RunRecord | list[str]) -> Iterable[Widget]:
-        if not isinstance(record, RunRecord):
+    def widgets(self, record: TrainingRunRecord | list[str]) -> Iterable[Widget]:
+        if not isinstance(record, TrainingRunRecord):
             yield paragraph("\n".join(clean(text, 300) for text in record))
             return
         if record.stale:
@@ -129,7 +129,7 @@ class RunScreen(RecordScreen):
             versions = ", ".join(start.versions) or start.error or "none"
             yield line(f"{start.plan[:16]}  {start.world_size} ranks  {clean(start.recipe, 60)}  {versions}")
 
-    def _pages(self, record: RunRecord) -> Iterable[tuple[str, PageAddress | None]]:
+    def _pages(self, record: TrainingRunRecord) -> Iterable[tuple[str, PageAddress | None]]:
         run = self.page.run
         if record.first_spike:
             before = max(0, record.first_spike - MOST_SPIKES)
@@ -158,7 +158,7 @@ class RunScreen(RecordScreen):
 
     def focus_content(self) -> None:
         """Focus the unusual steps, even if the page's top scrolls away."""
-        if isinstance(self.record, RunRecord) and self.record.stale:
+        if isinstance(self.record, TrainingRunRecord) and self.record.stale:
             self.say(self.record.stale)
         lists = self.query(LinkList)
         (lists.first() if lists else self.query_one("#body")).focus()
@@ -249,7 +249,7 @@ class StepScreen(RecordScreen):
             [self._card(row, page.pictures.get(row.slot)) for row in page.shown], self.app.size.width
         )
 
-    def _card(self, row: SlotRow, media: Media | None) -> Card:
+    def _card(self, row: SlotRow, media: Media | None) -> GridCard:
         largest = "".join(f" {name} {value:.3g}" for name, value in row.largest.items())
         substitute = f" substitute {row.attempt}" if row.attempt else ""
         marks = [f"! {mark.text}" for one in row.shown for mark in one.marks]
@@ -258,7 +258,7 @@ class StepScreen(RecordScreen):
         lines = [f"{row.slot}{substitute}{largest}", *bad, *marks, *fields, clean(row.key, 80)]
         if not marks and not bad:
             lines = [lines[0], clean(row.key, 80), *fields]
-        return Card(
+        return GridCard(
             row.slot, row.version, row.key, lines, self.picture(media, CARD_COLUMNS - 1, PICTURE_ROWS)
         )
 
@@ -269,9 +269,9 @@ class StepScreen(RecordScreen):
 
     def selected_sample(self) -> tuple[str, str] | None:
         card = self.focused
-        return (card.version, card.key) if isinstance(card, Card) else None
+        return (card.version, card.key) if isinstance(card, GridCard) else None
 
-    def on_card_opened(self, event: Card.Opened) -> None:
+    def on_grid_card_opened(self, event: GridCard.Opened) -> None:
         self._open_slot(event.card.number, explain=False)
 
     def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
@@ -283,7 +283,7 @@ class StepScreen(RecordScreen):
 
     def action_explain(self) -> None:
         card = self.focused
-        if isinstance(card, Card):
+        if isinstance(card, GridCard):
             self._open_slot(card.number, explain=True)
 
     def _open_slot(self, slot: int, *, explain: bool) -> None:

@@ -38,20 +38,20 @@ KEYS = (
 )
 
 
-class Card(Vertical, can_focus=True):
+class GridCard(Vertical, can_focus=True):
     """A slot's or sample's card."""
 
     DEFAULT_CSS = f"""
-    Card {{ width: 1fr; height: {CARD_ROWS}; padding: 0 1 0 0; }}
-    Card:focus {{ background: $boost; text-style: reverse; }}
-    Card Static {{ height: 1; text-wrap: nowrap; text-overflow: ellipsis; }}
+    GridCard {{ width: 1fr; height: {CARD_ROWS}; padding: 0 1 0 0; }}
+    GridCard:focus {{ background: $boost; text-style: reverse; }}
+    GridCard Static {{ height: 1; text-wrap: nowrap; text-overflow: ellipsis; }}
     """
     BINDINGS: ClassVar[list[Any]] = [("enter", "open_it", "open")]
 
     class Opened(Message):
         """A card was opened."""
 
-        def __init__(self, card: "Card") -> None:
+        def __init__(self, card: "GridCard") -> None:
             super().__init__()
             self.card = card
 
@@ -98,7 +98,7 @@ class CardGrid(Grid):
         ("down", "walk_rows(1)"),
     ]
 
-    def __init__(self, cards: Sequence[Card], columns: int) -> None:
+    def __init__(self, cards: Sequence[GridCard], columns: int) -> None:
         """columns: screen width in cells."""
         super().__init__(*cards)
         self._across = max(1, columns // CARD_COLUMNS)
@@ -106,8 +106,8 @@ class CardGrid(Grid):
         self.styles.grid_rows = (CARD_ROWS,)
 
     @property
-    def cards(self) -> list[Card]:
-        return list(self.query(Card))
+    def cards(self) -> list[GridCard]:
+        return list(self.query(GridCard))
 
     def action_walk(self, by: int) -> None:
         """Move the cursor by this many cards. Beyond either end, post `Beyond`."""

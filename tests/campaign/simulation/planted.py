@@ -33,8 +33,8 @@ def the_last_look_is_left_out() -> AbstractContextManager[Any]:
 
 def no_grace() -> AbstractContextManager[Any]:
     """A collector that deletes what it has condemned this moment."""
-    real = plan.Plan.due
-    return patch.object(plan.Plan, "due", lambda self, _: real(self, 0))
+    real = plan.CollectionPlan.due
+    return patch.object(plan.CollectionPlan, "due", lambda self, _: real(self, 0))
 
 
 def a_torn_listing_is_believed() -> AbstractContextManager[Any]:

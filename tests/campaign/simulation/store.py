@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, BinaryIO, TypeVar
 
 from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound, Throttled, Transient
-from loader.storage.store import Blob, ObjectInfo, Span
+from loader.storage.store import Blob, ByteRange, ObjectInfo
 from loader.storage.stream import open_reader
 
 from .bucket import Bucket, Stored
@@ -47,7 +47,7 @@ class ActorStore:
     def get_ranges(
         self,
         key: str,
-        spans: Sequence[Span],
+        spans: Sequence[ByteRange],
         *,
         etag: str | None = None,
         max_gap: int = 64 * 2**10,

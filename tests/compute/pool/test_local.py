@@ -18,7 +18,7 @@ from loader.errors import InvalidRuntime, Unpicklable
 from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus, worker_environment
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
-from penstock.compute.pool.pool import Pool, Task
+from penstock.compute.pool.pool import MapTask, Pool
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -129,7 +129,7 @@ def test_a_long_unit_among_short_ones_holds_no_other_one_up(engine, units, tmp_p
 def test_a_worker_is_free_before_its_last_answer_is_told(units) -> None:
     """A map may end with that answer, and kills whoever still works for it."""
     pool = Pool(1, threading.RLock())
-    task = Task(function=pickle.dumps(units.double), environment=worker_environment())
+    task = MapTask(function=pickle.dumps(units.double), environment=worker_environment())
     given = [pickle.dumps(n) for n in range(3)]
     assert [len(task.busy) for _ in pool.run(task, given, [TIMEOUT_S] * 3, lambda n: None)] == [1, 1, 0]
     pool.close()

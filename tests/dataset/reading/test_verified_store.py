@@ -22,7 +22,7 @@ from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import run_tables
 from loader.dataset.writing.redact import redact_shard
 from loader.errors import Changed, Corrupt, InvalidRuntime
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 from loader.storage.store import disk_of
 from penstock.upkeep.verify.version import verify
 
@@ -183,7 +183,7 @@ def test_it_gives_what_the_store_gives_or_nothing(origin):
         etag = None
         for _ in range(12):
             at = rng.integers(0, size + 1, (int(rng.integers(1, 5)), 2))
-            spans = [Span(low, high - low) for low, high in np.sort(at).tolist()]
+            spans = [ByteRange(low, high - low) for low, high in np.sort(at).tolist()]
             touched = {
                 byte // page_bytes for offset, nbytes in spans for byte in range(offset, offset + nbytes)
             }
@@ -212,7 +212,7 @@ def test_what_lies_behind_the_shard_is_not_read(origin):
         with pytest.raises(
             Corrupt, match=r"ends behind byte 90, where the shard ends|differ from the SHA-256"
         ):
-            way([Span(85, 10)], None)
+            way([ByteRange(85, 10)], None)
 
 
 def test_a_page_is_read_whole_once(origin, stores):
@@ -232,16 +232,16 @@ def test_another_object_is_verified_anew(origin):
     origin.put("s", data)
     for way in range(len(ways(origin))):
         store = VerifiedStore(origin, {"s": hashes(data, 64)}.__getitem__)
-        (found,), etag = ways(store)[way]([Span(0, 1000)], None)
+        (found,), etag = ways(store)[way]([ByteRange(0, 1000)], None)
         assert bytes(found) == data
         origin.put("s", data[:500] + b"?" + data[501:])
         with pytest.raises(Changed):
-            ways(store)[way]([Span(490, 20)], etag)
+            ways(store)[way]([ByteRange(490, 20)], etag)
         with pytest.raises(Corrupt, match=r"bytes \[448:512\] differ from the SHA-256"):
-            ways(store)[way]([Span(490, 20)], None)
-        assert bytes(ways(store)[way]([Span(600, 20)], None)[0][0]) == data[600:620]
+            ways(store)[way]([ByteRange(490, 20)], None)
+        assert bytes(ways(store)[way]([ByteRange(600, 20)], None)[0][0]) == data[600:620]
         origin.put("s", data)
-        assert bytes(ways(store)[way]([Span(490, 20)], None)[0][0]) == data[490:510]
+        assert bytes(ways(store)[way]([ByteRange(490, 20)], None)[0][0]) == data[490:510]
 
 
 def test_a_mirror_that_has_the_right_bytes_is_asked(tmp_path):

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities.image.crop import Framing, Turn, covering, turned
+from loader.modalities.image.crop import Framing, PixelTurn, covering, turned
 from loader.modalities.video.request import video
 
-TURNS = [Turn(*flags) for flags in product((False, True), repeat=3)]
+TURNS = [PixelTurn(*flags) for flags in product((False, True), repeat=3)]
 sides = st.integers(1, 60)
 
 

@@ -140,7 +140,7 @@ def test_adding_or_reweighting_a_source_leaves_the_others_orders_alone(propertie
 
 
 def test_positions_far_out_are_exact():
-    segment = mixture.Segment(start_step=0, weights={"a": 2, "b": 1}, base={})
+    segment = mixture.MixtureSegment(start_step=0, weights={"a": 2, "b": 1}, base={})
     step, batch = 2**53 - 1, 768
     k, position = mixture.stream_slots(segment, ["a", "b"], step, batch)
     first = step * batch  # a multiple of 3

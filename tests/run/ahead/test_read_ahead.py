@@ -17,7 +17,7 @@ from loader.cache.spec import PageMemory
 from loader.errors import Transient
 from loader.run.ahead import read_ahead
 from loader.run.ahead.next_reads import Ranges, RangesAhead
-from loader.storage import Span
+from loader.storage import ByteRange
 
 PAGE = 2**16
 SAMPLE = 6_000
@@ -235,7 +235,7 @@ def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, w
 def test_each_range_of_a_unit_is_its_own(memory_root):
     store = memory_root.store
     store.put("object", bytes(range(100)))
-    spans = [Span(0, 4), Span(40, 3), Span(90, 2)]
+    spans = [ByteRange(0, 4), ByteRange(40, 3), ByteRange(90, 2)]
     ahead = RangesAhead(lambda step: {}, {0: store}, 2**20)
     unit = Ranges(7, 0, "object", spans, Future())
     assert ahead.claim(unit) is Claim.GRANTED

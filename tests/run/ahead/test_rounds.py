@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 import loader
-from loader.storage import Span
+from loader.storage import ByteRange
 from loader.storage.ranges import plan_reads
 
 BATCH, ROW_BYTES = 32, 3_000
@@ -32,7 +32,7 @@ def expected(root, step):
     shards = {place.path for place in places}
     gap = 64 * 2**10
     reads = [
-        plan_reads([Span(at.offset, at.nbytes) for at in places if at.path == path], gap, 2**24)
+        plan_reads([ByteRange(at.offset, at.nbytes) for at in places if at.path == path], gap, 2**24)
         for path in shards
     ]
     return [

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.run.batch.batch import Batch, Keys, SlotIds, SlowSample
-from loader.run.workers.batch_memory import Slot, bytes_of, read
+from loader.run.workers.batch_memory import BatchSlot, bytes_of, read
 from loader.run.workers.batch_message import packed
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
@@ -109,7 +109,7 @@ def contents(batch):
 @given(st.data())
 def test_what_is_packed_comes_out(data):
     """Several times, the segment used again."""
-    slot, segment = Slot(), None
+    slot, segment = BatchSlot(), None
     for _ in range(data.draw(st.integers(1, 2))):
         slot.begin(segment)
         batches = data.draw(made(slot.allocate))
@@ -121,7 +121,7 @@ def test_what_is_packed_comes_out(data):
 
 def test_bytes_lie_beside_the_pickle():
     """Those of all batches, one behind the other."""
-    slot = Slot()
+    slot = BatchSlot()
     slot.begin(None)
     batches = [
         Batch(
@@ -142,4 +142,4 @@ def test_bytes_lie_beside_the_pickle():
 
 
 def test_nothing_is_packed_of_no_batches():
-    assert packed([], Slot().allocate) is None
+    assert packed([], BatchSlot().allocate) is None

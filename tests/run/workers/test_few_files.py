@@ -77,10 +77,10 @@ def test_a_descriptor_that_got_lost_is_missed() -> None:
     """Else the batch would be looked for in the memory of the one before it."""
     code = """
 import resource
-from loader.run.workers.messages import Kind, Message, connection, receive, send
+from loader.run.workers.messages import MessageKind, WorkerMessage, connection, receive, send
 
 trainer, worker = connection()
-send(worker, Message(Kind.DONE, segment=-1), 0)
+send(worker, WorkerMessage(MessageKind.DONE, segment=-1), 0)
 resource.setrlimit(resource.RLIMIT_NOFILE, (trainer.fileno(), trainer.fileno()))
 try:
     print(receive(trainer, wait=True))

@@ -16,7 +16,7 @@ from loader.errors import (
     Throttled,
     Transient,
 )
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 
 DATA = bytes(range(256)) * 40
 AGAIN = [503, 429, 500, 502, 504, "drop", "reset", "stall", "short"]
@@ -42,7 +42,9 @@ def test_every_other_verb_is_tried_again(faulty, faulty_store, fault):
     faulty.faults.extend([503] * 2)
     assert faulty_store.head("k").nbytes == len(DATA)
     faulty.faults.extend([fault] * 2)
-    assert [blob.data for blob in faulty_store.get_ranges("k", [Span(0, 9), Span(900, 9)], max_gap=0)] == [
+    assert [
+        blob.data for blob in faulty_store.get_ranges("k", [ByteRange(0, 9), ByteRange(900, 9)], max_gap=0)
+    ] == [
         DATA[:9],
         DATA[900:909],
     ]
@@ -141,7 +143,7 @@ def test_another_etag_is_changed(faulty, faulty_store):
         faulty_store.get_range("k", 0, 1, pinned)
     faulty.faults.append("etag")
     with pytest.raises(Changed):  # unpinned, and yet one answer does not mix two objects
-        faulty_store.get_ranges("k", [Span(0, 1), Span(500, 1)], max_gap=0)
+        faulty_store.get_ranges("k", [ByteRange(0, 1), ByteRange(500, 1)], max_gap=0)
 
 
 def test_a_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_store):

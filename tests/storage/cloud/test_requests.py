@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from loader.errors import AlreadyExists
-from loader.storage import Span, Store, open_store
+from loader.storage import ByteRange, Store, open_store
 from loader.storage.store import list_from
 
 DATA = bytes(range(256)) * 40
@@ -23,7 +23,7 @@ def use_every_verb(store: Store, tmp_path) -> None:
     store.put_if_absent("b", DATA)
     store.put_file("c", str(tmp_path / "file"))
     pinned = store.get_range("a", 5, 10).etag
-    store.get_ranges("a", [Span(0, 5), Span(9_000, 5)], etag=pinned, max_gap=0)
+    store.get_ranges("a", [ByteRange(0, 5), ByteRange(9_000, 5)], etag=pinned, max_gap=0)
     store.get("a"), store.head("a"), store.copy("a", "d")
     assert [info.key for info in store.list(start_after="b")] == ["c", "d"]
     with store.open_stream("a") as stream:
@@ -71,7 +71,7 @@ def test_a_slow_reader_holds_no_request_open(faulty, faulty_store):
 def test_no_request_is_larger_than_16_mib(faulty, faulty_store):
     faulty.origin.hold("k", bytes(40 * 2**20))
     assert faulty_store.get_range("k", 0, 1).data == b"\0"
-    faulty_store.get_ranges("k", [Span(0, 40 * 2**20)])
+    faulty_store.get_ranges("k", [ByteRange(0, 40 * 2**20)])
     sizes = []
     for span in {headers["range"] for headers in faulty.headers}:  # one that took too long is asked for again
         low, high = (int(number) for number in span.removeprefix("bytes=").split("-"))

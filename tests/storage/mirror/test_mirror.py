@@ -20,7 +20,7 @@ from loader.errors import (
     Throttled,
     Transient,
 )
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 from loader.storage.mirror.member import PASSED_OVER_MAX_S
 from loader.storage.mirror.store import MirroredStore
 from loader.storage.shared.requests import Traffic, counted, retry_corrupt, tried_once
@@ -78,7 +78,7 @@ def read_with(store, verb, key):
     return {
         "get": lambda: store.get(key).data,
         "get_range": lambda: store.get_range(key, 0, 4).data,
-        "get_ranges": lambda: store.get_ranges(key, [Span(0, 4)])[0].data,
+        "get_ranges": lambda: store.get_ranges(key, [ByteRange(0, 4)])[0].data,
         "head": lambda: store.head(key).nbytes,
     }[verb]()
 
@@ -369,7 +369,9 @@ class Moving:
     "read",
     [
         lambda store, etag: store.get_range("k", 0, 50_000, etag),
-        lambda store, etag: store.get_ranges("k", [Span(0, 10), Span(70_000, 10)], etag=etag, max_gap=0),
+        lambda store, etag: store.get_ranges(
+            "k", [ByteRange(0, 10), ByteRange(70_000, 10)], etag=etag, max_gap=0
+        ),
     ],
     ids=["get_range", "get_ranges"],
 )

@@ -7,7 +7,7 @@ SCRIPT = """
 import os, sys, faulthandler
 faulthandler.dump_traceback_later(50, exit=True)
 from loader.errors import ForkedStore, Transient
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 
 options = {"key": "k", "secret": "ssss", "endpoint": "http://127.0.0.1:1", "retry_deadline_s": 0}
 local = open_store(sys.argv[1])
@@ -33,7 +33,7 @@ if child == 0:
     else:
         verbs = [
             lambda: remote.get("k"), lambda: remote.get_range("k", 0, 1),
-            lambda: remote.get_ranges("k", [Span(0, 1), Span(9, 1)], max_gap=0), lambda: remote.put("k", b""),
+            lambda: remote.get_ranges("k", [ByteRange(0, 1), ByteRange(9, 1)], max_gap=0), lambda: remote.put("k", b""),
             lambda: remote.put_if_absent("k", b""), lambda: remote.put_file("k", "/etc/hostname"),
             lambda: remote.head("k"), lambda: list(remote.list()), lambda: remote.delete_many(["k"]),
             lambda: remote.copy("a", "b"), lambda: remote.open_stream("k"),
@@ -76,7 +76,7 @@ import os, sys, threading, faulthandler, functools
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 faulthandler.dump_traceback_later(50, exit=True)
 from loader.errors import ForkedStore
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_):
@@ -97,7 +97,7 @@ if child == 0:
     for store in (remote, bucket):
         verbs = [
             lambda: store.get("k"), lambda: store.get_range("k", 0, 1),
-            lambda: store.get_ranges("k", [Span(0, 1), Span(9, 1)], max_gap=0), lambda: store.put("k", b""),
+            lambda: store.get_ranges("k", [ByteRange(0, 1), ByteRange(9, 1)], max_gap=0), lambda: store.put("k", b""),
             lambda: store.put_file("k", "/etc/hostname"), lambda: store.head("k"), lambda: list(store.list()),
             lambda: store.delete_many(["k"]), lambda: store.copy("a", "b"), lambda: store.open_stream("k"),
             lambda: bucket.put_if_absent("k", b""),

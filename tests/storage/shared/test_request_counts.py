@@ -7,7 +7,7 @@ from contextvars import copy_context
 import pytest
 
 from loader.errors import ObjectNotFound, Throttled
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 from loader.storage.shared.requests import Traffic, count_request, counted
 
 DATA = bytes(range(256)) * 40
@@ -33,7 +33,7 @@ def test_ranges_that_the_store_reads_in_its_own_threads_are_counted(faulty, faul
     seen = Traffic()
     with counted(seen):
         faulty.faults.extend([503] * 2)
-        faulty_store.get_ranges("k", [Span(i * 900, 9) for i in range(5)], max_gap=0)
+        faulty_store.get_ranges("k", [ByteRange(i * 900, 9) for i in range(5)], max_gap=0)
     assert (seen.requests, seen.retries) == (7, 2)
     assert seen.requests == len(faulty.requests)
 
@@ -55,7 +55,7 @@ def test_every_backend_counts_its_reads(store):
     with counted(seen):
         store.get_range("k", 0, 10)
         one = seen.requests
-        store.get_ranges("k", [Span(0, 10), Span(20, 10)])
+        store.get_ranges("k", [ByteRange(0, 10), ByteRange(20, 10)])
     assert one >= 1
     assert seen.requests > one
     assert seen.retries == 0

@@ -35,7 +35,7 @@ def test_a_step_shows_proofs_and_every_slot(look, trained) -> None:
         assert [line.split()[:2] for line in terminal.lines[1:5]] == [
             [name, "proved"] for name in ("planned", "bytes", "code", "tensors")
         ]
-        assert [card.key for card in terminal.app.screen.query("Card")] == keys_of(trained, "one", 3)
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys_of(trained, "one", 3)
         for slot in range(4):
             assert f"{slot} loss {slot}" in terminal.text
         assert "▀" in terminal.text
@@ -76,7 +76,9 @@ def test_steps_and_ranks_are_walked(look, trained) -> None:
         assert "rank 0 of 3, 2 of 6 slots" in terminal.lines[0]
         await terminal.press("}")
         assert "step 2: rank 1 of 3" in terminal.lines[0]
-        assert [card.key for card in terminal.app.screen.query("Card")] == keys_of(trained, "three", 2, 3, 1)
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys_of(
+            trained, "three", 2, 3, 1
+        )
         await terminal.press("]")
         assert "step 3: rank 1 of 3" in terminal.lines[0]
         await terminal.press("[", "[", "{")
@@ -171,7 +173,7 @@ def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
         await terminal.type("width = 41")
         await terminal.press("enter", "enter")
         assert "2 found, 1 to 2 shown; where width = 41" in terminal.lines[1]
-        (first, _) = [card.key for card in terminal.app.screen.query("Card")]
+        (first, _) = [card.key for card in terminal.app.screen.query("GridCard")]
         await terminal.press("enter")
         assert terminal.lines[0].rstrip().endswith(f": {first}")
         assert "41 x 32 px, RGB" in terminal.text
@@ -378,13 +380,13 @@ def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
     assert len(keys) == 30 > BATCH
 
     async def test(terminal) -> None:
-        assert [card.key for card in terminal.app.screen.query("Card")] == keys[:24]
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys[:24]
         await terminal.press(*["down"] * 5, *["right"] * 4)
-        assert [card.key for card in terminal.app.screen.query("Card")] == keys[24:]
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys[24:]
         assert terminal.app.focused.number == 24
         await terminal.press("left")
         assert terminal.app.focused.number == 23
-        assert [card.key for card in terminal.app.screen.query("Card")] == keys[:24]
+        assert [card.key for card in terminal.app.screen.query("GridCard")] == keys[:24]
 
     look(test, StepPage(run="wide", step=0), root=tmp_path / "root", pictures="none")
 

@@ -14,7 +14,7 @@ from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
 from assets.media.video.colour import rendering_of
 from assets.media.video.frame_filter import FrameFilter, turns_of
-from assets.media.video.tone_map import Signal, to_sdr
+from assets.media.video.tone_map import VideoSignal, to_sdr
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -107,7 +107,7 @@ def test_hdr_and_wide_colours_are_those_of_the_formulas(
         samples = stepped(colour, 9, 10, full_range)
         tags = {"color_primaries": primaries, "color_trc": transfer, "color_range": 2 if full_range else 1}
         picture = shrink.apply(plain("yuv420p10le", samples, colorspace=9, **tags))
-        signal = Signal(matrix=9, primaries=primaries, transfer=transfer, full_range=full_range, bits=10)
+        signal = VideoSignal(matrix=9, primaries=primaries, transfer=transfer, full_range=full_range, bits=10)
         wide = (samples[None, None] * 64).astype(np.uint16)
         exact = stepped(to_sdr(wide, signal)[0, 0] / 65535, 6, 8, False)
         assert np.abs(means(picture) - exact).max() <= 1.5

@@ -9,7 +9,7 @@ from assets.media.video.tone_map import (
     HLG,
     PQ,
     SDR_WHITE_CD,
-    Signal,
+    VideoSignal,
     converter,
     eetf,
     hlg_light,
@@ -141,7 +141,9 @@ def test_pictures_against_the_formulas(transfer: int, bits: int, full_range: boo
     rgb = rng.random((32, 32, 3)) * rng.random((32, 32, 1))
     rgb[0, 0], rgb[0, 1] = 0, 1
     samples = encoded(rgb, bits, full_range)
-    signal = Signal(matrix=9, primaries=9, transfer=transfer, full_range=full_range, bits=bits, peak_cd=1000)
+    signal = VideoSignal(
+        matrix=9, primaries=9, transfer=transfer, full_range=full_range, bits=bits, peak_cd=1000
+    )
     found = to_sdr(samples, signal) / 65535
     rgb = decoded(samples, bits, full_range)
     if transfer == PQ:
@@ -163,7 +165,7 @@ def test_pictures_against_the_formulas(transfer: int, bits: int, full_range: boo
 def test_a_grey_scale_stays_grey_and_keeps_its_order() -> None:
     steps = np.repeat(np.linspace(0, 1, 64)[:, None, None], 3, axis=2)
     for transfer in (PQ, HLG):
-        signal = Signal(matrix=9, primaries=9, transfer=transfer, full_range=False, bits=10)
+        signal = VideoSignal(matrix=9, primaries=9, transfer=transfer, full_range=False, bits=10)
         found = to_sdr(encoded(steps, 10, False), signal).astype(int)[:, 0]
         assert (np.diff(found[:, 1]) >= 0).all()
         assert np.ptp(found, axis=1).max() < 0.01 * 65535
@@ -171,7 +173,7 @@ def test_a_grey_scale_stays_grey_and_keeps_its_order() -> None:
 
 def test_where_diffuse_white_comes_to_lie() -> None:
     """203 cd/m² is bent to 159: a little above 90 % of SDR's signal, and highlights have the rest."""
-    signal = Signal(matrix=9, primaries=9, transfer=PQ, full_range=False, bits=10)
+    signal = VideoSignal(matrix=9, primaries=9, transfer=PQ, full_range=False, bits=10)
     white = np.full((1, 1, 3), float(pq_signal(np.array(203.0))))
     (found,) = to_sdr(encoded(white, 10, False), signal)[0] / 65535
     assert found == pytest.approx([math.pow(159.04 / 203, 1 / 2.4)] * 3, abs=0.004)

@@ -13,7 +13,7 @@ from loader.dataset.root import root_over
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, Forbidden, InvalidStore
 from loader.storage import open_store
 from penstock.formats import registered_named, run_import
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.importing.walk import UnitsAhead, Walk
 from penstock.formats.importing.write_parts import delete_units
 from penstock.formats.registration.earlier import PlaceDifference
@@ -216,7 +216,10 @@ def test_pickles_are_refused_by_name(tmp_path):
     (why,) = imported(place, tmp_path / "root")[0].failures
     assert "0.tar, sample 'a'" in why
     assert "--without pth" in why
-    assert imported(place, tmp_path / "root", options=Options(without=frozenset({"pth"})))[0].samples == 1
+    assert (
+        imported(place, tmp_path / "root", options=ColumnarOptions(without=frozenset({"pth"})))[0].samples
+        == 1
+    )
 
 
 @pytest.mark.parametrize(("shuffle", "over"), [(True, True), (False, True), (False, False)])

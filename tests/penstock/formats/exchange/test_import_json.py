@@ -11,7 +11,7 @@ import loader
 from loader.errors import EmptyVersion, InvalidStore
 from loader.storage import open_store
 from penstock.formats import importer_named
-from penstock.formats.importing.importer import NO_OPTIONS, ImportRun, Options
+from penstock.formats.importing.importer import NO_OPTIONS, ColumnarOptions, ImportRun
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from penstock.formats.tables import json_import as json_array
@@ -53,7 +53,7 @@ def _values(place, name="a.json"):
 def test_an_array_of_objects_is_imported(root, place, indent, name):
     data = json.dumps(CONVERSATIONS, indent=indent, ensure_ascii=False).encode()
     (place / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else b"\xef\xbb\xbf" + data)
-    done = _imported(root, place, options=Options(key="id"))
+    done = _imported(root, place, options=ColumnarOptions(key="id"))
     assert (done.failures, done.samples) == ([], 50)
     assert [*root.open(done.name).fields] == ["conversations.json"]
 

@@ -17,7 +17,7 @@ import loader
 from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.storage import open_store
 from penstock.formats import importer_named
-from penstock.formats.importing.importer import NO_OPTIONS, Options
+from penstock.formats.importing.importer import NO_OPTIONS, ColumnarOptions
 from penstock.formats.litdata import litdata_import as litdata_chunks
 from penstock.formats.run_import import import_place
 from penstock.formats.tables.tfrecord_import import Wire, features_of, masked_crc32c
@@ -49,7 +49,9 @@ def put(path, data):
 
 
 def imported(format, folder, root, **options):
-    how = Options(options.get("key"), options.get("fields", {}), frozenset(options.get("without", ())))
+    how = ColumnarOptions(
+        options.get("key"), options.get("fields", {}), frozenset(options.get("without", ()))
+    )
     return import_place(loader.Root(root), format, open_store(folder), "d", options=how)
 
 
@@ -391,7 +393,7 @@ def test_damaged_compressed_litdata_is_read_or_told(data, level, shared, tmp_pat
         good[at] = byte
     path.write_bytes(good)
     store = open_store(folder)
-    readable = litdata_chunks.find_objects(store, list(store.list()), Options())
+    readable = litdata_chunks.find_objects(store, list(store.list()), ColumnarOptions())
     (info,) = (info for info in readable.infos if info.key == "chunk-0-1.bin")
     said, found = "", []
     try:

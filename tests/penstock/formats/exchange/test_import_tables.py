@@ -15,7 +15,7 @@ from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
 from penstock.class_names import class_names_of
 from penstock.formats import IMPORTED
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify
@@ -64,7 +64,7 @@ def place(request, tmp_path):
 
 def imported(place, url, *, key="id", fields=(("text", "txt"),), without=(), **how):
     root = loader.Root(url)
-    options = Options(key, dict(fields), frozenset(without))
+    options = ColumnarOptions(key, dict(fields), frozenset(without))
     return import_place(
         root, place[0], open_store(place[1]), "d", options=options, shard_bytes=700, **how
     ), root
@@ -289,7 +289,7 @@ def test_mistakes_are_told(tmp_path, cli):
     put(tmp_path / "place/a.jpg", b"1")
     root = loader.Root(tmp_path / "root")
     with pytest.raises(InvalidRuntime, match="--key is for tables"):
-        import_place(root, "files", open_store(tmp_path / "place"), "d", options=Options("id"))
+        import_place(root, "files", open_store(tmp_path / "place"), "d", options=ColumnarOptions("id"))
     table(tmp_path / "tables/a.parquet", {"b": [b"1"], "id": [7]})
     place = "parquet", tmp_path / "tables"
     assert (

@@ -11,7 +11,7 @@ from loader.dataset.columnar.json_members import MIXED
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats import run_import
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -111,7 +111,7 @@ def test_compressed_archives_have_the_columns_of_plain_ones(shuffle, tmp_path):
     assert rows(root.open("photos")) == rows(plain)
     assert [note.partition(", such as")[0] for note in done.notes] == [f"json: 1 {MIXED}"]
     some = loader.Root(tmp_path / "some")
-    options = Options(without=frozenset({"json"}))
+    options = ColumnarOptions(without=frozenset({"json"}))
     import_place(some, "webdataset-compressed", open_store(tmp_path / "packed"), "photos", options=options)
     assert "v" not in some.open("photos").manifest["columns"]
 

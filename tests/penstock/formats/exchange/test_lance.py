@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.errors import Changed, InvalidStore
 from loader.storage import open_store
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 ROWS = 10
@@ -47,7 +47,9 @@ def dataset(tmp_path):
 
 def imported(tmp_path, **options):
     with loader.Root(tmp_path / "root") as root:
-        return import_place(root, "lance", open_store(tmp_path / "in"), "d", options=Options(**options))
+        return import_place(
+            root, "lance", open_store(tmp_path / "in"), "d", options=ColumnarOptions(**options)
+        )
 
 
 def test_rows_that_are_left_are_samples_under_their_numbers(dataset, tmp_path, contents):
@@ -95,7 +97,7 @@ def test_a_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
     from penstock.formats.tables.lance_import import find_objects
 
     store = open_store(tmp_path / "in")
-    readable = find_objects(store, list(store.list()), Options())
+    readable = find_objects(store, list(store.list()), ColumnarOptions())
     (run,) = readable.runs(readable.infos[1])
     store.put(run.info.key, store.get(run.info.key).data + b"x")
     with pytest.raises(Changed, match="data/"):

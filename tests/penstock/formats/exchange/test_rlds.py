@@ -11,7 +11,7 @@ import loader
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 STEPS = (3, 1)
@@ -104,7 +104,11 @@ def write(shared, tmp_path):
 def imported(tmp_path, *without):
     with loader.Root(tmp_path / "root") as root:
         return import_place(
-            root, "rlds", open_store(tmp_path / "in"), "d", options=Options(without=frozenset(without))
+            root,
+            "rlds",
+            open_store(tmp_path / "in"),
+            "d",
+            options=ColumnarOptions(without=frozenset(without)),
         )
 
 

@@ -14,7 +14,7 @@ from loader.storage import open_store
 from penstock.formats import FORMATS, Format
 from penstock.formats.episodes import robomimic_import as robomimic
 from penstock.formats.importing import in_workers
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 STEPS = (3, 1, 5)
@@ -44,7 +44,7 @@ def write(path, change=lambda file: None):
 
 
 def imported(folder, root, *without):
-    options = Options(without=frozenset(without))
+    options = ColumnarOptions(without=frozenset(without))
     return import_place(loader.Root(root), "robomimic", open_store(folder), "lift", options=options)
 
 
@@ -96,7 +96,7 @@ def test_runs_have_each_demonstration_once(tmp_path, monkeypatch):
     write(tmp_path / "in/a.hdf5")
     monkeypatch.setattr(robomimic, "RUN_BYTES", 600)
     store = open_store(tmp_path / "in")
-    readable = robomimic.find_objects(store, list(store.list()), Options())
+    readable = robomimic.find_objects(store, list(store.list()), ColumnarOptions())
     runs = list(readable.runs(readable.infos[0]))
     assert [(run.first, run.stop, run.nbytes) for run in runs] == [(0, 2, 672), (2, 3, 336)]
     keys = [sample.key for run in runs for sample in readable.samples(run)]

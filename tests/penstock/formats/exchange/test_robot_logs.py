@@ -28,7 +28,7 @@ from loader.modalities import decoder_for
 from loader.storage import open_store
 from penstock.formats.episodes.log_message import LogChannel
 from penstock.formats.episodes.message_decoders import ros_decoder
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 ZERO = 1_700_000_000_000_000_000
@@ -37,7 +37,7 @@ ROWS = 5
 
 
 def imported(folder, root, kind, *without):
-    options = Options(without=frozenset(without))
+    options = ColumnarOptions(without=frozenset(without))
     return import_place(loader.Root(root), kind, open_store(folder), "log", options=options)
 
 

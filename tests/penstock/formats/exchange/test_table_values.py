@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.columnar.arrow_columns import TableRows, arrow_errors
-from loader.dataset.columnar.choices import Features
+from loader.dataset.columnar.choices import SchemaFacts
 from loader.dataset.columnar.column_names import Partitions, metadata_name
 from loader.dataset.columnar.plain_values import reader_of
 from loader.dataset.names import escape_name
 from loader.errors import Corrupt, FieldMismatch, InvalidSample, NotSupported, ObjectNotFound
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from penstock.formats.tables import parquet_registered as parquet_rows
@@ -35,7 +35,7 @@ FINE_NS = 1_700_000_000_000_001_001
 
 def imported(place, url, format="parquet", *, key=None, fields=(), without=()):
     root = loader.Root(url)
-    options = Options(key, dict(fields), frozenset(without))
+    options = ColumnarOptions(key, dict(fields), frozenset(without))
     return import_place(root, format, open_store(place), "d", options=options, workers=1), root
 
 
@@ -88,7 +88,7 @@ def test_errors_of_arrow_are_damage_where_the_bytes_are_to_blame(raised, expecte
 def test_an_index_outside_of_a_dictionary_is_damage(number):
     indices, values = pa.array([0, number], pa.int32()), pa.array(["a", "b"])
     batch = pa.record_batch({"t": pa.DictionaryArray.from_arrays(indices, values, safe=False)})
-    rows = TableRows(batch.schema, Features(), Options(fields={"t": ""}), "a.parquet")
+    rows = TableRows(batch.schema, SchemaFacts(), ColumnarOptions(fields={"t": ""}), "a.parquet")
     with pytest.raises(
         Corrupt, match=f"row 1: column 't' cannot be read: value {number} of a dictionary of 2"
     ):

@@ -17,7 +17,7 @@ from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, Invalid
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import Options
+from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
@@ -81,7 +81,7 @@ def registered(root, place, **how):
 
 def imported(place, key="id", fields=HOW["fields"], without=()):
     root = root_over(open_store(f"memory://arrow-{next(NUMBER)}"))
-    options = Options(key, fields, frozenset(without))
+    options = ColumnarOptions(key, fields, frozenset(without))
     done = import_place(root, "arrow", open_store(place), "t", options=options, workers=1)
     assert done.failures == []
     return root.open("t")
@@ -170,7 +170,7 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
         "arrow",
         open_store(tmp_path / "place"),
         "t",
-        options=Options(fields={"text": "txt"}),
+        options=ColumnarOptions(fields={"text": "txt"}),
     )
     (failure,) = done.failures
     size = "500,0.." if column == "plain" else "100,0.."

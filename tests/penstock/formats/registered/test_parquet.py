@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.columnar.arrow_columns import TableRows, joined
-from loader.dataset.columnar.choices import NO_OPTIONS, Options, features_of
+from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions, features_of
 from loader.dataset.columnar.parquet_chunks import CHUNKS, ChunkCache
 from loader.dataset.tables import manifest
 from loader.errors import (
@@ -112,7 +112,7 @@ def test_it_has_the_digest_of_an_import_and_nothing_is_written_there(root, place
     before = sorted((one.name, one.read_bytes()) for one in place.iterdir())
     version = registered(root, place)
     copies = loader.Root(tmp_path / "copies")
-    options = Options("id", {"cap": "txt"})
+    options = ColumnarOptions("id", {"cap": "txt"})
     import_place(copies, "parquet", open_store(place), "t", options=options, workers=1)
     for full in (False, True):
         assert content_digest(version, full=full).digest == content_digest(copies.open("t"), full=full).digest
@@ -251,7 +251,7 @@ def test_bad_rows_are_named_as_by_an_import(root, tmp_path, columns, how, error,
     pq.write_table(pa.table(columns), tmp_path / "place" / "one.parquet")
     with pytest.raises(error, match=re.escape(said)):
         register(root, "parquet", tmp_path / "place", "t", **how)
-    options = Options(how.get("key"))
+    options = ColumnarOptions(how.get("key"))
     report = import_place(root, "parquet", open_store(tmp_path / "place"), "u", options=options, workers=1)
     assert said in report.failures[0]
 
@@ -365,7 +365,7 @@ def test_a_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
     table = pa.table({"c": array})
     words = ["", "u4", "npy"] if kind == pa.list_(pa.uint16()) else [""]
     fields = {"c": word} if (word := data.draw(st.sampled_from(words))) else {}
-    rows = TableRows(table.schema, features_of(table.schema), Options(fields=fields), "o")
+    rows = TableRows(table.schema, features_of(table.schema), ColumnarOptions(fields=fields), "o")
     (column,) = [one for one in rows.columns if one.kind == "field"]
     sliced = table.slice(first)
     each = [
@@ -380,7 +380,7 @@ def test_a_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
 
 def test_text_that_becomes_a_field_decodes_at_once():
     table = pa.table({"c": pa.array(["a", None, "ü", ""])})
-    rows = TableRows(table.schema, features_of(table.schema), Options(fields={"c": ""}), "o")
+    rows = TableRows(table.schema, features_of(table.schema), ColumnarOptions(fields={"c": ""}), "o")
     assert bytes(joined(rows.columns[0], table.column("c"), "o")) == "aü".encode()
     assert TableRows(table.schema, features_of(table.schema), NO_OPTIONS, "o").field_columns == []
 
@@ -400,11 +400,11 @@ def test_a_range_reader_sees_one_run_of_bytes(root, place):
     for path in sorted(set(version.parts.shard_rows()["path"].to_pylist())):
         size = version.placed.head(path).nbytes
         store = version.shard_store
-        (whole,) = store.get_ranges(path, [loader.storage.Span(0, size)])
+        (whole,) = store.get_ranges(path, [loader.storage.ByteRange(0, size)])
         cuts = np.random.default_rng(1).integers(0, size, (20, 2))
-        spans = [loader.storage.Span(int(min(a, b)), int(abs(a - b))) for a, b in cuts]
+        spans = [loader.storage.ByteRange(int(min(a, b)), int(abs(a - b))) for a, b in cuts]
         assert [one.data for one in store.get_ranges(path, spans)] == [
             whole.data[o : o + n] for o, n in spans
         ]
         with pytest.raises(Corrupt, match="register it again"):
-            store.get_ranges(path, [loader.storage.Span(size - 1, 2)])
+            store.get_ranges(path, [loader.storage.ByteRange(size - 1, 2)])

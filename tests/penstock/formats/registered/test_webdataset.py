@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 from penstock.formats.archives import webdataset_registered as format
 from penstock.formats.archives.tar_headers import TarMember
 from penstock.formats.reading.sample import ForeignSample
@@ -89,7 +89,7 @@ def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summe
         assert table is None
         return
     if table is not None:
-        spans, sums = iter(map(Span, places[::2], places[1::2])), iter(table.crcs)
+        spans, sums = iter(map(ByteRange, places[::2], places[1::2])), iter(table.crcs)
         assert alone == [
             ForeignSample(
                 key,

@@ -72,7 +72,7 @@ def test_a_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch
     """Four objects go at a time; a block begins when the first four are gone."""
     for day in (0, 14):
         properties.look(root_of(job), day * DAY)
-    before, left, true = there(job), [], plan.Plan.due
+    before, left, true = there(job), [], plan.CollectionPlan.due
 
     def due(self, grace_us):
         for piece in true(self, grace_us):
@@ -82,7 +82,7 @@ def test_a_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch
             yield piece
 
     monkeypatch.setattr(plan, "ROWS", 4)
-    monkeypatch.setattr(plan.Plan, "due", due)
+    monkeypatch.setattr(plan.CollectionPlan, "due", due)
     properties.look(root_of(job), 17 * DAY)
     assert left[0] < there(job)
 

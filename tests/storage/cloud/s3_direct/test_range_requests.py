@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttled, Transient
-from loader.storage import Span, open_store
+from loader.storage import ByteRange, open_store
 from loader.storage.cloud import http_connection as connection
 from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, HttpConnection, Place
 from loader.storage.files import download
 from loader.storage.sequential_read import MANY, RangeSeries, SequentialRead
 from loader.storage.shared.requests import Traffic, counted
-from loader.storage.stream import Pieces
+from loader.storage.stream import PieceReader
 
 MIB = 2**20
 BODY_BYTES = 16 * MIB
@@ -53,7 +53,7 @@ def test_every_read_of_bytes_is_direct(faulty, faulty_store):
     assert faulty_store.get(key).data == DATA
     faulty_store.fill(key, 7, view)
     assert bytes(view) == DATA[7:200_007]
-    spans = [Span(1, 9), Span(250_000, 9)]
+    spans = [ByteRange(1, 9), ByteRange(250_000, 9)]
     assert [blob.data for blob in faulty_store.get_ranges(key, spans)] == [DATA[1:10], DATA[250_000:250_009]]
     assert ways(faulty) == ["direct"] * 5
     assert {urlsplit(asked.split()[1]).path for asked in faulty.requests} == {
@@ -507,7 +507,7 @@ def crowd(faulty_store, faulty, monkeypatch):
     monkeypatch.setattr("loader.storage.sequential_read._readers", WeakSet())
     monkeypatch.setattr("loader.storage.sequential_read.BODY_BYTES", BODY_BYTES)
     faulty.origin.hold("other", b"x")
-    others = [Pieces(faulty_store, "other") for _ in range(MANY)]
+    others = [PieceReader(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()
     faulty.headers.clear()
     yield others
@@ -586,7 +586,7 @@ def test_one_of_many_that_is_replaced_is_changed(faulty, faulty_store, crowd, tm
 
 def test_who_stops_in_the_middle_leaves_no_connection(faulty, faulty_store, crowd):
     faulty.origin.hold("k", BIG)
-    pieces = Pieces(faulty_store, "k")
+    pieces = PieceReader(faulty_store, "k")
     for _ in range(3):
         pieces.next()
     answering = faulty._threads[-1]
@@ -603,7 +603,7 @@ def test_a_read_that_asks_for_nothing_is_no_request(faulty, faulty_store, crowd,
         download(faulty_store, "k", tmp_path / "file")
     assert (seen.requests, seen.retries) == (4, 0)
     assert len(faulty.requests) == 4, "a look, and three ranges"
-    pieces = Pieces(faulty_store, "k")
+    pieces = PieceReader(faulty_store, "k")
     while pieces.next():
         pass
     assert pieces.requests == 3

@@ -58,7 +58,7 @@ class TrainedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
+class _PlannedSteps:
     """Steps that ran under one plan."""
 
     plan: str
@@ -93,8 +93,8 @@ def trained_on(
                 opened = open_plan(plan)
                 for source in sources(opened):
                     for key in keys:
-                        found = _steps(opened, source, key, before, ledger(plan))
-                        inside = {n for n in found if any(one.first <= n < one.end for one in own)}
+                        held = _steps(opened, source, key, before, ledger(plan))
+                        inside = {n for n in held if any(one.first <= n < one.end for one in own)}
                         steps |= inside
                         read |= {f"{source} {key}"} if inside else set()
         except PenstockError as error:
@@ -149,23 +149,23 @@ def _steps(plan: Plan, source: str, key: str, before: int, ledger: Any) -> set[i
         return set()
 
 
-def _stretches(root: Root, saved: Store, run: str, markers: list[int]) -> list[_Stretch]:
+def _stretches(root: Root, saved: Store, run: str, markers: list[int]) -> list[_PlannedSteps]:
     store = primary_of(root.store)
     newest = max(markers, default=0)
     plans = {start.plan for start in read_starts(store, run)}
     if len(plans) == 1:
         end = max(_last_step(store, run) + 1, newest)
-        return [_Stretch(plan=plans.pop(), first=0, end=end)]
+        return [_PlannedSteps(plan=plans.pop(), first=0, end=end)]
     if plans:
         return list(_of_trail(root, run, newest))
     with_plan = [(step, plan) for step in markers if (plan := marker.read(saved, run, step).plan)]
     firsts = [0, *(step for step, _ in with_plan)]
     stretches = [
-        _Stretch(plan=plan, first=first, end=step)
+        _PlannedSteps(plan=plan, first=first, end=step)
         for first, (step, plan) in zip(firsts, with_plan, strict=False)
     ]
     return stretches or [
-        _Stretch(plan=report.plan, first=report.first_step, end=report.last_step + 1)
+        _PlannedSteps(plan=report.plan, first=report.first_step, end=report.last_step + 1)
         for report in reports_of(root, run)
     ]
 
@@ -177,7 +177,7 @@ def _last_step(store: Store, run: str) -> int:
     return max((max(table["step"].to_pylist(), default=-1) for table in tables), default=-1)
 
 
-def _of_trail(root: Root, run: str, newest: int) -> Iterator[_Stretch]:
+def _of_trail(root: Root, run: str, newest: int) -> Iterator[_PlannedSteps]:
     """Yield where the plan of the recorded steps changes. Reads the whole trail."""
     trail = read_trail(root, run)
     plans = {start.id: start.plan for start in trail.starts}
@@ -186,7 +186,7 @@ def _of_trail(root: Root, run: str, newest: int) -> Iterator[_Stretch]:
     changes = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist()]
     ends = [*steps[changes[1:]].tolist(), max(int(steps[-1]) + 1, newest)] if len(steps) else []
     for number, (change, end) in enumerate(zip(changes, ends, strict=False)):
-        yield _Stretch(plan=str(names[change]), first=int(steps[change]) if number else 0, end=end)
+        yield _PlannedSteps(plan=str(names[change]), first=int(steps[change]) if number else 0, end=end)
 
 
 def _numbers(numbers: tuple[int, ...]) -> str:

@@ -223,8 +223,6 @@ class Run:
         if saved is not None and saved.load(state or {}, batches) is not None:
             self._event("restored", batches.step, took_us=_microseconds(begun))
         self._batches = batches
-        if self._trackers is not None:
-            self._trackers.begin(batches)
         begun = perf_counter()
         first, newest = batches.step, batches.step
         try:
@@ -292,6 +290,8 @@ class Run:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
             self._event("first_batch", first, took_us=_microseconds(begun), **facts)
         self._windows.begin(batches, first)
+        if self._trackers is not None:
+            self._trackers.begin(batches.plan, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool

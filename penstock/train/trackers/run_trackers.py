@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-import loader
 from loader.errors import InvalidRuntime, MissingDependency
+from loader.order.plan import Plan
 from loader.run.trail.step_rows import held
 
 from .feed import CLOSE_S, HeldStep, TrackerFeed
@@ -45,16 +45,19 @@ class RunTrackers:
         self._feeds: list[TrackerFeed] = []
         self._newest: HeldStep | None = None
 
-    def begin(self, batches: "loader.Loader") -> None:
-        """Begin or find the run in each tracker, beside the training. A second call does nothing."""
+    def begin(self, plan: Plan, first: int) -> None:
+        """Begin or find the run in each tracker, beside the training. A second call does nothing.
+
+        first: first step of this start.
+        """
         for name in self._names if not self._feeds else ():
             feed = TrackerFeed(
                 name,
                 TRACKERS[name](self._run),
-                lambda: facts_of(self._run, batches.plan, self._record, self._checkpoints),
+                lambda: facts_of(self._run, plan, self._record, self._checkpoints),
                 lambda: newest_checkpoint(self._checkpoints, self._run),
                 None if self._record is None else TrackedSteps(self._record, self._run, name),
-                batches.step,
+                first,
             )
             self._feeds.append(feed)
 

@@ -19,14 +19,14 @@ TrainedOn = Callable[[str, Collection[str]], Iterable[Mapping[str, Any]]]
 
 def trainings_on(root: Root, findings: Iterable[Findings], trained: TrainedOn) -> Iterator[Place]:
     """Yield an entry of the record per dataset and run."""
-    for found in findings:
-        keys = _keys(root, found) if found.rows else set()
-        for run in trained(found.dataset, keys) if keys else ():
+    for of in findings:
+        keys = _keys(root, of) if of.rows else set()
+        for run in trained(of.dataset, keys) if keys else ():
             steps = run["steps"]
             yield {
                 "check": "trained",
                 "what": f"run {run['run']}",
-                "of": found.dataset,
+                "of": of.dataset,
                 "run": run["run"],
                 "samples": run["samples"],
                 "first_step": min(steps, default=-1),
@@ -47,18 +47,16 @@ def newest_of(recorded: Sequence[Place], now: Sequence[Place]) -> list[dict[str,
     return [{name: newest[key][name] for name in names} for key in sorted(newest)]
 
 
-def _keys(root: Root, found: Findings) -> set[str]:
+def _keys(root: Root, of: Findings) -> set[str]:
     """Return the keys of the denied samples in all versions that can be read."""
 
     def keys_in(versions: Whole) -> set[str]:
         files = {file["path"]: file for _, version in versions for file in keys_files(version)}
-        keys = set()
+        keys: set[str] = set()
         for file in files.values():
             table = names_in(root.store, file).select(["part", "row", "key"])
             columns = (column.to_pylist() for column in table.columns)
-            keys.update(
-                key for part, row, key in zip(*columns, strict=True) if row in found.rows.get(part, ())
-            )
+            keys.update(key for part, row, key in zip(*columns, strict=True) if row in of.rows.get(part, ()))
         return keys
 
-    return over_whole(root, found.dataset, keys_in)
+    return over_whole(root, of.dataset, keys_in)

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED
+from loader.errors import RunNotFound
 from loader.storage import Store
 
 from ..usage.sacct import AccountedJob
-from ..usage.totals import StartUsage, job_usage
-from .goodput import AttemptGoodput, goodput, matched
+from ..usage.totals import FAILURES, StartUsage, job_usage
+from .goodput import Allocation, AttemptGoodput, goodput, matched
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
+from .starved import wait_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +28,10 @@ class UsageRecord:
 
 
 def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
-    """Return the usage of Slurm's jobs: those of a record's runs with their goodput, and all others.
+    """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
     Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
-    listing and a request per event.
+    listing and a request per event, and the windows.
     """
     by_id = defaultdict[str, list[AccountedJob]](list)
     for job in jobs:
@@ -60,7 +62,7 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
 def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord:
     """Return the usage of a record's runs by the spans of their launcher: this machine's times, or pods'.
 
-    Costs a listing of the record, and per run a request for its file, each attempt and each event.
+    Costs a listing of the record, and per run a request for its file, each attempt, event and window.
     """
     usage, problems = list[StartUsage](), []
     for run in runs(store):
@@ -82,10 +84,51 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
                 ended_us=now_us if span.ended_us is None else span.ended_us,
                 nodes=span.nodes,
                 gpus=gpus * span.nodes,
-                failed=span.ended_us is not None and start.end not in ("stopped", "ended"),
+                failed=_has_failed(span, start),
             )
             usage.append(_with_record(plain, run, start, versions))
     return UsageRecord(starts=usage, problems=problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUsage:
+    """Usage of one run by its record only: from each start's first event to its last, without queue and launch."""
+
+    attempts: int
+    """Number of starts."""
+    goodput: float
+    """Share of the time in new steps, from 0 to 1."""
+    gpu_hours: float | None
+    """GPU-hours; None for a run without a file, whose GPUs are unknown."""
+
+
+def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
+    """Return what a run used so far; None without a record.
+
+    Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
+    """
+    attempts, events = folder.attempts(), folder.events()
+    allocations = []
+    for number, facts in attempts.items():
+        times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
+        allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
+    if not allocations:
+        return None
+    starts = goodput(allocations, events, wait_shares(folder.windows()))
+    seconds = sum(start.seconds for start in starts)
+    new_s = sum(start.parts["new steps"] for start in starts)
+    try:
+        spec = folder.spec()
+    except RunNotFound:
+        gpu_s = None
+    else:
+        gpus = spec.gpus_per_node / spec.ranks_per_node
+        gpu_s = sum(start.seconds * attempts[start.attempt]["ranks"] * gpus for start in starts)
+    return RecordedUsage(
+        attempts=len(starts),
+        goodput=new_s / seconds if seconds else 0.0,
+        gpu_hours=None if gpu_s is None else gpu_s / 3600,
+    )
 
 
 def event_versions(event: Event) -> tuple[str, ...]:
@@ -94,6 +137,13 @@ def event_versions(event: Event) -> tuple[str, ...]:
     if not isinstance(versions, list):
         return ()
     return tuple(sorted({str(one["name"]) for one in versions if isinstance(one, dict) and "name" in one}))
+
+
+def _has_failed(span: Span, start: AttemptGoodput) -> bool:
+    """Return whether a start failed: in its scheduler's word, else if it ended without an event of its end."""
+    if span.state:
+        return span.state.upper() in FAILURES
+    return span.ended_us is not None and start.end not in ("stopped", "ended")
 
 
 def _span(job: AccountedJob) -> Span:
@@ -110,7 +160,8 @@ def _starts(
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events)]
+    waits = wait_shares(folder.windows())
+    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events, waits)]
 
 
 def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:

@@ -76,14 +76,14 @@ def forecast(totals: Sequence[float]) -> Forecast | None:
 
 def student_t(confidence: float, freedom: int) -> float:
     """Return the two-sided quantile of Student's t: within 0.1 % for 4 degrees of freedom or more."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z: float = NormalDist().inv_cdf((1 + confidence) / 2)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return z + sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
 
 
 def outlook(

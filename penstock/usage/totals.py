@@ -22,7 +22,7 @@ class StartUsage:
     """One start of a job, or a job that never started."""
 
     account: str = ""
-    """Account that is billed; "" if nobody is."""
+    """Account that is billed; "" for none."""
     user: str = ""
     """User's login name; "" if unknown."""
     run: str = ""
@@ -32,7 +32,7 @@ class StartUsage:
     gpu_type: str = ""
     """Scheduler's name for the kind of GPU; "" if unknown."""
     submitted_us: int | None = None
-    """UTC microseconds from which it waited; None if it never did, or nobody counted."""
+    """UTC microseconds from which it waited; None if it is unknown."""
     begun_us: int | None
     """UTC microseconds of its start; None without one."""
     ended_us: int

@@ -72,7 +72,7 @@ class Slurm:
     """
 
     def __init__(self, folder: Path, *, accounts: bool = False) -> None:
-        self.folder = folder
+        self.folder, self.user = folder, getpass.getuser()
         self.accounts = Accounts(folder) if accounts else None
         self.conf = folder / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
@@ -80,7 +80,7 @@ class Slurm:
         host = socket.gethostname().partition(".")[0]
         (folder / "state").mkdir()
         nodes = "\n".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
-        told = {"host": host, "user": getpass.getuser(), "folder": folder, "port": free_port()}
+        told = {"host": host, "user": self.user, "folder": folder, "port": free_port()}
         told["accounting"] = self.accounts.slurm_conf if self.accounts else WITHOUT_ACCOUNTS
         told["kill_wait_s"] = 20 if accounts else 2
         (folder / "gres.conf").write_text(GRES)
@@ -134,6 +134,14 @@ class Slurm:
                 if all(mark in environment for mark in marks):
                     found.add(int(entry))
         return found
+
+    def end_jobs(self) -> None:
+        """End all jobs at once, and wait until Slurm lists none."""
+        mine = f"--user={self.user}"
+        self.told("scancel", "--state=PENDING", mine)
+        self.told("scancel", "--signal=KILL", "--full", mine)
+        self.told("scancel", mine)
+        until(lambda: not self.told("squeue", "--noheader", "--all").strip())
 
     def told(self, *command: str) -> str:
         """Return what a command of Slurm writes, empty where it fails."""

@@ -58,6 +58,7 @@ ENDED = frozenset(
 
 _REFUSED = (
     "Batch job submission failed",
+    "allocation failure",
     "invalid ",
     "Invalid ",
     "unrecognized option",
@@ -384,8 +385,8 @@ def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
         "nodes": "1",
         "ntasks": "1",
         "cpus-per-task": str(cluster.cpus),
-        "mem": _mebibytes(cluster.memory_bytes),
-        "tmp": _mebibytes(cluster.scratch_bytes),
+        "mem": mebibytes(cluster.memory_bytes),
+        "tmp": mebibytes(cluster.scratch_bytes),
         "gres": ":".join(filter(None, ["gpu", cluster.gpu_type, str(cluster.gpus)])) if cluster.gpus else "",
         "time": f"0:{cluster.limit_s}" if cluster.limit_s else "",
         "partition": cluster.queue,
@@ -398,5 +399,5 @@ def _log(cluster: SlurmCluster, name: str, first: int, index: str) -> str:
     return f"{cluster.logs}/{name}-{first}+{index}.txt"
 
 
-def _mebibytes(n_bytes: int) -> str:
+def mebibytes(n_bytes: int) -> str:
     return f"{-(-n_bytes // 2**20)}M" if n_bytes else ""

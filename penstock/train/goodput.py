@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from .launch.launcher import Span
 from .run_folder import Event
 
@@ -107,6 +109,8 @@ class Stretch(NamedTuple):
 STEPS = "steps"
 PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED")
 """Words of Slurm that say less than the run's last event."""
+WINDOW = "window"
+"""Name of an event that stands for a window: so many steps were done at its end."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
 """Event that ends the steps of a start -> part of the time after it."""
 
@@ -141,7 +145,7 @@ def goodput(
                 end_step=end,
                 lost_steps=max(0, end - next_begin),
                 seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
-                end=own_events[-1].name if own_events else "",
+                end=next((event.name for event in reversed(own_events) if event.name != WINDOW), ""),
                 state=allocation.state,
             )
         )
@@ -178,6 +182,22 @@ def matched(
 def totals(attempts: Sequence[AttemptGoodput]) -> dict[str, float]:
     """Return part -> node-seconds of all starts."""
     return {part: sum(one.parts[part] * one.nodes for one in attempts) for part in PARTS}
+
+
+def with_windows(events: Sequence[Event], windows: Mapping[str, NDArray[Any]]) -> list[Event]:
+    """Return the events, and one for each window: a killed start stores no event of its last steps.
+
+    windows: none, or their columns.
+    """
+    marks = []
+    if windows:
+        columns = (
+            windows[name][windows["rank"] == 0].tolist() for name in ("attempt", "ended_us", "end_step")
+        )
+        for attempt, at_us, step in zip(*columns, strict=True):
+            marks.append(Event(attempt=attempt, number=0, name=WINDOW, at_us=at_us, step=step, facts={}))
+    # sorted keeps the order of events that have one time
+    return sorted([*events, *marks], key=lambda event: (event.attempt, event.at_us))
 
 
 def restarts(attempts: Sequence[AttemptGoodput]) -> list[Restarts]:

@@ -11,7 +11,7 @@ from loader.storage import Store
 
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import Allocation, AttemptGoodput, goodput, matched
+from .goodput import Allocation, AttemptGoodput, goodput, matched, with_windows
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
 from .starved import wait_shares
@@ -107,14 +107,15 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
 
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
     """
-    attempts, events = folder.attempts(), folder.events()
+    attempts, windows = folder.attempts(), folder.windows()
+    events = with_windows(folder.events(), windows)
     allocations = []
     for number, facts in attempts.items():
         times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
         allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
     if not allocations:
         return None
-    starts = goodput(allocations, events, wait_shares(folder.windows()))
+    starts = goodput(allocations, events, wait_shares(windows))
     seconds = sum(start.seconds for start in starts)
     new_s = sum(start.parts["new steps"] for start in starts)
     try:
@@ -160,8 +161,9 @@ def _starts(
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    waits = wait_shares(folder.windows())
-    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events, waits)]
+    windows = folder.windows()
+    starts = goodput(allocations, with_windows(events, windows), wait_shares(windows))
+    return [(start, versions.get(start.attempt) or newest) for start in starts]
 
 
 def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:

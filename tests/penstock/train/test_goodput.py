@@ -1,9 +1,19 @@
 """Node-seconds of a run by part: they sum to the allocations, repeated steps are not new."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.train.goodput import PARTS, Allocation, Restarts, goodput, matched, restarts, totals
+from penstock.train.goodput import (
+    PARTS,
+    Allocation,
+    Restarts,
+    goodput,
+    matched,
+    restarts,
+    totals,
+    with_windows,
+)
 from penstock.train.launch.launcher import Span
 from penstock.train.run_folder import Event
 
@@ -92,6 +102,28 @@ def test_restarts_by_cause() -> None:
         Restarts(cause="node_fail", count=1, lost_steps=0, seconds_to_first_step=11),
         Restarts(cause="preempted", count=1, lost_steps=0, seconds_to_first_step=20),
     ]
+
+
+def test_windows_tell_the_last_steps_of_a_killed_start() -> None:
+    life = [*LIFE[:3], *LIFE[4:]]
+    windows = {
+        "rank": np.array([0, 1, 0, 1]),
+        "attempt": np.array([1, 1, 1, 1]),
+        "ended_us": np.array([30, 99, 84, 99]) * S,
+        "end_step": np.array([20, 20, 58, 58]),
+    }
+    first, second = goodput(TIMES, with_windows(life, windows))
+    assert {part: seconds for part, seconds in first.parts.items() if seconds} == {
+        "starting": 10,
+        "waiting for data": 4,
+        "new steps": 16 + 24 + 24,
+        "saving": 6,
+        "unknown": 6,
+    }
+    assert (first.end_step, first.lost_steps, first.end) == (58, 18, "saved")
+    assert second.parts["repeated steps"] == 40 * 18 / 40
+    assert restarts([first, second])[0].cause == "killed"
+    assert goodput(TIMES, with_windows(life, {})) == goodput(TIMES, life)
 
 
 NAMES = ("ranks_up", "restored", "first_batch", "saved", "stopped", "ended", "failed")

@@ -96,7 +96,7 @@ done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What the nodes of a cluster give to a rank."""
+    """Settings of a cluster's nodes for each rank."""
 
     environment: str
     """Shell file of NAME=value lines on the nodes; "": none."""

@@ -10,6 +10,7 @@ PAGES = {
     "benchmarks.executors": READING,
     "benchmarks.verified": READING,
     "benchmarks.video_reads": READING,
+    "benchmarks.run_steps": READING,
     "benchmarks.stores": STORES,
     "benchmarks.checkpoints": STORES,
     "benchmarks.checkpoint_restore": STORES,

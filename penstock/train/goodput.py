@@ -40,7 +40,7 @@ class Allocation:
     nodes: int = 1
     """Number of nodes."""
     state: str = ""
-    """How it ended, in the scheduler's word."""
+    """State at its end, in the scheduler's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class AttemptGoodput:
     end: str = ""
     """Name of its last event."""
     state: str = ""
-    """How it ended, in the scheduler's word."""
+    """State at its end, in the scheduler's word."""
 
     @property
     def seconds(self) -> float:
@@ -198,7 +198,7 @@ def restarts(attempts: Sequence[AttemptGoodput]) -> list[Restarts]:
                 seconds_to_first_step=statistics.median(seconds) if seconds else None,
             )
         )
-    return sorted(results, key=lambda one: (-one.count, one.cause))
+    return sorted(results, key=lambda restart: (-restart.count, restart.cause))
 
 
 def _cause(attempt: AttemptGoodput) -> str:

@@ -212,14 +212,9 @@ class Run:
                 yield batch
                 if not batch.last_micro:
                     continue
-                took_s = perf_counter() - begun
-                self._hang.step(took_s)
-                self._windows.step(took_s)
-                begun, step = perf_counter(), batches.step
-                stop, last = self._exchange(self._windows.offer()) is not Stop.NO, step == batches.end
-                if self._window == DUE or (self._window == RECORD and (stop or last)):
-                    self._window = NO_RECORD
-                    self._windows.gather(step)
+                took_s, begun = perf_counter() - begun, perf_counter()
+                step, last = batches.step, batches.step == batches.end
+                stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
                     newest, begun = step, perf_counter()
@@ -239,6 +234,16 @@ class Run:
             self._hang.disarm()
             if trace is not None:
                 trace.close(batches.step)
+
+    def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
+        """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
+        self._hang.step(took_s)
+        self._windows.step(took_s)
+        stop = self._exchange(self._windows.offer()) is not Stop.NO
+        if self._window == DUE or (self._window == RECORD and (stop or last)):
+            self._window = NO_RECORD
+            self._windows.gather(step)
+        return stop
 
     def _trace_of(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
         """Return what profiles this rank, if it is to be profiled."""

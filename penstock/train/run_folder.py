@@ -30,7 +30,7 @@ _WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
 AT_ONCE = 16
 """Objects read at once."""
 MOST_WINDOWS = 1500
-"""Windows read for one answer: those of a day."""
+"""Windows read for one answer: a day has 1,440."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Say what a run's GPUs waited for: stages of the loader, all ranks or some nodes, and the slowest samples.
 
-Ranks step together, so a window's waiting is that of the rank that waited longest; a rank with at least half of it
-waited too. If few ranks did, that alone accuses none of them: of ranks that read equally fast only the last one waits,
-because the others read ahead meanwhile. So a node is named if its reads, or the stage, took twice the others' time.
+Ranks step together, so a window waits as long as the rank that waits longest; a rank with at least half of it waits
+too. If few ranks wait, they need not be slow: among ranks that read equally fast only the last one waits, because the
+others read ahead meanwhile. So a node is named if its reads, or the stage, took twice the others' time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class SlowSampleWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starvation:
-    """What a start waited for."""
+    """Waiting of a start, by stage, node and sample."""
 
     attempt: int
     """Number of the start."""
@@ -206,7 +206,7 @@ def _nodes(windows: Columns, alone_s: NDArray[Any], total_s: float) -> list[Node
                 others_read_s=float(np.median(others)) if len(others) else 0.0,
             )
         )
-    return sorted(results, key=lambda one: -one.share)[:SLOWEST]
+    return sorted(results, key=lambda node: -node.share)[:SLOWEST]
 
 
 def _slowest(windows: Columns) -> list[SlowSampleWait]:

@@ -25,7 +25,7 @@ WAIT = "loader wait"
 """Name of the span in which the training waits for a batch."""
 
 
-class _Made(NamedTuple):
+class _TracedBatch(NamedTuple):
     """A batch of the traced steps."""
 
     step: int
@@ -46,7 +46,7 @@ class StepTrace:
         self._first, self._end = checked_steps(steps)
         self._device, self._put = device, put
         self._profiler: Any = None
-        self._made: list[_Made] = []
+        self._traced: list[_TracedBatch] = []
         self._is_over = False
 
     def batches(self, batches: "loader.Loader") -> Iterator["loader.Batch"]:
@@ -88,7 +88,7 @@ class StepTrace:
             seconds = {stage: batch.stats.get(name, 0.0) for stage, name in MAKING.items()}
             names = ("samples", "fetched_bytes", "requests", "retries")
             facts = {name: batch.stats[name] for name in names if name in batch.stats}
-            self._made.append(_Made(batch.step, ready_us, seconds, {"step": batch.step, **facts}))
+            self._traced.append(_TracedBatch(batch.step, ready_us, seconds, {"step": batch.step, **facts}))
         return batch
 
     def close(self, end: int) -> None:
@@ -96,10 +96,10 @@ class StepTrace:
         profiler, self._profiler, self._is_over = self._profiler, None, True
         if profiler is None:
             return
-        made, self._made = self._made, []
+        traced, self._traced = self._traced, []
         try:
             profiler.stop()
-            self._put(f"{self._first:012d}-{end:012d}", lambda: _trace_bytes(profiler, made))
+            self._put(f"{self._first:012d}-{end:012d}", lambda: _trace_bytes(profiler, traced))
         except Exception as error:  # noqa: BLE001 - the training goes on
             _log.warning("the profile of steps %d to %d is lost: %s", self._first, end, error)
 
@@ -114,29 +114,29 @@ def checked_steps(steps: tuple[int, int]) -> tuple[int, int]:
     return first, end
 
 
-def _trace_bytes(profiler: Any, made: Sequence[_Made]) -> bytes:
+def _trace_bytes(profiler: Any, traced: Sequence[_TracedBatch]) -> bytes:
     """Return the profiler's trace and the loader's spans as gzipped JSON."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(file))
         trace = json.loads(file.read_bytes())
     base_us = trace.get("baseTimeNanoseconds", 0) / 1000
-    trace["traceEvents"] += _events(made, base_us)
+    trace["traceEvents"] += _events(traced, base_us)
     return gzip.compress(json.dumps(trace).encode(), 6, mtime=0)
 
 
-def _events(made: Sequence[_Made], base_us: float) -> list[dict[str, Any]]:
+def _events(traced: Sequence[_TracedBatch], base_us: float) -> list[dict[str, Any]]:
     """Return spans of the loader's stages, on as many rows as batches were made at the same time."""
-    rows: list[float] = []  # time until which a row is taken, from the end
+    rows: list[float] = []  # begin of each row's earliest span
     events: list[dict[str, Any]] = []
-    for one in sorted(made, key=lambda one: -one.ready_us):
-        end_us = one.ready_us
+    for batch in sorted(traced, key=lambda batch: -batch.ready_us):
+        end_us = batch.ready_us
         row = next((row for row, begin_us in enumerate(rows) if begin_us >= end_us), len(rows))
         for stage in reversed(MAKING):
-            duration_us = 1e6 * one.seconds[stage]
+            duration_us = 1e6 * batch.seconds[stage]
             end_us -= duration_us
             if duration_us:
-                event = {"ph": "X", "cat": "user_annotation", "name": f"loader {stage}", "args": one.facts}
+                event = {"ph": "X", "cat": "user_annotation", "name": f"loader {stage}", "args": batch.facts}
                 place = {"pid": PROCESS, "tid": row, "ts": end_us - base_us, "dur": duration_us}
                 events.append({**event, **place})
         rows[row : row + 1] = [end_us]

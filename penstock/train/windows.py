@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EVERY_S = 60.0
 """Seconds from one window to the next."""
 NO_RECORD, RECORD, DUE = range(3)
-"""What ranks exchange: no rank keeps a record, one does, and a window is due."""
+"""Values that ranks exchange: no rank keeps a record, one does, and a window is due."""
 SECONDS = (*MAKING, "handover", "room", "copy")
 """Stages of the loader with a column of seconds, such as `fetch_s`."""
 COUNTS = {
@@ -98,7 +98,7 @@ class Windows:
             self._finish()
 
     def offer(self) -> int:
-        """Return what this rank exchanges: a window is due once a minute, said by the rank with the record."""
+        """Return this rank's value to exchange: DUE once a minute on the rank with the record."""
         if self._put is None:
             return NO_RECORD
         if monotonic() < self._next_s:

@@ -194,7 +194,7 @@ def page_of(result: Restore) -> str:
         "",
         f"{result.tensors:,} tensors in {result.parts:,} parts, {result.nbytes * gb:.0f} GB, saved by "
         f"{result.saved_by} ranks and loaded by {len(result.ranks)}",
-        "over S3. Run with all sizes divided by 1,024, so the counts are those of the whole.",
+        "over S3. Run with all sizes divided by 1,024, so counts match the whole.",
         "",
         "| rank | its share, GB | bytes read, GB | parts | requests |",
         "| --- | --- | --- | --- | --- |",

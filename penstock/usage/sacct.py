@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from loader.errors import Corrupt, EngineUnreachable
@@ -29,6 +30,8 @@ FIELDS = (
     *("ReqTRES", "AllocTRES", "TimelimitRaw", "Reason", "End"),
 )
 """sacct's columns, in order. The last one has no text of a user's, so that a record's end is plain."""
+DAY_US = 86_400 * 1_000_000
+WEEK_US = 7 * DAY_US
 MAX_NODES = 65_536
 """Most node names in one record: Slurm's own limit of nodes."""
 YEAR_MINUTES = 525_600
@@ -104,12 +107,28 @@ def accounted_jobs(
 ) -> list[AccountedJob]:
     """Return the jobs that waited or ran in a time, in the order of their submission.
 
+    Without a name it asks week by week: sacct over months of a large cluster takes minutes.
+
     answer: Runs a command through the cluster's prefix and returns its output, or raises EngineUnreachable.
     until_us: UTC microseconds; None for now.
     name: Name of the jobs; "" for all.
 
     Raises: EngineUnreachable if sacct fails, as it does on a cluster without accounting. Corrupt.
     """
+    now_us = time.time_ns() // 1000 if until_us is None else until_us
+    begins = range(since_us, now_us, WEEK_US) if since_us and not name else [since_us]
+    jobs = dict[tuple[str, int, int | None], AccountedJob]()
+    for begin_us in begins:
+        is_last = len(begins) == 1 or begin_us + WEEK_US >= now_us
+        for job in _listed(answer, begin_us, until_us if is_last else begin_us + WEEK_US, name):
+            jobs.pop((job.job_id, job.submitted_us, None), None)  # it waited when an earlier week was listed
+            jobs[job.job_id, job.submitted_us, job.begun_us] = job
+    return sorted(jobs.values(), key=_order)
+
+
+def _listed(
+    answer: Callable[[Sequence[str]], str], since_us: int, until_us: int | None, name: str
+) -> list[AccountedJob]:
     delimiter = secrets.token_hex(8)
     try:
         text = answer(sacct_command(since_us=since_us, until_us=until_us, name=name, delimiter=delimiter))
@@ -123,9 +142,14 @@ def accounted_jobs(
 def parse_jobs(text: str, delimiter: str = "|") -> list[AccountedJob]:
     """Return the jobs that sacct lists, in the order of their submission. Raises: Corrupt, which names the line."""
     jobs = [_job(record.split(delimiter), line) for line, record in _records(text, delimiter)]
-    return sorted(jobs, key=lambda job: (job.submitted_us, job.begun_us or job.submitted_us))
+    return sorted(jobs, key=_order)
 
 
+def _order(job: AccountedJob) -> tuple[int, int]:
+    return job.submitted_us, job.begun_us or job.submitted_us
+
+
+@lru_cache(maxsize=1024)
 def expand_nodes(text: str) -> tuple[str, ...]:
     """Return the node names of a list: `m[1-3,5],gpu01`. Raises: ValueError."""
     names = list[str]()
@@ -243,4 +267,5 @@ def _gpus(tres: str) -> tuple[int, str]:
 
 
 def _utc(at_us: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(0, at_us) // 1_000_000))
+    # sacct takes second 0 for no time at all, and lists from the last midnight on.
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(DAY_US, at_us) // 1_000_000))

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from loader.errors import Corrupt, EngineUnreachable
-from penstock.usage.sacct import AccountedJob, accounted_jobs, expand_nodes, parse_jobs
+from penstock.usage.sacct import AccountedJob, accounted_jobs, expand_nodes, parse_jobs, sacct_command
 
 REAL = """\
 1|a|root|vision|normal|batch|PREEMPTED|1795764221|1795764221|4|m[1-4]|billing=1,cpu=1,gres/gpu=4,mem=4000M,node=2|\
@@ -82,8 +82,27 @@ def test_job_name_forges_no_record():
         fields = LINE.split("|")
         return delimiter.join([fields[0], name, *fields[2:]]) + "\n"
 
-    (job,) = accounted_jobs(answer)
+    (job,) = accounted_jobs(answer, name="x")
     assert job.name == name
+
+
+def test_months_are_asked_week_by_week_and_each_start_counts_once():
+    week, asked = 7 * 86_400, []
+    pending = "9|x|ann|vision|normal|batch|PENDING|100|Unknown|1|None assigned|gres/gpu=2||60|None|Unknown"
+    answers = [f"{REAL}{pending}", f"{REAL}{LINE}", LINE]
+
+    def answer(command):
+        options = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
+        asked.append((options["--starttime"], options.get("--endtime")))
+        return answers[len(asked) - 1].replace("|", options["--delimiter"]) + "\n"
+
+    jobs = accounted_jobs(answer, since_us=week * 1_000_000, until_us=(3 * week + 60) * 1_000_000)
+    assert asked == [
+        ("1970-01-08T00:00:00", "1970-01-15T00:00:00"),
+        ("1970-01-15T00:00:00", "1970-01-22T00:00:00"),
+        ("1970-01-22T00:00:00", "1970-01-22T00:01:00"),
+    ]
+    assert jobs == parse_jobs(f"{REAL}{LINE}"), "job 9 waited first"
 
 
 @pytest.mark.parametrize(
@@ -130,3 +149,13 @@ def test_cluster_without_accounting_is_unreachable(tmp_path):
 
     with pytest.raises(EngineUnreachable, match=r"slurmdbd.*accounting storage is disabled"):
         accounted_jobs(answer)
+
+
+@pytest.mark.slurm
+def test_all_time_does_not_begin_at_midnight(tmp_path):
+    """sacct takes second 0 for no time: the times that it understood are in its complaint about them."""
+    (tmp_path / "slurm.conf").write_text(CONF)
+    environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    command = [*sacct_command(), "--endtime=1970-01-01T00:00:01"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert "Start time (86400) requested is after end time (1)" in ended.stderr

@@ -173,8 +173,8 @@ def goodput(arguments: Namespace) -> Answer:
     ]
     if again:
         form = ("{:<18}", " {:>8}", " {:>10}", " {:>10}")
-        header = ("restarts after", "number", "lost steps", "s to first")
-        tables.append(Table(form=form, header=header, rows=again))
+        titles = ("restarts after", "number", "lost steps", "s to first")
+        tables.append(Table(form=form, header=titles, rows=again))
     body = {"parts": sums, "starts": [{**asdict(one), "share": one.share} for one in starts]}
     return body | {"restarts": [asdict(one) for one in causes]}, tables, 0
 

@@ -1,7 +1,7 @@
 """The limit behind a reason of Slurm such as AssocGrpGRES: whose it is, what is used of it, what is asked.
 
-Slurm's reason names the kind of limit only. `scontrol show assoc_mgr` lists all limits with their use; the one that the
-job would exceed is chosen, from the user's association up to the root, or of the job's QOS and its partition's.
+Slurm's reason names the kind of limit only. `scontrol show assoc_mgr` lists all limits with their use. The first one
+that the job would exceed is chosen: from the user's association up to the root, or of the job's and partition's QOS.
 """
 
 import re

@@ -65,7 +65,7 @@ begun=0
 while :; do
     rm -f "$PENSTOCK_FOLDER/stopped"
     export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
-    export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + PENSTOCK_ATTEMPT) % 12000))
+    export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # below those that the system gives out
     size=$(stat -c %s {log} || echo 0)
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) --ntasks-per-node={ranks} \\
         --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\

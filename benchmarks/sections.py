@@ -15,6 +15,7 @@ PAGES = {
     "benchmarks.checkpoints": STORES,
     "benchmarks.checkpoint_restore": STORES,
     "benchmarks.scale": STORES,
+    "benchmarks.fleet_start": STORES,
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,
     "benchmarks.view": PIPELINE,

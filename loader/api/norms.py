@@ -165,9 +165,9 @@ def _transformed(
 ) -> dict[str, Values]:
     values: dict[str, list[NDArray[Any]]] = {field: [] for field in fields}
     picks = {field: reads.pick(field, episode, rows[:, None]) for field in read}
-    taken = {field: values_at(episode.streams[field], picked) for field, picked in picks.items()}
+    values_of = {field: values_at(episode.streams[field], picked) for field, picked in picks.items()}
     for window in range(len(rows)):
-        sample: dict[str, Any] = {field: value[window] for field, value in taken.items()}
+        sample: dict[str, Any] = {field: value[window] for field, value in values_of.items()}
         sample |= {f"{field}.{IS_PAD}": picked.is_pad[window] for field, picked in picks.items()}
         result = dict(transform(sample))
         for field in fields:

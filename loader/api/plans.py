@@ -189,7 +189,6 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             raise InvalidPlan(f"a plan lists samples of a {type(samples).__name__}; only versions have lists")
         return listed_again(samples, spec["list"])
     if spec.get("kind") == "windows":
-        from ..dataset.versions.windows import windows_of
         from ..order.sources.window_layout import WindowLayout
 
         episodes = _reopened(open_version, spec["episodes"])
@@ -197,7 +196,7 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             raise InvalidPlan(
                 f"a plan's windows are of a {type(episodes).__name__}; only versions have episodes"
             )
-        return windows_of(episodes, WindowLayout.from_json(spec["layout"]))
+        return episodes.windowed(WindowLayout.from_json(spec["layout"]))
     if spec.get("kind") != "version":
         raise InvalidPlan(
             f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed', 'windows' and "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import loader
 from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependency
 from loader.storage.mirror.store import primary_of
+from loader.storage.shared.requests import patient
 
 from . import index, marker
 from .marker import Checkpoint
@@ -172,7 +173,7 @@ class Checkpoints:
                 )
             batches.load_state_dict(checkpoint.loader)
         reader = self._reader(checkpoint, contents, partial)
-        with _quiet(how), _named_apart(state):
+        with patient(), _quiet(how), _named_apart(state):  # every rank of a fleet loads at once
             first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
 

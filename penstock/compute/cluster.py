@@ -60,6 +60,8 @@ class TrainSettings:
     """Slurm: further options of sbatch, such as "--requeue=expedite"."""
     checks: Mapping[str, NodeCheck] = field(default_factory=dict)
     """Name -> check of a node."""
+    on_node: tuple[str, ...] = ()
+    """Prefix that runs a command on a node, such as ("ssh", "{node}", "{command}")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

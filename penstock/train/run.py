@@ -13,6 +13,7 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.run import plan_versions
 from .agreement import Agreement
+from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
@@ -56,6 +57,7 @@ class Run:
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
         self._traces: RunRecord | None = None
+        self._faults: FaultRecord | None = None
         self._window = NO_RECORD
 
     @staticmethod
@@ -110,6 +112,9 @@ class Run:
             self._events.event("ranks_up", 0)
         put = None if self._events is None else self._events.window
         self._windows = Windows(self.world.rank, self._launched.node, device, put)
+        if self._record is not None:
+            facts = {"node": self._launched.node, "attempt": self.attempt + 1, "rank": self.world.rank}
+            self._faults = FaultRecord(self._record, self.name, facts)
 
     def _event(self, name: str, step: int, **facts: Any) -> None:
         if self._events is not None:
@@ -171,6 +176,8 @@ class Run:
 
     def _exchange(self, window: int) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
+        if self._faults is not None:
+            self._faults.step()
         if self._stopped is Stop.NO:
             agreed, window = self._agreement.exchange([self._requests.stop, window])
             self._stopped, self._window = Stop(agreed), max(self._window, window)
@@ -317,6 +324,8 @@ class Run:
         for record in {self._events, self._traces}:
             if record is not None:
                 record.close()
+        if self._faults is not None:
+            self._faults.close()
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         if self._own_group:

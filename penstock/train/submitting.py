@@ -11,6 +11,7 @@ from loader.errors import Conflict, InvalidCluster
 
 from ..compute.cluster import Cluster
 from .goodput import AttemptGoodput, goodput, matched
+from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
@@ -18,7 +19,11 @@ from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec
 from .starved import wait_shares
 
-LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {"local": LocalRanks, "slurm": SlurmJobs}
+LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
+    "kubernetes": JobSets,
+    "local": LocalRanks,
+    "slurm": SlurmJobs,
+}
 """Engine of a cluster's file -> launcher of the runs of a record."""
 
 

@@ -1,6 +1,6 @@
 """Quantiles of exact rank: counts over the leading 20 bits of float32 values, in their order.
 
-A quantile's value has its bin's middle, within 2^-12 of the true one. Counts of any split add up to those of the whole.
+A quantile's value has its bin's middle, within 2^-12 of the true one. Counts of parts add up to the whole's.
 """
 
 from collections.abc import Iterable

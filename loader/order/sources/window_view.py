@@ -3,13 +3,15 @@
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
 from ..random.plan_hash import content_hash
-from .views import OrderView
+from .views import Delta, OrderView
 from .window_layout import WindowLayout
 
 
@@ -77,6 +79,33 @@ class WindowView:
     def ordinals(self, keys: Sequence[str]) -> I64:
         """Return version ordinals of episodes, which quarantine lists name; -1 for unknown keys."""
         return self.episodes.ordinals(keys)
+
+    def of_version(self, version: Any) -> "WindowView":
+        """Return the same windows of another version. Raises: FieldNotFound; InvalidPlan."""
+        windows: WindowView = self.episodes.of_version(version).windowed(self.layout)  # type: ignore[attr-defined]
+        return windows
+
+    def since(self, old: "WindowView", *, compare: bool = True) -> Delta:
+        """Return the windows of the episodes that were added and removed since an earlier version's view.
+
+        Ordinals of the result are episodes'. Raises: InvalidPlan unless both take the same of the episodes they share.
+        """
+        if self.layout != old.layout:
+            raise InvalidPlan(
+                "the later windows have another anchor, every, at, rule, pad or max_age; a plan has one"
+            )
+        delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
+        kept = len(self.episodes) - (0 if delta.view is None else len(delta.view))
+        before = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
+        counts = np.diff(old.first)[~np.isin(before, delta.removed)]
+        if not np.array_equal(counts, np.diff(self.first)[:kept]):
+            raise InvalidPlan(
+                f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
+            )
+        if delta.view is None:
+            return delta
+        first = self.first[kept:] - self.first[kept]
+        return replace(delta, view=WindowView(delta.view, self.layout, first))
 
     def windows_at(self, key: str) -> list[int] | None:
         """Return the numbers of the windows of an episode's key, or of a window's; None for an unknown key."""

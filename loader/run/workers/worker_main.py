@@ -9,6 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NoReturn
 
+from ...dataset.reading.read_faults import FAULTS
 from ...errors import Unpicklable
 from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
@@ -107,6 +108,7 @@ class BatchWorker:
             took_s=result.took_s,
             totals=self._metrics.drain(),
             logged=self._logs.drain(),
+            faults=FAULTS.drain(),
         )
         _reply(self._sock, self._slot, segment, task._replace(kind=MessageKind.DONE), outcome, result.batches)
 

@@ -150,6 +150,10 @@ class RetryBudget:
         """Return the pause after `tries` failures; `fraction` is random in [0, 1)."""
         return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
 
+    def lasts(self, spent_s: float, *, throttled: bool) -> bool:
+        """Return whether a retry may start so many seconds after the first try; see `patient`."""
+        return spent_s < self.deadline_s * (_patience.get() if throttled else 1)
+
 
 class Limiter:
     """Limits requests in flight to `limit`: halved when the store throttles, +1 per `limit` successes, up to `most`.
@@ -243,8 +247,7 @@ class Retrier:
                 pause_s = self.budget.pause_s(tries, self._rng())
                 if worth is not None and not worth(spent_s + pause_s):
                     raise
-                deadline_s = self.budget.deadline_s * (_patience.get() if throttled else 1)
-                if spent_s + pause_s >= deadline_s:
+                if not self.budget.lasts(spent_s + pause_s, throttled=throttled):
                     raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)
 

@@ -204,6 +204,37 @@ def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
     assert explained.address.key == plan.batch_ids(0)[0][1].partition("@")[0]
 
 
+def test_plan_grows_by_the_windows_of_new_episodes(root: loader.Root) -> None:
+    at: dict[str, Any] = {"action.npy": [0], "arm.joint.npy": [0]}
+    view = stored(root, [episode(n, regular(6 + n), regular(20)) for n in range(4)])
+    plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=at)}, seed=5, global_batch=3)
+    with root.write("arm") as writer:
+        for number in range(4, 7):
+            writer.add(f"ep{number}", episode(number, regular(5), regular(20)))
+    later = root.exclude("arm@latest", ["ep1"], reason="bad")
+    grown = plan.grow({"arm": later}, 4)
+    assert [grown.batch_ids(step) for step in range(4)] == [plan.batch_ids(step) for step in range(4)]
+    ids = [key for step in range(4, 80) for _, key in grown.batch_ids(step)]
+    assert not [key for key in ids if key.startswith("ep1@")]
+    whole = {f"ep{n}@{row}" for n in (0, 2, 3) for row in range(6 + n)}
+    whole |= {f"ep{n}@{row}" for n in range(4, 7) for row in range(5)}
+    assert set(ids) == whole
+    counts = Counter(ids[len(ids) - 5 * len(whole) :])
+    assert max(counts.values()) - min(counts.values()) <= 2
+    grown.save(root)
+    again = loader.open_plan(root, grown.hash)
+    with batches(again, steps=30) as one, batches(grown, steps=30) as other:
+        assert [batch.digest for batch in one] == [batch.digest for batch in other]
+    assert {place.step for place in grown.steps_of("arm", "ep5", before=40)} == {
+        step for step in range(40) for _, key in grown.batch_ids(step) if key.startswith("ep5@")
+    }
+    with pytest.raises(InvalidPlan, match="another anchor"):
+        plan.grow(
+            {"arm": loader.windows(later.select("action.npy"), anchor="action.npy", at={"action.npy": [0]})},
+            4,
+        )
+
+
 def test_windows_inside_an_episode_have_no_padding(root: loader.Root) -> None:
     view = stored(root, [episode(n, regular(4 + 3 * n), regular(50)) for n in range(3)])
     windows = loader.windows(

@@ -1,8 +1,11 @@
 """Runs on real daemons of Slurm: a preempted one goes on with fewer nodes; each trap with ranks that only obey."""
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidSpec
+from penstock.cli import main
 from penstock.compute.engines.slurm import ENDED
 from penstock.compute.engines.slurm_listing import named_jobs
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -209,3 +213,51 @@ def test_scheduler_checks_a_run_and_starts_nothing(launcher: SlurmJobs, toy: Toy
         launcher.check(toy(1, priority="urgent"))
     assert states(launcher) == []
     assert launcher.status("big-7").state == "unknown"
+
+
+def test_verbs_find_a_run_by_its_clusters_file(
+    slurm_cluster: Slurm, launcher: SlurmJobs, root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = json.dumps([sys.executable, str(Path(__file__).with_name("toy.py")), "600"])
+    (tmp_path / "run.toml").write_text(
+        f'run = "big-7"\ncommand = {command}\nnodes = "4"\nrecord = "{root}"\n'
+    )
+    cluster, file = ("--cluster", str(tmp_path / "cluster.toml")), str(tmp_path / "run.toml")
+    slurm_cluster.told("sbatch", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    until(lambda: "RUNNING" in slurm_cluster.told("squeue", "-h", "-o", "%T"))
+
+    def penstock(*words: str) -> str:
+        assert main(["train", *words, *cluster]) == 0
+        return capsys.readouterr().out
+
+    script = penstock("submit", file, "--dry-run")
+    assert script.startswith("sbatch --requeue --job-name=pk-")
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert "to start at" in penstock("submit", file, "--dry-run=server")
+    assert not launcher._jobs("big-7")
+    assert "in partition batch" in penstock("submit", file)
+    until(lambda: "Resources" in penstock("why", "big-7", "--root", root))
+    assert "Resources: all nodes that fit are busy" in penstock("show", "big-7", "--root", root)
+    assert "waiting" in penstock("ls", "--root", root)
+    assert "was ended" in penstock("cancel", "big-7", "--root", root)
+    assert "nothing was written" in penstock("logs", "big-7", "--root", root)
+    assert "ended" in penstock("ls", "--root", root)
+
+
+def test_run_hears_the_user_signal_of_a_preemption(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    before = slurm_cluster.conf.read_text()
+    slurm_cluster.conf.write_text(f"{before}SlurmctldParameters=preempt_send_user_signal\n")
+    slurm_cluster.told("scontrol", "reconfigure")
+    try:
+        submit(toy(600, nodes="4"), launcher)
+        wait_for(launcher, "began 0", 4)
+        slurm_cluster.told(
+            "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
+        )
+        wait_for(launcher, "began 1", 4)
+        assert launcher.logs("big-7").count("heard SIGUSR1") == 4
+    finally:
+        slurm_cluster.conf.write_text(before)
+        slurm_cluster.told("scontrol", "reconfigure")

@@ -44,6 +44,17 @@ trap 'rm -rf "$PENSTOCK_FOLDER"' EXIT
 stopping=0
 trap 'stopping=1' TERM
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+layout=--ntasks-per-node={ranks}
+case $SLURM_TOPOLOGY_ADDR in *.*) # switches and node: neighbouring ranks belong below one switch
+    nodes=$(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \\
+        sh -c 'echo "$SLURM_TOPOLOGY_ADDR $SLURMD_NODENAME"' | sort -V | sed 's/.* //')
+    if [ "$(echo "$nodes" | wc -l)" = "$SLURM_JOB_NUM_NODES" ]; then
+        export SLURM_HOSTFILE="$PENSTOCK_FOLDER/nodes"
+        for node in $nodes; do yes "$node" | head -n {ranks}; done > "$SLURM_HOSTFILE"
+        first=$(head -n 1 "$SLURM_HOSTFILE")
+        layout=--distribution=arbitrary
+    fi ;;
+esac
 address=$(scontrol -o show node "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
 export MASTER_ADDR="${{address:-$first}}"
 
@@ -67,7 +78,7 @@ while :; do
     export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # below those that the system gives out
     size=$(stat -c %s {log} || echo 0)
-    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) --ntasks-per-node={ranks} \\
+    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
         --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\
         sh -c {rank} rank {command} &
     srun=$!

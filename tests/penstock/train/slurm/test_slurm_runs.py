@@ -204,7 +204,7 @@ def test_secrets_reach_neither_slurm_nor_the_script(
 
 
 def test_scheduler_checks_a_run_and_starts_nothing(launcher: SlurmJobs, toy: Toy) -> None:
-    assert re.search(r"Job \d+ to start at .* on nodes m\[1-2\] in partition batch", launcher.check(toy(1)))
+    assert re.search(r"Job \d+ to start at .* on nodes m\[1,3\] in partition batch", launcher.check(toy(1)))
     with pytest.raises(
         InvalidSpec, match=r"big-7: Slurm refuses the job: .*Requested node configuration is not available"
     ):
@@ -261,3 +261,10 @@ def test_run_hears_the_user_signal_of_a_preemption(
     finally:
         slurm_cluster.conf.write_text(before)
         slurm_cluster.told("scontrol", "reconfigure")
+
+
+def test_ranks_follow_the_switches(launcher: SlurmJobs, toy: Toy) -> None:
+    submit(toy(0, nodes="4", ranks_per_node=2), launcher)
+    wait_for(launcher, "done", 8)
+    places = dict(re.findall(r"began 0: (\d) of 8 on (m\d)", launcher.logs("big-7")))
+    assert [places[str(rank)] for rank in range(8)] == ["m1", "m1", "m3", "m3", "m2", "m2", "m4", "m4"]

@@ -59,13 +59,16 @@ address=$(scontrol -o show node "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\
 export MASTER_ADDR="${{address:-$first}}"
 
 requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one that Slurm requeues by itself
-    while :; do
+    refusals=0
+    while [ "$refusals" -lt 30 ]; do
         case $(squeue -h -j "$SLURM_JOB_ID" -o %T:%r) in
-            RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} ;;
+            RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} || refusals=$((refusals + 1)) ;;
             ?*) exit {again} ;;
         esac
         sleep 2 # the controller does not answer
     done
+    echo "penstock: Slurm does not requeue the job; submit the run again"
+    exit {again}
 }}
 
 next_start() {{
@@ -76,7 +79,7 @@ begun=0
 while :; do
     rm -f "$PENSTOCK_FOLDER/stopped"
     export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
-    export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # below those that the system gives out
+    export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
         --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\

@@ -9,6 +9,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 import loader
 from loader.errors import InvalidSpec
 from penstock.cli import main
+from penstock.compute.cluster import Cluster, TrainSettings
 from penstock.compute.engines.slurm import ENDED
 from penstock.compute.engines.slurm_listing import named_jobs
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -177,6 +179,18 @@ def test_node_that_dies_requeues_the_run(slurm_cluster: Slurm, launcher: SlurmJo
     finally:
         slurm_cluster.start_node("m2")
     until(lambda: slurm_cluster.told("sinfo", "-h", "-n", "m2", "-o", "%T").strip() in ("idle", "mixed"))
+
+
+def test_run_that_slurm_may_not_requeue_ends(
+    slurm_cluster: Slurm, cluster: Cluster, root: str, toy: Toy
+) -> None:
+    """It gives its nodes back after a minute of refusals."""
+    launcher = SlurmJobs(root, replace(cluster, train=TrainSettings(options=("--no-requeue",))))
+    place = submit(toy(600), launcher)
+    wait_for(launcher, "began 0", 2)
+    slurm_cluster.told("scancel", "--signal=USR1", re.findall(r"Slurm job (\d+)", place)[0])
+    until(lambda: states(launcher)[0] in ENDED, 150)
+    assert "Slurm does not requeue the job; submit the run again" in launcher.logs("big-7")
 
 
 def test_two_submits_at_once_leave_one_job(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:

@@ -90,7 +90,9 @@ def test_a_registration_loads_few_modules(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "place" / "0.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("a.txt"))
     words = ["register", "webdataset", str(tmp_path / "place"), "d", "--root", str(tmp_path / "root")]
-    code = f"import sys; from penstock.cli import main; assert main({words!r}) == 0; print(*sorted(sys.modules))"
+    code = (
+        f"import sys; from penstock.cli import main; assert main({words!r}) == 0; print(*sorted(sys.modules))"
+    )
     loaded = [name for name in printed(code).split() if name.split(".")[0] in PACKAGES]
     assert "penstock.formats.registration.register" in loaded
     assert len(loaded) <= REGISTER_MODULES, "\n".join(loaded)

@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -78,7 +78,10 @@ oracles: $(READY) ## formats beside their own libraries, each in an environment 
 	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_streaming_order.py \
 	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py))
 
-test-long: $(READY) servers ## the tests that take 8 s or more, which CI leaves out (tests/nightly.txt)
+optional: $(READY) # what some tests import, beside the environment
+	$(PIP) $(PIP_MORE) --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate kubeflow-trainer-api
+
+test-long: optional servers ## the tests that take 8 s or more, which CI leaves out (tests/nightly.txt)
 	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
@@ -106,7 +109,7 @@ collected: $(READY) # Pytest rewrites each test file once: the processes of a fr
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
-	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate
+	scripts/timed.sh "optional packages" $(MAKE) optional PIP_MORE=--no-compile
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not nightly and not ceph and not mutants and not oracle and not gpu' --durations=15
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py

@@ -10,6 +10,7 @@ the cores that the loader under test would have: `--measure` tells what it serve
 
 import argparse
 import asyncio
+import json
 import mmap
 import os
 import re
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -44,6 +46,23 @@ class Folder:
         self.path, self._gbits, self._link_is_free = path, gbits, 0.0
         self._mapped: dict[str, memoryview] = {}
         self.requests = self.nbytes = 0
+        self.record: list[dict[str, Any]] | None = None
+        """Each request since the last question, if they are recorded."""
+
+    def recorded(self, method: str, target: str, headers: dict[str, str], at_s: float) -> None:
+        """Note a request: its client is the access key that signed it."""
+        if self.record is not None:
+            signature = headers.get("authorization", "") + unquote(target)
+            client = re.search(r"Credential=([^/]+)/", signature)
+            self.record.append(
+                {
+                    "at_s": at_s,
+                    "method": method,
+                    "target": target,
+                    "range": headers.get("range", ""),
+                    "client": client[1] if client else "",
+                }
+            )
 
     def carried(self, nbytes: int, now: float) -> float:
         """Return the time at which the link will have carried so many bytes more."""
@@ -94,14 +113,17 @@ class Connection(asyncio.Protocol):
             if len(rest) < nbytes:
                 return
             self._received = rest[nbytes:]
-            asyncio.get_running_loop().call_later(self._latency_s, self._answer, head.decode())
+            request, *lines = head.decode().split("\r\n")
+            method, target, _ = request.split()
+            fields = (line.partition(":") for line in lines)
+            headers = {name.lower(): value.strip() for name, _, value in fields}
+            loop = asyncio.get_running_loop()
+            self._folder.recorded(method, target, headers, loop.time())
+            loop.call_later(self._latency_s, self._answer, method, target, headers)
 
-    def _answer(self, head: str) -> None:
+    def _answer(self, method: str, target: str, headers: dict[str, str]) -> None:
         if self._transport.is_closing():
             return
-        request, *lines = head.split("\r\n")
-        method, target, _ = request.split()
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         parts = urlsplit(target)
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").removeprefix("/")
         self._folder.requests += 1
@@ -148,10 +170,11 @@ def _listing(folder: Folder, query: dict[str, list[str]]) -> bytes:
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
 
 
-async def serve(path: Path, latency_s: float, gbits: float) -> None:
+async def serve(path: Path, latency_s: float, gbits: float, *, record: bool = False) -> None:
     """Until stdin ends; first a line with the URL, at the end one with requests and bytes."""
     loop = asyncio.get_running_loop()
     folder = Folder(path, gbits)
+    folder.record = [] if record else None
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     server = await loop.create_server(lambda: Connection(folder, latency_s), sock=listener)
@@ -159,8 +182,12 @@ async def serve(path: Path, latency_s: float, gbits: float) -> None:
 
     def asked() -> None:
         """A line on stdin: how much was served since the line before. Its end: over."""
-        if not sys.stdin.readline():
+        if not (line := sys.stdin.readline()):
             ended.set()
+            return
+        if line.strip():
+            print(json.dumps(folder.record), flush=True)
+            folder.record = []
             return
         print(f"{folder.requests} {folder.nbytes}", flush=True)
         folder.requests = folder.nbytes = 0
@@ -181,16 +208,25 @@ class Served:
 
     def served(self) -> tuple[int, int]:
         """(requests, bytes) answered since the last call."""
+        requests, nbytes = self._answer("").split()
+        return int(requests), int(nbytes)
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """Return the requests since the last call: at_s, method, target, range, client. Needs `record`."""
+        return list(json.loads(self._answer("requests")))
+
+    def _answer(self, question: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{question}\n")
         self._process.stdin.flush()
-        requests, nbytes = self._process.stdout.readline().split()
-        return int(requests), int(nbytes)
+        return self._process.stdout.readline()
 
 
 @contextmanager
-def latency_store(folder: Path, latency_s: float = 0.02, gbits: float = 0) -> Iterator[Served]:
+def latency_store(
+    folder: Path, latency_s: float = 0.02, gbits: float = 0, *, record: bool = False
+) -> Iterator[Served]:
     """A server process over a folder; it ends with the block, and with this process."""
     command = [
         sys.executable,
@@ -201,6 +237,7 @@ def latency_store(folder: Path, latency_s: float = 0.02, gbits: float = 0) -> It
         str(1e3 * latency_s),
         "--gbits",
         str(gbits),
+        *(["--record"] if record else []),
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Served(process)
@@ -239,12 +276,13 @@ def main() -> None:
     given.add_argument("folder", type=Path)
     given.add_argument("--latency-ms", type=float, default=20.0)
     given.add_argument("--gbits", type=float, default=0.0, help="of the link that answers share; 0: no limit")
+    given.add_argument("--record", action="store_true", help="each request, for a line `requests` on stdin")
     given.add_argument("--measure", action="store_true", help="what it gives at most, instead of serving")
     options = given.parse_args()
     if options.measure:
         print(measure(options.folder))
     else:
-        asyncio.run(serve(options.folder, options.latency_ms / 1e3, options.gbits))
+        asyncio.run(serve(options.folder, options.latency_ms / 1e3, options.gbits, record=options.record))
 
 
 if __name__ == "__main__":

@@ -183,12 +183,15 @@ def test_what_loader_exports_is_frozen() -> None:
         "bucket",
         "by_bucket",
         "by_score",
+        "delta_timestamps",
         "errors",
         "escape_key",
         "explain",
         "follow",
         "image",
         "listed",
+        "norm",
+        "normalise",
         "on",
         "open_foreign",
         "open_plan",
@@ -199,11 +202,15 @@ def test_what_loader_exports_is_frozen() -> None:
         "read_ledger",
         "read_trail",
         "report",
+        "rows",
         "source",
         "split_of",
         "synthetic",
+        "times",
+        "to_lerobot",
         "torch_dataset",
         "video",
+        "windows",
         "write_part",
     ]
     assert all(hasattr(loader, name) for name in loader.__all__)
@@ -369,6 +376,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "penstock.view.replays.recipe_process",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
         "penstock.formats.mds.streaming_order",  # for the interpreter that has the library
         "penstock.train.launched",  # ranks, and what `penstock train` gives a run
+        "penstock.train.launch.jobset_pod",  # the pod's index and meeting; handed on to its ranks
         "penstock.train.launch.local_loop",  # handed on to the ranks of this machine
         "penstock.train.launch.local_ranks",  # handed on to the loop of a run
         "penstock.compute.engines.kubernetes_api",  # whether this process is a pod, as the client finds its cluster

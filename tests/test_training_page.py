@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -65,7 +66,17 @@ def launched(*command: str) -> str:
 
 
 def test_every_script_is_tried() -> None:
-    assert set(SCRIPTS) == {"data", "plain", "run", "stateful", "lightning", "accelerate", "jax", "packed"}
+    assert set(SCRIPTS) == {
+        "data",
+        "plain",
+        "run",
+        "stateful",
+        "lightning",
+        "accelerate",
+        "torchtrainer",
+        "jax",
+        "packed",
+    }
 
 
 def test_packed_documents(place: Path, do: Any) -> None:
@@ -118,3 +129,19 @@ def test_a_rank_under_torchrun_trains_on_its_gpu(place: Path, scripts: Any) -> N
         out = launched("ignore", *TORCHRUN, "1", "train.py", str(steps.stop))
         assert scripts.took(out) == expected(steps)
         assert "on nccl cuda:0\n" in out
+
+
+@pytest.mark.ray
+def test_run_in_a_torch_trainer_stops_and_goes_on(
+    place: Path, scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+    asks = "batch.step % 100 == 0 and ray.train.get_preemption_info()"
+    assert asks in SCRIPTS["torchtrainer"]
+    script = SCRIPTS["torchtrainer"].replace(asks, "batch.step == 2 and run.world.rank == 1")
+    Path("train.py").write_text(script.replace("    trainer =", "    ray.init(num_cpus=2)\n    trainer ="))
+    out = launched("ignore", "train.py", "7")
+    assert scripts.took(out) == expected(range(7))
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)", out))) == 4  # two ranks, begun twice

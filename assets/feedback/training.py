@@ -7,6 +7,9 @@ import dagster as dg
 
 import loader
 from loader.api.report import Report
+from loader.dataset.log.entries import DAMAGED
+from penstock.train.run_folder import RunFolder
+from penstock.train.run_usage import recorded_usage
 from resources.alerts import run_page, version_page
 
 from ..pages.report import code_block, link, markdown_table, viewer_metadata
@@ -91,6 +94,7 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
     }
     if any(True for _ in root.store.list(f"trails/{report.run}/")):
         metadata |= viewer_metadata(run_page(report.run))
+    metadata |= _usage(root, report.run)
     for name, value in report.metrics.items():
         shown = (
             dg.MetadataValue.float(value) if isinstance(value, float) else dg.MetadataValue.text(str(value))
@@ -103,6 +107,23 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
         metadata=metadata,
         tags={REPORT_TAG: report.identity, "dagster/data_version": report.identity},
     )
+
+
+def _usage(root: loader.Root, run: str) -> dict[str, Any]:
+    """Return starts, goodput and GPU-hours of a run that has a record in this root."""
+    try:
+        usage = recorded_usage(RunFolder(root.store, run))
+    except DAMAGED as error:
+        return {"run record": dg.MetadataValue.text(f"damaged: {error}")}
+    if usage is None:
+        return {}
+    metadata: dict[str, Any] = {
+        "attempts": dg.MetadataValue.int(usage.attempts),
+        "goodput": dg.MetadataValue.float(usage.goodput),
+    }
+    if usage.gpu_hours is not None:
+        metadata["gpu_hours"] = dg.MetadataValue.float(usage.gpu_hours)
+    return metadata
 
 
 def _page_of(version: str) -> str:

@@ -24,7 +24,14 @@ SHARDS = "data/*.tar"
 """Keys written without a condition, because no client completes a conditional multipart upload."""
 
 _LEASES: Rights = {"leases/": (PUT, DELETE)}
-_PLANS: Rights = {"plans/": (CREATE,), "views/": (CREATE,), "packs/": (CREATE,), "lists/": (CREATE,)}
+_PLANS: Rights = {
+    "plans/": (CREATE,),
+    "views/": (CREATE,),
+    "packs/": (CREATE,),
+    "lists/": (CREATE,),
+    "windows/": (CREATE,),
+    "norms/": (CREATE,),
+}
 _LOG: Rights = {"log/": (CREATE,), "log/state-*": (PUT,)}
 _HEARTBEATS: Rights = {"heartbeats/": (PUT, DELETE)}
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..dataset.shards.part import Part
     from ..dataset.splits import split_of
     from ..dataset.versions.stored_list import listed
+    from ..dataset.versions.windows import windows
     from ..dataset.writer import Writer
     from ..modalities.audio.request import audio
     from ..modalities.image.random_crop import random_resized_crop
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..order.sources.bucket import bucket
     from ..order.sources.packing import pack
     from ..order.sources.views import synthetic
+    from ..order.sources.window_layout import rows, times
     from ..run.batch.batch import Batch
     from ..run.batch.substitution import Substitution
     from ..run.ledger import read_ledger
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
+    from .lerobot_batch import delta_timestamps, to_lerobot
+    from .norms import norm, normalise
     from .on_device import on
     from .plan_of import plan_of
     from .plans import by_score, open_plan, plan, source, write_part
@@ -62,12 +66,15 @@ __all__ = [
     "bucket",
     "by_bucket",
     "by_score",
+    "delta_timestamps",
     "errors",
     "escape_key",
     "explain",
     "follow",
     "image",
     "listed",
+    "norm",
+    "normalise",
     "on",
     "open_foreign",
     "open_plan",
@@ -78,11 +85,15 @@ __all__ = [
     "read_ledger",
     "read_trail",
     "report",
+    "rows",
     "source",
     "split_of",
     "synthetic",
+    "times",
+    "to_lerobot",
     "torch_dataset",
     "video",
+    "windows",
     "write_part",
 ]
 
@@ -102,10 +113,13 @@ _LATER = {
     "bucket": "..order.sources.bucket",
     "by_bucket": "..run.recipe.decode",
     "by_score": ".plans",
+    "delta_timestamps": ".lerobot_batch",
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
     "listed": "..dataset.versions.stored_list",
+    "norm": ".norms",
+    "normalise": ".norms",
     "on": ".on_device",
     "open_foreign": "penstock.formats.open_foreign",
     "open_plan": ".plans",
@@ -116,11 +130,15 @@ _LATER = {
     "read_ledger": "..run.ledger",
     "read_trail": "..run.trail.read_trail",
     "report": ".report",
+    "rows": "..order.sources.window_layout",
     "source": ".plans",
     "split_of": "..dataset.splits",
     "synthetic": "..order.sources.views",
+    "times": "..order.sources.window_layout",
+    "to_lerobot": ".lerobot_batch",
     "torch_dataset": ".torch",
     "video": "..modalities.video.request",
+    "windows": "..dataset.versions.windows",
     "write_part": ".plans",
 }
 """Names whose modules load on first use. A program that only opens versions needs neither the order nor the run."""

@@ -16,6 +16,7 @@ from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..order.sources.packed_view import PackedView
+from ..order.sources.window_view import stored_ordinals
 from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address
 from ..run.recipe.recipe import stored_view
@@ -160,7 +161,7 @@ def explain_slots(
             rows: list[dict[str, str]] = [{} for _ in addresses]
             pieces = _pieces(plan, step, slots, of_source, view)
         else:
-            addresses = _addresses(view, slots.ordinal[of_source])
+            addresses = _addresses(view, stored_ordinals(source.view, slots.ordinal[of_source]))
             rows = provenance(version, addresses)
         for row, address, row_values in zip(of_source.tolist(), addresses, rows, strict=True):
             out[row] = Explanation(

@@ -24,8 +24,9 @@ from ..order.sources.views import OrderView, SyntheticView, synthetic
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
     from ..order.sources.views import ListedView
+    from ..order.sources.window_view import WindowView
 
-Viewable: TypeAlias = "Version | View | ListedView | SyntheticView | MixtureSource"
+Viewable: TypeAlias = "Version | View | ListedView | WindowView | SyntheticView | MixtureSource"
 
 
 @explains(PLAN_WORDS)
@@ -187,9 +188,19 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         if not isinstance(samples, View):
             raise InvalidPlan(f"a plan lists samples of a {type(samples).__name__}; only versions have lists")
         return listed_again(samples, spec["list"])
+    if spec.get("kind") == "windows":
+        from ..order.sources.window_layout import WindowLayout
+
+        episodes = _reopened(open_version, spec["episodes"])
+        if not isinstance(episodes, View):
+            raise InvalidPlan(
+                f"a plan's windows are of a {type(episodes).__name__}; only versions have episodes"
+            )
+        return episodes.windowed(WindowLayout.from_json(spec["layout"]))
     if spec.get("kind") != "version":
         raise InvalidPlan(
-            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed' and 'synthetic'"
+            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed', 'windows' and "
+            "'synthetic'"
         )
     version = open_version(spec["version"])
     return View(version, spec["fields"], spec["where"], spec["where_present"], spec.get("first", 0))

@@ -18,6 +18,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
 from .folder import file_mode, make_place
 from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, write_whole
@@ -261,6 +262,8 @@ class OpenCache:
             page = self._pages.read(name, cuts, verified)
         except BadPage as error:
             self.count("cache_corrupt", 1)
+            if error.checksums is not None:
+                add_fault("cache page", self._folder, name, (0, self.page_bytes), *error.checksums)
             self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
             self.discard(name)
             return None

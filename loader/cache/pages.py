@@ -30,6 +30,9 @@ TOUCH_S = 60
 class BadPage(ValueError):
     """A page file whose bytes are not those written."""
 
+    checksums: tuple[int, int] | None = None
+    """CRC-32C in its header, and of its name and bytes; None if the page is not damaged, or too short."""
+
 
 class Identity(NamedTuple):
     """Identifies the file of a verified page; a different file is checked again."""
@@ -147,8 +150,12 @@ def _checksum(name: str, data: bytes | memoryview) -> int:
 
 def _checked(name: str, file: bytes) -> memoryview:
     data = memoryview(file)[HEADER_BYTES:]
-    if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), _checksum(name, data)):
-        raise BadPage(f"page {name} is not what was written")
+    checksum = _checksum(name, data)
+    if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), checksum):
+        error = BadPage(f"page {name} is not what was written")
+        if len(file) >= HEADER_BYTES:
+            error.checksums = _HEADER.unpack_from(file)[2], checksum
+        raise error
     return data
 
 

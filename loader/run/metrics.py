@@ -9,10 +9,12 @@ The bottleneck is training if it waited for less than WAITS of its time, else th
 """
 
 import heapq
+import statistics
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from time import monotonic
@@ -56,6 +58,8 @@ COUNTERS = {
 """Counter -> what it counts."""
 SLOWEST = 16
 """Number of slow steps to remember."""
+READS = 256
+"""Number of reads whose median is the latency of reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,8 @@ class Totals:
     """Stage -> observations per bucket of BOUNDS_S, the last one above all bounds."""
     samples: dict[str, int]
     """Source -> samples made."""
+    reads_s: list[float]
+    """Seconds of the newest READS reads."""
 
 
 class Metrics:
@@ -82,6 +88,7 @@ class Metrics:
         self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
         self._samples = dict.fromkeys(sources, 0)
         self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the shortest wait first
+        self._reads_s, self._is_remote = deque[float](maxlen=READS), False
 
     def count(self, name: str, amount: int = 1) -> None:
         with self._lock:
@@ -99,6 +106,16 @@ class Metrics:
                 self._observe(stage, seconds / len(step.steps), len(step.steps))
             for source, amount in step.samples.items():
                 self._samples[source] = self._samples.get(source, 0) + amount
+            requests_s = step.traffic.latencies_s
+            self._is_remote |= bool(requests_s)
+            # A shard of a remote store may lie in a cache: its requests say how fast the store is.
+            self._reads_s.extend(requests_s if self._is_remote else step.reads_s)
+
+    def reads(self, seconds: Collection[float]) -> None:
+        """Add the seconds of requests to a remote store."""
+        with self._lock:
+            self._is_remote |= bool(seconds)
+            self._reads_s.extend(seconds)
 
     def copied(self, nbytes: int, seconds: float) -> None:
         with self._lock:
@@ -135,6 +152,7 @@ class Metrics:
             self._sums = dict.fromkeys(self._sums, 0.0)
             self._buckets = {stage: [0] * len(counts) for stage, counts in self._buckets.items()}
             self._samples = dict.fromkeys(self._samples, 0)
+            self._reads_s.clear()
             return totals
 
     def merge(self, totals: Totals) -> None:
@@ -147,12 +165,14 @@ class Metrics:
                     self._buckets[stage][index] += amount
             for source, amount in totals.samples.items():
                 self._samples[source] = self._samples.get(source, 0) + amount
+            self._reads_s.extend(totals.reads_s)
 
     def snapshot(self) -> dict[str, float]:
         """Return the metrics by name, as `Loader.metrics` does.
 
         `<counter>_total`; for each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
         `samples_per_second`, `fetched_bytes_per_second`: rates over the time that the consumer has waited and worked.
+        `read_latency_seconds`: median of the last READS requests to remote stores, else of reads of shards.
         """
         seen = self.totals()
         out: dict[str, float] = {f"{name}_total": value for name, value in seen.counts.items()}
@@ -165,6 +185,7 @@ class Metrics:
         elapsed_s = seen.sums["consumer"] + seen.sums["busy"]
         for name, counted in (("samples", "consumed_samples"), ("fetched_bytes", "fetched_bytes")):
             out[f"{name}_per_second"] = seen.counts[counted] / elapsed_s if elapsed_s else 0.0
+        out["read_latency_seconds"] = statistics.median(seen.reads_s) if seen.reads_s else 0.0
         return out
 
     def _totals(self) -> Totals:
@@ -173,6 +194,7 @@ class Metrics:
             sums=dict(self._sums),
             buckets={stage: list(counts) for stage, counts in self._buckets.items()},
             samples=dict(self._samples),
+            reads_s=list(self._reads_s),
         )
 
     def _observe(self, stage: str, seconds: float, times: int = 1) -> None:

@@ -14,6 +14,7 @@ from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
 from ..order.random.generators import sample_rng_key
 from ..order.sources.packed_view import PackedView
+from ..order.sources.window_view import stored_ordinals
 from ..order.steps.occurrences import Occurrence
 from ..order.steps.slots import Slots, rank_slice
 from .ahead.thread_pools import range_threads
@@ -80,7 +81,8 @@ def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
         return sequence_address(view, ordinal)
     stored = stored_view(view)
     assert stored is not None  # the only views that `Recipe` accepts
-    (address,) = stored.version.address(np.array([ordinal], np.int64), stored.fields)
+    ordinals = stored_ordinals(view, np.array([ordinal], np.int64))
+    (address,) = stored.version.address(ordinals, stored.fields)
     return address
 
 

@@ -28,6 +28,7 @@ from .writer import check_value
 
 _SHOWN = 5
 _REQUEST_BYTES = 16 * 2**20
+_GAP_BYTES = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +193,10 @@ class CheckpointReader(StorageReader):
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
         disk, spans = disk_of(self._store), [one.block.span for one in requests]
         if disk is None:
-            return [blob.data for blob in self._store.get_ranges(key, spans, max_span=_REQUEST_BYTES)]
+            return [
+                blob.data
+                for blob in self._store.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=_REQUEST_BYTES)
+            ]
         # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
         buffers = [
             one.memory if one.memory is not None else np.empty(span.nbytes, np.uint8).data

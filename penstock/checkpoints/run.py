@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import loader
 from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependency
 from loader.storage.mirror.store import primary_of
+from loader.storage.shared.requests import patient
 
 from . import index, marker
 from .marker import Checkpoint
@@ -172,7 +173,7 @@ class Checkpoints:
                 )
             batches.load_state_dict(checkpoint.loader)
         reader = self._reader(checkpoint, contents, partial)
-        with _quiet(how), _named_apart(state):
+        with patient(), _quiet(how), _named_apart(state):  # every rank of a fleet loads at once
             first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
 
@@ -280,18 +281,20 @@ def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def _facts(batches: "loader.Loader") -> dict[str, Any]:
-    views = {(one.source, one.view_id): one.view for one in batches.plan.sources.values()}
+def plan_versions(plan: "loader.Plan") -> list[dict[str, str]]:
+    """Return the versions that a plan reads, each {"source", "id", "name"}, sorted."""
     versions = {
-        (source, view.version.id, view.version.name)
-        for (source, _), view in views.items()
-        if isinstance(view, loader.View)  # a synthetic source has no version
+        (one.source, one.view.version.id, one.view.version.name)
+        for one in plan.sources.values()
+        if isinstance(one.view, loader.View)  # a synthetic source has no version
     }
+    return [{"source": source, "id": id, "name": name} for source, id, name in sorted(versions)]
+
+
+def _facts(batches: "loader.Loader") -> dict[str, Any]:
     return {
         "plan": batches.plan.hash,
-        "versions": tuple(
-            {"source": source, "id": id, "name": name} for source, id, name in sorted(versions)
-        ),
+        "versions": tuple(plan_versions(batches.plan)),
         "loader": batches.state_dict(),
     }
 

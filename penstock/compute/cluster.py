@@ -43,6 +43,28 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck:
+    """A command that judges a node by Nagios' exit codes: 0 ok, 1 warning, 2 failure, 3 unknown."""
+
+    command: tuple[str, ...]
+    """Its words."""
+    limit_s: int = 60
+    """Seconds until it counts as unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """How training runs start on the cluster."""
+
+    options: tuple[str, ...] = ()
+    """Slurm: further options of sbatch, such as "--requeue=expedite"."""
+    checks: Mapping[str, NodeCheck] = field(default_factory=dict)
+    """Name -> check of a node."""
+    on_node: tuple[str, ...] = ()
+    """Prefix that runs a command on a node, such as ("ssh", "{node}", "{command}")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A cluster as its file describes it."""
 
@@ -76,6 +98,10 @@ class Cluster:
     """Kubernetes: name of a Secret with the runners' variables."""
     kubernetes: Placing = field(default_factory=Placing)
     """Kubernetes: where pods may run."""
+    priorities: Mapping[str, str] = field(default_factory=dict)
+    """Priority of a training run -> Slurm's QOS, or Kueue's WorkloadPriorityClass."""
+    train: TrainSettings = field(default_factory=TrainSettings)
+    """Training runs."""
 
     @property
     def cpus(self) -> int:
@@ -177,9 +203,10 @@ _ONLY_OF = {
     "environment": ("ray", "slurm"),
     "queue": ("kubernetes", "slurm"),
     "scratch": ("kubernetes", "slurm"),
+    "priorities": ("kubernetes", "slurm"),
     "gpus": ("kubernetes", "ray", "slurm"),
     "gpu_type": ("ray", "slurm"),
-    **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
+    **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max", "options"), ("slurm",)),
     **dict.fromkeys(("image", "secret", "kubernetes"), ("kubernetes",)),
 }
 """Key of the file or of its `slot` table -> engines that accept it."""
@@ -194,6 +221,8 @@ def read_cluster(path: str | Path) -> Cluster:
         _check_keys("slot.", slot if isinstance(slot, dict) else {}, Slot)
         placing = tables.get("kubernetes", {})
         _check_keys("kubernetes.", placing if isinstance(placing, dict) else {}, Placing)
+        train = tables.get("train", {})
+        _check_keys("train.", train if isinstance(train, dict) else {}, TrainSettings)
         cluster = from_mapping(tables, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
             parse_size(size or "0")
@@ -202,7 +231,7 @@ def read_cluster(path: str | Path) -> Cluster:
     if cluster.engine not in ENGINES:
         raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")
     for name, engines in _ONLY_OF.items():
-        if (name in tables or name in slot) and cluster.engine not in engines:
+        if (name in tables or name in slot or name in train) and cluster.engine not in engines:
             raise InvalidCluster(
                 f"{path}: {name} is for {' and '.join(engines)}, and the engine is {cluster.engine!r}; remove it"
             )

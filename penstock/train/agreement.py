@@ -9,50 +9,38 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Agreement:
-    """The greatest values that any rank gave, one call behind. Every rank calls it as often as the others.
+class Collective:
+    """One collective of the default group at a time, beside the training. Every rank begins as many as the others.
 
-    device: the default group's device, "cpu" for gloo; None for a single process, whose values come back at once.
+    device: the group's device, "cpu" for gloo.
     """
 
-    def __init__(self, device: Any | None) -> None:
+    def __init__(self, device: Any) -> None:
         self._device: Any = device
         self._begun: Any = None
         self._stream: Any = None
 
-    def exchange(self, values: Sequence[int]) -> list[int]:
-        """Begin to exchange this call's values; return the greatest of the last call's, zeros at the first."""
-        if self._device is None:
-            return list(values)
-        greatest = self._finish() or [0] * len(values)
-        self._begun = self._begin(values)
-        return greatest
-
-    def close(self) -> None:
-        """Wait for the exchange on its way: a group may not end before."""
-        self._finish()
-
-    def _begin(self, values: Sequence[int]) -> Any:
+    def reduce(self, values: Sequence[int]) -> None:
+        """Begin to find the greatest values of any rank."""
         import torch
-        from torch import distributed
 
-        if self._device.type != "cuda":
-            tensor = torch.tensor(values, dtype=torch.int32, device=self._device)
-            return distributed.all_reduce(tensor, distributed.ReduceOp.MAX, async_op=True), tensor, None
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        # On a stream of its own: read from the training's stream, the host would wait for all kernels of a step.
-        with torch.cuda.stream(self._stream):
-            tensor = torch.tensor(values, dtype=torch.int32).pin_memory().to(self._device, non_blocking=True)
-            work = distributed.all_reduce(tensor, distributed.ReduceOp.MAX, async_op=True)
-            work.wait()  # the stream waits, not the host
-            host = torch.empty(len(values), dtype=torch.int32, pin_memory=True)
-            host.copy_(tensor, non_blocking=True)
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(self._stream)
-        return work, host, copied
+        self._begin(torch.tensor(values, dtype=torch.int32), gathers=False)
 
-    def _finish(self) -> list[int] | None:
+    def gather(self, data: bytes) -> None:
+        """Begin to gather every rank's bytes, of one length, in the order of ranks."""
+        import torch
+
+        self._begin(torch.frombuffer(bytearray(data), dtype=torch.uint8), gathers=True)
+
+    def is_done(self) -> bool:
+        """Return whether `result` waits for nothing."""
+        if self._begun is None:
+            return True
+        work, _, copied = self._begun
+        return bool(work.is_completed() if copied is None else copied.query())
+
+    def result(self) -> Any:
+        """Return the result as a tensor of the host, and forget it; None without a collective."""
         if self._begun is None:
             return None
         (work, tensor, copied), self._begun = self._begun, None
@@ -60,4 +48,57 @@ class Agreement:
             work.wait()
         else:
             copied.synchronize()
-        return [int(value) for value in tensor]
+        return tensor
+
+    def _begin(self, tensor: Any, *, gathers: bool) -> None:
+        import torch
+
+        if self._device.type != "cuda":
+            self._begun = *_started(tensor, gathers), None
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        # On a stream of its own: read from the training's stream, the host would wait for all kernels of a step.
+        with torch.cuda.stream(self._stream):
+            work, result = _started(tensor.pin_memory().to(self._device, non_blocking=True), gathers)
+            work.wait()  # the stream waits, not the host
+            host = torch.empty_like(result, device="cpu", pin_memory=True)
+            host.copy_(result, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+        self._begun = work, host, copied
+
+
+def _started(tensor: Any, gathers: bool) -> tuple[Any, Any]:
+    """Return the collective and the tensor of its result."""
+    from torch import distributed
+
+    if not gathers:
+        return distributed.all_reduce(tensor, distributed.ReduceOp.MAX, async_op=True), tensor
+    result = tensor.new_empty(len(tensor) * distributed.get_world_size())
+    # torch 2.13 names it anew
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    return gather(result, tensor, async_op=True), result
+
+
+class Agreement:
+    """The greatest values that any rank gave, one call behind. Every rank calls it as often as the others.
+
+    device: the default group's device, "cpu" for gloo; None for a single process, whose values come back at once.
+    """
+
+    def __init__(self, device: Any | None) -> None:
+        self._collective = None if device is None else Collective(device)
+
+    def exchange(self, values: Sequence[int]) -> list[int]:
+        """Begin to exchange this call's values; return the greatest of the last call's, zeros at the first."""
+        if self._collective is None:
+            return list(values)
+        greatest = self._collective.result()
+        self._collective.reduce(values)
+        return [0] * len(values) if greatest is None else [int(value) for value in greatest]
+
+    def close(self) -> None:
+        """Wait for the exchange on its way: a group may not end before."""
+        if self._collective is not None:
+            self._collective.result()

@@ -5,8 +5,10 @@ it into stretches; the caller gives the share of the steps' time that ranks wait
 explains is unknown. The parts of a start sum to its time by construction.
 """
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .launch.launcher import Span
@@ -37,6 +39,8 @@ class Allocation:
     """UTC microseconds of its end."""
     nodes: int = 1
     """Number of nodes."""
+    state: str = ""
+    """State at its end, in the scheduler's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,8 @@ class AttemptGoodput:
     """Seconds from the allocation to the first batch; None without one."""
     end: str = ""
     """Name of its last event."""
+    state: str = ""
+    """State at its end, in the scheduler's word."""
 
     @property
     def seconds(self) -> float:
@@ -69,6 +75,20 @@ class AttemptGoodput:
     def share(self) -> float:
         """Share of new steps, from 0 to 1."""
         return self.parts["new steps"] / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """Starts that followed ends of one cause."""
+
+    cause: str
+    """The scheduler's word, such as "preempted", else "stopped", "failed" or "killed"."""
+    count: int
+    """Number of starts."""
+    lost_steps: int
+    """Steps that they had to do again."""
+    seconds_to_first_step: float | None
+    """Median seconds from the allocation to the first batch; None if none had one."""
 
 
 class Stretch(NamedTuple):
@@ -85,6 +105,8 @@ class Stretch(NamedTuple):
 
 
 STEPS = "steps"
+PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED")
+"""Words of Slurm that say less than the run's last event."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
 """Event that ends the steps of a start -> part of the time after it."""
 
@@ -120,6 +142,7 @@ def goodput(
                 lost_steps=max(0, end - next_begin),
                 seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
                 end=own_events[-1].name if own_events else "",
+                state=allocation.state,
             )
         )
         done = max(done, end)
@@ -141,7 +164,13 @@ def matched(
         ]
         number = max(inside, default=0)
         numbered.append(
-            Allocation(attempt=number, begun_us=span.begun_us, ended_us=ended_us, nodes=span.nodes)
+            Allocation(
+                attempt=number,
+                begun_us=span.begun_us,
+                ended_us=ended_us,
+                nodes=span.nodes,
+                state=span.state,
+            )
         )
     return numbered
 
@@ -149,6 +178,33 @@ def matched(
 def totals(attempts: Sequence[AttemptGoodput]) -> dict[str, float]:
     """Return part -> node-seconds of all starts."""
     return {part: sum(one.parts[part] * one.nodes for one in attempts) for part in PARTS}
+
+
+def restarts(attempts: Sequence[AttemptGoodput]) -> list[Restarts]:
+    """Return what restarts cost by the cause of the end before them, the most frequent first."""
+    by_cause: dict[str, list[tuple[AttemptGoodput, AttemptGoodput]]] = {}
+    for before, after in pairwise(attempts):
+        by_cause.setdefault(_cause(before), []).append((before, after))
+    results = []
+    for cause, pairs in by_cause.items():
+        seconds = [
+            after.seconds_to_first_step for _, after in pairs if after.seconds_to_first_step is not None
+        ]
+        results.append(
+            Restarts(
+                cause=cause,
+                count=len(pairs),
+                lost_steps=sum(before.lost_steps for before, _ in pairs),
+                seconds_to_first_step=statistics.median(seconds) if seconds else None,
+            )
+        )
+    return sorted(results, key=lambda restart: (-restart.count, restart.cause))
+
+
+def _cause(attempt: AttemptGoodput) -> str:
+    if attempt.state and attempt.state not in PLAIN_STATES:
+        return attempt.state.lower()
+    return attempt.end if attempt.end in LAST else "killed"
 
 
 def _first_step(events: Sequence[Event]) -> int | None:

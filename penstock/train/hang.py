@@ -3,12 +3,15 @@
 import faulthandler
 import statistics
 from collections import deque
+from time import monotonic
 
 STDERR = 2
 """File number of standard error, which tests and notebooks may replace in `sys`."""
 LEAST_S = 600.0
 STEPS = 10
 """A step that takes longer than so many median ones, and than `LEAST_S`, is a hang."""
+PART = 60
+"""Part of the limit within which arming again does nothing: it starts a thread, 0.1 ms on a busy machine."""
 
 
 class HangWatch:
@@ -16,6 +19,7 @@ class HangWatch:
 
     def __init__(self) -> None:
         self._steps_s = deque[float](maxlen=101)
+        self._armed_until_s = 0.0
 
     @property
     def median_s(self) -> float:
@@ -30,8 +34,12 @@ class HangWatch:
     def arm(self) -> None:
         """Begin to wait anew."""
         limit_s = max(STEPS * self.median_s, LEAST_S)
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=STDERR)
+        if self._armed_until_s < monotonic() + limit_s:
+            slack_s = limit_s / PART
+            self._armed_until_s = monotonic() + limit_s + slack_s
+            faulthandler.dump_traceback_later(limit_s + slack_s, exit=True, file=STDERR)
 
     def disarm(self) -> None:
         """Wait no longer."""
+        self._armed_until_s = 0.0
         faulthandler.cancel_dump_traceback_later()

@@ -1,5 +1,6 @@
 """Read what a launcher put into the environment: ranks, the run's name, the places it writes to."""
 
+import getpass
 import os
 import re
 import socket
@@ -52,6 +53,7 @@ class Launched:
         return {
             "launcher": self.launcher,
             "node": self.node,
+            "user": _user(),
             "ranks": self.world.world_size,
             "restarts": self.attempt,
         }
@@ -79,6 +81,14 @@ class Launched:
             node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
             meeting=_meeting(environ) if world.world_size > 1 else None,
         )
+
+
+def _user() -> str:
+    """Return who runs this process; "" for a number without a name, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def _launcher(environ: Mapping[str, str]) -> str:

@@ -1,37 +1,58 @@
 """Write the record of a start beside the training. A store that fails costs the record, never the training."""
 
+import hashlib
 import logging
 import queue
 import threading
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+from loader.errors import PenstockError
 from loader.storage import Store
 
 from .run_folder import RunFolder
+from .windows import window_bytes
 
 _log = logging.getLogger(__name__)
 CLOSE_S = 10.0
-"""Seconds that the end of a run waits for the last events."""
+"""Seconds that the end of a run waits for the last writes."""
+MOST_TABLES = 60
+"""Windows and traces that wait for a store that fails; older ones are lost."""
+
+
+class _Write(NamedTuple):
+    put: Callable[[], None]
+    is_event: bool
 
 
 class RunRecord:
-    """Events of one start, stored in order by a thread. Thread-safe."""
+    """Events, windows and traces of one start, stored in order by a thread. Thread-safe."""
 
     def __init__(self, store: Store, run: str, facts: Mapping[str, Any]) -> None:
-        self._folder, self._facts = RunFolder(store, run), dict(facts)
-        self._events: queue.SimpleQueue[tuple[str, int, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._folder, self._facts = RunFolder(store, run), {"at_us": time.time_ns() // 1000, **facts}
+        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._attempt, self._number = 0, 0
         self._thread = threading.Thread(target=self._write, name="penstock-record", daemon=True)
         self._thread.start()
 
     def event(self, name: str, step: int, **facts: Any) -> None:
         """Note an event: what happened after how many steps, and integers or texts about it."""
-        self._events.put((name, step, facts))
+        at_us = time.time_ns() // 1000
+        self._writes.put(_Write(partial(self._put_event, name, step, at_us, facts), is_event=True))
+
+    def window(self, rows: bytes) -> None:
+        """Store the gathered rows of a window."""
+        self._writes.put(_Write(partial(self._put_window, rows), is_event=False))
+
+    def trace(self, name: str, data: Callable[[], bytes]) -> None:
+        """Store a profiler's trace, whose bytes the thread makes; its name ends with their hash."""
+        self._writes.put(_Write(partial(self._put_trace, name, cache(data)), is_event=False))
 
     def close(self) -> None:
-        """Wait for the last events, but not longer than `CLOSE_S`."""
-        self._events.put(None)
+        """Wait for the last writes, but not longer than `CLOSE_S`."""
+        self._writes.put(None)
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             _log.warning(
@@ -39,19 +60,49 @@ class RunRecord:
             )
 
     def _write(self) -> None:
-        waiting: list[tuple[str, int, dict[str, Any]]] = []
+        waiting: list[_Write] = []
         while True:
-            event = self._events.get()
-            if event is not None:
-                waiting.append(event)
-            try:
-                self._attempt = self._attempt or self._folder.begin_attempt(self._facts)
-                while waiting:
-                    name, step, facts = waiting[0]
-                    self._folder.put_event(self._attempt, self._number, name, step, facts)
-                    self._number += 1
-                    waiting.pop(0)
-            except Exception as error:  # noqa: BLE001 - it is tried again with the next event
-                _log.warning("could not store %d events of %s: %s", len(waiting), self._folder.run, error)
-            if event is None:
+            write = self._writes.get()
+            if write is not None:
+                waiting.append(write)
+            waiting = self._tried(waiting)
+            if write is None:
                 return
+
+    def _tried(self, waiting: list[_Write]) -> list[_Write]:
+        """Write what can be written, events in order; return what is to be tried again with the next write."""
+        failed: list[_Write] = []
+        for write in waiting:
+            # A store that fails is asked once for a table, and once for an event.
+            if any(one.is_event or not write.is_event for one in failed):
+                failed.append(write)
+                continue
+            try:
+                write.put()
+            except Exception as error:  # noqa: BLE001 - it costs the record, never the training
+                _log.warning("could not store an object of %s: %s", self._folder.run, error)
+                if write.is_event or isinstance(error, PenstockError):
+                    failed.append(write)
+        n_tables = sum(not write.is_event for write in failed)
+        return [
+            write
+            for number, write in enumerate(failed)
+            if write.is_event or n_tables - sum(not one.is_event for one in failed[:number]) <= MOST_TABLES
+        ]
+
+    def _begun(self) -> int:
+        """Return the number of the start, which is stored before all else of it."""
+        self._attempt = self._attempt or self._folder.begin_attempt(self._facts)
+        return self._attempt
+
+    def _put_event(self, name: str, step: int, at_us: int, facts: Mapping[str, Any]) -> None:
+        self._folder.put_event(self._begun(), self._number, name, step, facts, at_us)
+        self._number += 1
+
+    def _put_window(self, rows: bytes) -> None:
+        end_step, data = window_bytes(rows)
+        self._folder.put_window(self._begun(), end_step, data)
+
+    def _put_trace(self, name: str, data: Callable[[], bytes]) -> None:
+        trace = data()
+        self._folder.put_trace(f"{name}-{hashlib.sha256(trace).hexdigest()[:16]}.json.gz", trace)

@@ -1,7 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,12 +11,16 @@ from loader.errors import InvalidRuntime
 from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
+from ..checkpoints.run import plan_versions
 from .agreement import Agreement
+from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
 from .run_folder import RunFolder
+from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
+from .windows import DUE, NO_RECORD, RECORD, Windows
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoints
@@ -52,6 +56,9 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._traces: RunRecord | None = None
+        self._faults: FaultRecord | None = None
+        self._window = NO_RECORD
 
     @staticmethod
     def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
@@ -96,14 +103,20 @@ class Run:
                 world_size=self.world.world_size,
             )
             self._own_group = True
-        self._agreement = Agreement(self._group_device() if distributed.is_initialized() else None)
+        device = self._group_device() if distributed.is_initialized() else None
+        self._agreement = Agreement(device)
         if self._record is not None and self.world.rank == 0:
             store = loader.Root(self._record).store
             self._requests.watch(RunFolder(store, self.name))
             self._events = RunRecord(store, self.name, self._launched.facts())
             self._events.event("ranks_up", 0)
+        put = None if self._events is None else self._events.window
+        self._windows = Windows(self.world.rank, self._launched.node, device, put)
+        if self._record is not None:
+            facts = {"node": self._launched.node, "attempt": self.attempt + 1, "rank": self.world.rank}
+            self._faults = FaultRecord(self._record, self.name, facts)
 
-    def _event(self, name: str, step: int, **facts: int) -> None:
+    def _event(self, name: str, step: int, **facts: Any) -> None:
         if self._events is not None:
             self._events.event(name, step, **facts)
 
@@ -155,13 +168,19 @@ class Run:
         Every rank calls it equally often: it exchanges values as a step does. Then leave the loop; `steps` saves.
         """
         self._hang.arm()
-        return self._exchange() is not Stop.NO
+        return self._exchange(NO_RECORD) is not Stop.NO
 
-    def _exchange(self) -> Stop:
+    def ask_to_stop(self) -> None:
+        """Let all ranks save and leave after one of the next steps, as a signal to this rank does. Thread-safe."""
+        self._requests.ask()
+
+    def _exchange(self, window: int) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
+        if self._faults is not None:
+            self._faults.step()
         if self._stopped is Stop.NO:
-            (agreed,) = self._agreement.exchange([self._requests.stop])
-            self._stopped = Stop(agreed)
+            agreed, window = self._agreement.exchange([self._requests.stop, window])
+            self._stopped, self._window = Stop(agreed), max(self._window, window)
         return self._stopped
 
     def steps(
@@ -171,15 +190,20 @@ class Run:
         state: dict[str, Any] | None = None,
         *,
         save_every: int = 0,
+        profile: tuple[int, int] | None = None,
+        profile_ranks: Collection[int] = (0,),
     ) -> Generator["loader.Batch", None, None]:
         """Yield the batches from the newest checkpoint on, until the last one, or until the run stops.
 
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
         save_every: Steps from one checkpoint to the next, beside the training; 0 for none between.
+        profile: (first step, step after the last) of which torch.profiler's trace goes to the record.
+        profile_ranks: Ranks that are profiled.
 
-        All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise.
+        All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """
+        trace = self._trace_of(profile, profile_ranks)
         begun = perf_counter()
         if saved is not None and saved.load(state or {}, batches) is not None:
             self._event("restored", batches.step, took_us=_microseconds(begun))
@@ -187,15 +211,17 @@ class Run:
         begun = perf_counter()
         first, newest = batches.step, batches.step
         try:
-            for batch in batches:
-                if self._events is not None and batches.step - batch.last_micro == first:
-                    self._event("first_batch", first, took_us=_microseconds(begun))
+            for batch in batches if trace is None else trace.batches(batches):
+                self._windows.batch(batch)
+                if batches.step - batch.last_micro == first and batch.micro == 0:
+                    self._note_first_batch(batches, first, begun)
+                    begun = perf_counter()
                 yield batch
                 if not batch.last_micro:
                     continue
-                self._hang.step(perf_counter() - begun)
-                begun, step = perf_counter(), batches.step
-                stop, last = self._exchange() is not Stop.NO, step == batches.end
+                took_s, begun = perf_counter() - begun, perf_counter()
+                step, last = batches.step, batches.step == batches.end
+                stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
                     newest, begun = step, perf_counter()
@@ -213,6 +239,41 @@ class Run:
             raise
         finally:
             self._hang.disarm()
+            if trace is not None:
+                trace.close(batches.step)
+
+    def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
+        """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
+        self._hang.step(took_s)
+        self._windows.step(took_s)
+        stop = self._exchange(self._windows.offer()) is not Stop.NO
+        if self._window == DUE or (self._window == RECORD and (stop or last)):
+            self._window = NO_RECORD
+            self._windows.gather(step)
+        return stop
+
+    def _trace_of(self, steps: tuple[int, int] | None, ranks: Collection[int]) -> StepTrace | None:
+        """Return what profiles this rank, if it is to be profiled."""
+        if steps is None:
+            return None
+        checked_steps(steps)
+        if self._record is None:
+            raise InvalidRuntime(
+                f"profile={steps!r} without a record: Run.joined(record=URL), or `record` of its TOML file"
+            )
+        if self.world.rank not in ranks:
+            return None
+        if self._traces is None:
+            store = loader.Root(self._record).store
+            self._traces = self._events or RunRecord(store, self.name, self._launched.facts())
+        rank, put = self.world.rank, self._traces.trace
+        return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
+
+    def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
+        if self._events is not None:
+            facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
+            self._event("first_batch", first, took_us=_microseconds(begun), **facts)
+        self._windows.begin(batches, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool
@@ -253,19 +314,25 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hang.disarm()
-        self._requests.close()
-        if self._events is not None:
-            if error is not None:
-                self._event("failed", 0 if self._batches is None else self._batches.step)
-            self._events.close()
+        again = error is None and self._stopped is Stop.AGAIN and not self._finished
+        self._requests.close(leaves=again)
+        if error is not None:
+            self._event("failed", 0 if self._batches is None else self._batches.step)
+        else:
+            self._agreement.close()
+            self._windows.close()
+        for record in {self._events, self._traces}:
+            if record is not None:
+                record.close()
+        if self._faults is not None:
+            self._faults.close()
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
-        self._agreement.close()
         if self._own_group:
             from torch import distributed
 
             distributed.destroy_process_group()
-        if self._stopped is Stop.AGAIN and not self._finished:
+        if again:
             self._tell_launcher()
             raise SystemExit(AGAIN)
 

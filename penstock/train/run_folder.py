@@ -6,21 +6,31 @@ Objects are created, never replaced, except for a person's request to stop, whic
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
+
+from numpy.typing import NDArray
 
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt, ObjectNotFound, RunNotFound, RunTaken
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
+from ..checkpoints.ranks import several
 from .run_spec import RunSpec, spec_of
+from .windows import window_columns
 
 FORMAT = 1
 FOLDER = "trainings/"
 _ATTEMPT = re.compile(r"([0-9]{6})\.json")
 _EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
+_WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
+AT_ONCE = 16
+"""Objects read at once."""
+MOST_WINDOWS = 1500
+"""Windows read for one answer: a day has 1,440."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,40 +108,87 @@ class RunFolder:
 
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return the starts by their number. Raises: Corrupt."""
+        keys = sorted(self._attempt_keys())
+        datas = several(lambda key: self.store.get(key[1]).data, keys, at_once=AT_ONCE)
         return {
-            number: _object(self.store.get(key).data, f"{self.store.url}/{key}")
-            for number, key in sorted(self._attempt_keys())
+            number: _object(data, f"{self.store.url}/{key}")
+            for (number, key), data in zip(keys, datas, strict=True)
         }
 
-    def put_event(self, attempt: int, number: int, name: str, step: int, facts: Mapping[str, Any]) -> None:
-        """Store an event, once: a second one of its number is left out."""
-        body = {"format": FORMAT, "event": name, "at_us": time.time_ns() // 1000, "step": step, **facts}
-        try:
-            self.store.put_if_absent(self.key(f"events/{attempt:06d}-{number:06d}.json"), canonical(body))
-        except AlreadyExists:
-            return  # a request that was repeated
+    def put_event(
+        self,
+        attempt: int,
+        number: int,
+        name: str,
+        step: int,
+        facts: Mapping[str, Any],
+        at_us: int | None = None,
+    ) -> None:
+        """Store an event, once: a second one of its number is left out. at_us: None for now."""
+        at_us = time.time_ns() // 1000 if at_us is None else at_us
+        body = {"format": FORMAT, "event": name, "at_us": at_us, "step": step, **facts}
+        self._put_once(f"events/{attempt:06d}-{number:06d}.json", canonical(body))
+
+    def put_window(self, attempt: int, end_step: int, data: bytes) -> None:
+        """Store the table of a window that ends before this step, once."""
+        self._put_once(f"windows/{attempt:06d}-{end_step:012d}.parquet", data)
+
+    def put_trace(self, name: str, data: bytes) -> None:
+        """Store a profiler's trace under its name, once."""
+        self._put_once(f"profiles/{name}", data)
+
+    def _put_once(self, name: str, data: bytes) -> None:
+        with suppress(AlreadyExists):  # a request that was repeated
+            self.store.put_if_absent(self.key(name), data)
 
     def events(self) -> list[Event]:
         """Return all events, in order. Raises: Corrupt."""
-        records = []
-        for info in self.store.list(self.key("events/")):
-            if match := _EVENT.fullmatch(info.key.rpartition("/")[2]):
-                where = f"{self.store.url}/{info.key}"
-                body = _object(self.store.get(info.key).data, where)
-                facts = {name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
-                try:
-                    event = Event(
-                        attempt=int(match[1]),
-                        number=int(match[2]),
-                        name=str(body["event"]),
-                        at_us=int(body["at_us"]),
-                        step=int(body["step"]),
-                        facts=facts,
-                    )
-                except (KeyError, TypeError, ValueError) as error:
-                    raise Corrupt(f"{where} lacks event, at_us or step") from error
-                records.append(event)
-        return sorted(records, key=lambda event: (event.attempt, event.number))
+        keys = {
+            (int(match[1]), int(match[2])): info.key
+            for info in self.store.list(self.key("events/"))
+            if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
+        }
+        return list(several(lambda item: self.event(*item), sorted(keys.items()), at_once=AT_ONCE))
+
+    def event(self, numbers: tuple[int, int], key: str) -> Event:
+        """Return the event under a key. numbers: of its start, and of the event in it. Raises: Corrupt."""
+        where = f"{self.store.url}/{key}"
+        body = _object(self.store.get(key).data, where)
+        try:
+            return Event(
+                attempt=numbers[0],
+                number=numbers[1],
+                name=str(body["event"]),
+                at_us=int(body["at_us"]),
+                step=int(body["step"]),
+                facts={name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"{where} lacks event, at_us or step") from error
+
+    def window_keys(self) -> list[tuple[int, str]]:
+        """Return the number of the start and the key of each window, in order."""
+        return sorted(
+            (int(match[1]), info.key)
+            for info in self.store.list(self.key("windows/"))
+            if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
+        )
+
+    def windows(self, keys: Sequence[tuple[int, str]] | None = None) -> dict[str, NDArray[Any]]:
+        """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
+
+        keys: Some of `window_keys`; None for all. If they are more than `MOST_WINDOWS`, an even choice is read.
+
+        Raises: Corrupt.
+        """
+        keys = self.window_keys() if keys is None else keys
+        stride = max(1, -(-len(keys) // MOST_WINDOWS))
+        chosen = keys[::stride]
+        datas = several(lambda key: self.store.get(key[1]).data, chosen, at_once=AT_ONCE)
+        tables: dict[int, list[bytes]] = {}
+        for (attempt, _), data in zip(chosen, datas, strict=True):
+            tables.setdefault(attempt, []).append(data)
+        return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")
 
     def ask_to_stop(self, by: str) -> None:
         """Ask the run to save and end."""
@@ -159,6 +216,46 @@ def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
     records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
     return sorted(records)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunBrief:
+    """A run as one listing and its newest events have it."""
+
+    run: str
+    """Name."""
+    attempts: list[int] = field(default_factory=list)
+    """Numbers of its starts."""
+    events: list[Event] = field(default_factory=list)
+    """Newest event, behind the newest with a step if it has none."""
+    window_step: int = 0
+    """Steps done by its newest window."""
+    stopping: bool = False
+    """True if a person asked it to stop."""
+
+
+def briefs(store: Store) -> list[RunBrief]:
+    """Return all runs of a record: one listing, and at most two requests for each run. Raises: Corrupt."""
+    by_run: dict[str, RunBrief] = {}
+    newest: dict[tuple[str, bool], tuple[tuple[int, int], str]] = {}
+    for info in store.list(FOLDER):
+        run, _, name = info.key.removeprefix(FOLDER).partition("/")
+        brief = by_run.setdefault(run, RunBrief(run=run))
+        kind, _, file = name.rpartition("/")
+        if kind == "attempts" and (match := _ATTEMPT.fullmatch(file)):
+            brief.attempts.append(int(match[1]))
+        elif kind == "windows" and (match := _WINDOW.fullmatch(file)):
+            brief.window_step = max(brief.window_step, int(match[2]))
+        elif kind == "events" and (match := _EVENT.fullmatch(file)):
+            numbered = (int(match[1]), int(match[2])), info.key
+            for has_step in {False, int(match[2]) > 0}:  # the first event of a start comes before its steps
+                newest[run, has_step] = max(newest.get((run, has_step), numbered), numbered)
+        brief.stopping |= name == "stop"
+    keys = sorted({(run, *numbered) for (run, _), numbered in newest.items()})
+    events = several(lambda key: RunFolder(store, key[0]).event(*key[1:]), keys, at_once=AT_ONCE)
+    for (run, *_), event in zip(keys, events, strict=True):
+        by_run[run].events.append(event)
+    return [by_run[run] for run in sorted(by_run)]
 
 
 def _object(data: bytes, where: str) -> dict[str, Any]:

@@ -21,20 +21,37 @@ class RunSpec:
     """Name, found again when the file is submitted twice."""
     command: tuple[str, ...]
     """Words of the command of one rank, such as ("python", "train.py")."""
+    nodes: str = "1"
+    """Number of nodes, "8", or least and most, "6-8"."""
     ranks_per_node: int = 1
     """Processes per node: one per GPU."""
+    gpus_per_node: int = 0
+    """GPUs to ask of each node."""
+    priority: str = ""
+    """Name in the cluster's `[priorities]`; "": the scheduler's default."""
+    walltime_s: int = 0
+    """Longest time of one start, in s; 0: the queue's."""
     grace_s: int = 30
     """Seconds that the run needs to stop: two steps and a checkpoint."""
     checkpoints: str = ""
     """Root of the checkpoints; "": the record's."""
     record: str = ""
     """Root that holds `trainings/<run>/` and the trail."""
+    trackers: tuple[str, ...] = ()
+    """Experiment trackers that get the run's metrics."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the ranks. No secrets: the file is stored in the record."""
 
+    @property
+    def node_range(self) -> tuple[int, int]:
+        """Least and most nodes."""
+        least, _, most = self.nodes.partition("-")
+        return int(least), int(most or least)
+
     def to_json(self) -> dict[str, Any]:
         """Return the facts as the record stores them."""
-        return {**asdict(self), "command": list(self.command), "env": dict(self.env)}
+        lists = {"command": list(self.command), "trackers": list(self.trackers)}
+        return {**asdict(self), **lists, "env": dict(self.env)}
 
 
 def read_spec(path: str | Path) -> RunSpec:
@@ -64,7 +81,8 @@ def spec_of(values: Mapping[str, Any], where: str) -> RunSpec:
     return spec
 
 
-_LEAST = {"ranks_per_node": 1, "grace_s": 1}
+_LEAST = {"ranks_per_node": 1, "gpus_per_node": 0, "walltime_s": 0, "grace_s": 1}
+_NODES = re.compile(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?")
 
 
 def _checked(where: str, name: str, value: Any) -> Any:
@@ -77,7 +95,12 @@ def _checked(where: str, name: str, value: Any) -> Any:
         if type(value) is not int or value < _LEAST[name]:
             raise wrong(f"a whole number, {_LEAST[name]} or more")
         return value
-    if name == "command":
+    if name == "nodes":
+        match = _NODES.fullmatch(str(value)) if type(value) in (int, str) else None
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise wrong('a whole number, 1 or more, or a range such as "6-8"')
+        return str(value)
+    if name in ("command", "trackers"):
         if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
             raise wrong("a list of texts")
         return tuple(value)

@@ -38,7 +38,7 @@ class StopRequests:
         """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
         if threading.current_thread() is not threading.main_thread():
             _log.warning(
-                "Run.joined() outside of the main thread hears no signals: call it in the main thread"
+                "Run.joined() outside of the main thread hears no signals: call it there, or Run.ask_to_stop()"
             )
             return
         for number in SIGNALS:
@@ -58,12 +58,21 @@ class StopRequests:
 
         threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
 
-    def close(self) -> None:
-        """Give the handlers back, and end the thread."""
+    def close(self, *, leaves: bool = False) -> None:
+        """Give the handlers back, and end the thread.
+
+        leaves: The process ends by `AGAIN` now: a second signal may not end it by another status.
+        """
         self._end.set()
+        if leaves:
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def ask(self) -> None:
+        """Ask to save and begin again."""
         self.stop = max(self.stop, Stop.AGAIN)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.ask()

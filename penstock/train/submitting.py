@@ -7,16 +7,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict
+from loader.errors import Conflict, InvalidCluster
 
+from ..compute.cluster import Cluster
 from .goodput import AttemptGoodput, goodput, matched
+from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
-from .run_folder import Event, RunFolder, runs
+from .launch.slurm_job import SlurmJobs
+from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec
+from .starved import wait_shares
 
-LAUNCHERS: Mapping[str, Callable[[str], Launcher]] = {"local": LocalRanks}
+LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
+    "kubernetes": JobSets,
+    "local": LocalRanks,
+    "slurm": SlurmJobs,
+}
 """Engine of a cluster's file -> launcher of the runs of a record."""
+
+
+def launcher_of(record: str, cluster: Cluster) -> Launcher:
+    """Return the launcher of a cluster for the runs of a record. Raises: InvalidCluster."""
+    if cluster.engine not in LAUNCHERS:
+        raise InvalidCluster(
+            f"engine = {cluster.engine!r} starts no trainings; accepted: {', '.join(sorted(LAUNCHERS))}. Inside a "
+            "TorchTrainer of Ray use Run itself (docs/training.md)"
+        )
+    return LAUNCHERS[cluster.engine](record, cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +51,13 @@ class RunSummary:
     """Events of all starts, in order."""
     stopping: bool
     """True if a person asked it to stop."""
+    window_step: int = 0
+    """Steps done by its newest window, if that was looked for."""
 
     @property
     def step(self) -> int:
-        """Most steps done at any event."""
-        return max((event.step for event in self.events), default=0)
+        """Most steps done at any event or window."""
+        return max((self.window_step, *(event.step for event in self.events)))
 
     @property
     def newest(self) -> Event | None:
@@ -98,9 +118,20 @@ def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
 def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
     """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
     spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
-    return goodput(matched(spans, folder.attempts(), now_us), folder.events())
+    allocations = matched(spans, folder.attempts(), now_us)
+    return goodput(allocations, folder.events(), wait_shares(folder.windows()))
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
-    """Return all runs of a record."""
-    return [summary(RunFolder(root.store, run), launcher) for run in runs(root.store)]
+    """Return all runs of a record, each with its newest events only. Raises: Corrupt; EngineUnreachable."""
+    return [
+        RunSummary(
+            run=brief.run,
+            status=launcher.status(brief.run),
+            attempts={number: {} for number in sorted(brief.attempts)},
+            events=brief.events,
+            stopping=brief.stopping,
+            window_step=brief.window_step,
+        )
+        for brief in briefs(root.store)
+    ]

@@ -1,9 +1,10 @@
-"""`penstock checkpoints ls|verify`: checkpoints of training runs."""
+"""`penstock checkpoints ls|copy|verify`: checkpoints of training runs."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import second, size
@@ -70,6 +71,27 @@ def verify(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 1 if wrong else 0
 
 
+def _copy_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN[@STEP]", help="all finished steps of a run, or one")
+    parser.add_argument("--to", required=True, metavar="URL", help="root that gets the copy")
+
+
+def copy(arguments: Namespace) -> Answer:
+    """Copy checkpoints to another store."""
+    from ..train.checkpoint_copies import copy_checkpoints
+
+    run, at, step = arguments.run.partition("@")
+    if at and not step.isdecimal():
+        raise InvalidRuntime(f"{arguments.run!r}: a run, or a run and a step, such as big-7@1000")
+    source, target = loader.Root(arguments.root), loader.Root(arguments.to)
+    copies = list(copy_checkpoints(source.store, target, run, int(step) if at else None))
+    lines = [
+        f"{one.run}@{one.step}: {one.copied} of {one.objects} objects copied ({size(one.nbytes)}), others were there"
+        for one in copies
+    ]
+    return [one.to_json() for one in copies], "\n".join(lines), 0
+
+
 def _row(step: "ListedStep") -> dict[str, Any]:
     checkpoint = step.checkpoint
     return {
@@ -91,13 +113,14 @@ def _trained_on(row: dict[str, Any]) -> str:
 
 
 VERB = Verb(
-    text="list and verify checkpoints of trainings",
+    text="list, copy and verify checkpoints of trainings",
     verbs={
         "ls": Verb(
             text="list runs and steps, finished or not, and the versions of their data",
             run=ls,
             arguments=_ls_arguments,
         ),
+        "copy": Verb(text="copy to another store, verified", run=copy, arguments=_copy_arguments),
         "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=_verify_arguments),
     },
 )

@@ -80,7 +80,8 @@ def why(arguments: Namespace) -> Answer:
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
-    engine = _cluster(arguments).open()
+    cluster = _cluster(arguments)
+    engine = cluster.open()
     attempt, record = folder.newest_attempt()
     if record is None:
         return {"attempt": 0}, "no attempt yet", 0
@@ -88,7 +89,15 @@ def why(arguments: Namespace) -> Answer:
     status = engine.status(name)
     body = {"attempt": attempt, "name": name, "by": record.by, "state": status.state, "reason": status.reason}
     body |= {"waiting": status.waiting, "running": status.running, "place": status.place}
-    return body, f"{name}, submitted by {record.by}: {words_of_attempt(attempt, status)}", 0
+    lines = [f"{name}, submitted by {record.by}: {words_of_attempt(attempt, status)}"]
+    if cluster.engine == "slurm":
+        from ..compute.engines.slurm import SlurmQueue
+        from ..compute.engines.slurm_why import why_name_waits
+
+        reasons = why_name_waits(SlurmQueue(cluster.submit).answer, name)
+        body["why"] = reasons
+        lines += [reasons] if reasons else []
+    return body, "\n".join(lines), 0
 
 
 def logs(arguments: Namespace) -> Answer:

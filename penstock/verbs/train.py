@@ -1,4 +1,4 @@
-"""`penstock train submit|ls|show|logs|stop|cancel|resume`: training runs."""
+"""`penstock train submit|ls|show|why|goodput|logs|stop|cancel|resume`: training runs."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 FORM = ("{:<24}", " {:<8}", " step {:>9}", " attempt {:>3}", "  {}")
 
 
-def _launcher(record: str) -> "Launcher":
-    from ..train.submitting import LAUNCHERS
+def _launcher(record: str, arguments: Namespace) -> "Launcher":
+    from ..compute.cluster import Cluster, read_cluster
+    from ..train.submitting import launcher_of
 
-    return LAUNCHERS["local"](record)
+    return launcher_of(record, read_cluster(arguments.cluster) if arguments.cluster else Cluster())
 
 
 def _folder(arguments: Namespace) -> "RunFolder":
@@ -28,19 +29,34 @@ def _folder(arguments: Namespace) -> "RunFolder":
     return RunFolder(loader.Root(arguments.root).store, arguments.run)
 
 
+def _cluster_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--cluster", metavar="FILE", help="TOML file of the cluster (default: this machine)")
+
+
 def _spec_argument(parser: ArgumentParser) -> None:
     parser.add_argument("spec", metavar="FILE", help="TOML file of the run")
+    _cluster_argument(parser)
 
 
 def _submit_arguments(parser: ArgumentParser) -> None:
     _spec_argument(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be started, and start nothing"
-    )
+    # Two options: `nargs="?"` would take the file that follows.
+    for option, text in (
+        ("--dry-run", "print what would be started"),
+        ("--dry-run=server", "let the scheduler check it"),
+    ):
+        parser.add_argument(
+            option, dest="dry_run", action="store_const", const=option, help=f"{text}, and start nothing"
+        )
 
 
 def _run_argument(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="name of the run")
+
+
+def _started_run_argument(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    _cluster_argument(parser)
 
 
 def submit(arguments: Namespace) -> Answer:
@@ -49,10 +65,13 @@ def submit(arguments: Namespace) -> Answer:
     from ..train.submitting import submit as submit_run
 
     spec = read_spec(arguments.spec)
-    launcher = _launcher(spec.record)
+    launcher = _launcher(spec.record, arguments)
     if arguments.dry_run:
-        text = launcher.describe(spec)
-        return {"run": spec.run, "command": text}, text, 0
+        if arguments.dry_run == "--dry-run":
+            text = launcher.describe(spec)
+            return {"run": spec.run, "command": text}, text, 0
+        text = launcher.check(spec)
+        return {"run": spec.run, "answer": text}, text, 0
     place = submit_run(spec, launcher)
     return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
 
@@ -63,7 +82,7 @@ def resume(arguments: Namespace) -> Answer:
     from ..train.submitting import resume as resume_run
 
     spec = read_spec(arguments.spec)
-    place = resume_run(spec, _launcher(spec.record))
+    place = resume_run(spec, _launcher(spec.record, arguments))
     return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
 
 
@@ -72,7 +91,7 @@ def ls(arguments: Namespace) -> Answer:
     from ..train.submitting import summaries
 
     root = loader.Root(arguments.root)
-    listed = summaries(root, _launcher(root.url))
+    listed = summaries(root, _launcher(root.url, arguments))
     rows = [
         (one.run, one.status.state, str(one.step), str(len(one.attempts)), _newest(one)) for one in listed
     ]
@@ -92,7 +111,7 @@ def show(arguments: Namespace) -> Answer:
 
     folder = _folder(arguments)
     spec = folder.spec()
-    run = summary(folder, _launcher(spec.record))
+    run = summary(folder, _launcher(spec.record, arguments))
     body = run.to_json() | {"spec": spec.to_json(), "starts": run.attempts}
     body["events"] = [
         {"attempt": event.attempt, "event": event.name, "step": event.step, "at_us": event.at_us}
@@ -118,11 +137,11 @@ def show(arguments: Namespace) -> Answer:
 
 def goodput(arguments: Namespace) -> Answer:
     """Show where the time of a run went."""
-    from ..train.goodput import PARTS, totals
+    from ..train.goodput import PARTS, restarts, totals
     from ..train.submitting import goodput_of
 
     folder = _folder(arguments)
-    starts = goodput_of(folder, _launcher(folder.spec().record))
+    starts = goodput_of(folder, _launcher(folder.spec().record, arguments))
     sums = totals(starts)
     whole = sum(sums.values())
     parts = [(part, f"{sums[part]:,.1f}", f"{sums[part] / whole:.1%}" if whole else "") for part in PARTS]
@@ -142,14 +161,56 @@ def goodput(arguments: Namespace) -> Answer:
         Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
         Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
     ]
+    causes = restarts(starts)
+    again = [
+        (
+            one.cause,
+            str(one.count),
+            str(one.lost_steps),
+            "-" if one.seconds_to_first_step is None else f"{one.seconds_to_first_step:.1f}",
+        )
+        for one in causes
+    ]
+    if again:
+        form = ("{:<18}", " {:>8}", " {:>10}", " {:>10}")
+        header = ("restarts after", "number", "lost steps", "s to first")
+        tables.append(Table(form=form, header=header, rows=again))
     body = {"parts": sums, "starts": [{**asdict(one), "share": one.share} for one in starts]}
-    return body, tables, 0
+    return body | {"restarts": [asdict(one) for one in causes]}, tables, 0
+
+
+def _starved_arguments(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    parser.add_argument("--attempt", type=int, metavar="N", help="number of a start; the newest by default")
+
+
+def starved(arguments: Namespace) -> Answer:
+    """Show what a run's GPUs waited for."""
+    from ..train.starved import starvation
+
+    folder = _folder(arguments)
+    keys = folder.window_keys()
+    attempt = arguments.attempt or (keys[-1][0] if keys else 0)
+    windows = folder.windows([key for key in keys if key[0] == attempt])
+    if not windows:
+        return {"run": folder.run}, f"{folder.run} has no window yet: it stores one a minute", 0
+    report = starvation(windows)
+    return {"run": folder.run, **report.to_json()}, report.to_text(), 0
+
+
+def why(arguments: Namespace) -> Answer:
+    """Show why a run waits."""
+    folder = _folder(arguments)
+    launcher = _launcher(folder.spec().record, arguments)
+    status, text = launcher.status(folder.run), launcher.why(folder.run)
+    body = {"run": folder.run, "state": status.state, "place": status.place, "why": text}
+    return body, f"{folder.run}: {text or f'does not wait, {status.state}'}", 0
 
 
 def logs(arguments: Namespace) -> Answer:
     """Show the last lines that a run wrote."""
     folder = _folder(arguments)
-    text = _launcher(folder.spec().record).logs(folder.run)
+    text = _launcher(folder.spec().record, arguments).logs(folder.run)
     return {"run": folder.run, "text": text}, text or "nothing was written", 0
 
 
@@ -169,7 +230,7 @@ def stop(arguments: Namespace) -> Answer:
 def cancel(arguments: Namespace) -> Answer:
     """Kill a run, without a checkpoint."""
     folder = _folder(arguments)
-    _launcher(folder.spec().record).cancel(folder.run)
+    _launcher(folder.spec().record, arguments).cancel(folder.run)
     return {"run": folder.run}, f"{folder.run} was ended", 0
 
 
@@ -177,12 +238,16 @@ VERB = Verb(
     text="run trainings that stop and go on",
     verbs={
         "submit": Verb(text="start a run, or find it", run=submit, arguments=_submit_arguments),
-        "ls": Verb(text="list runs", run=ls),
-        "show": Verb(text="show a run's state and starts", run=show, arguments=_run_argument),
-        "goodput": Verb(text="show where the time of a run went", run=goodput, arguments=_run_argument),
-        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_run_argument),
+        "ls": Verb(text="list runs", run=ls, arguments=_cluster_argument),
+        "show": Verb(text="show a run's state and starts", run=show, arguments=_started_run_argument),
+        "starved": Verb(text="show what a run's GPUs waited for", run=starved, arguments=_starved_arguments),
+        "why": Verb(text="show why a run waits", run=why, arguments=_started_run_argument),
+        "goodput": Verb(
+            text="show where the time of a run went", run=goodput, arguments=_started_run_argument
+        ),
+        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_started_run_argument),
         "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
         "resume": Verb(text="let a stopped run go on", run=resume, arguments=_spec_argument),
-        "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_run_argument),
+        "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_started_run_argument),
     },
 )

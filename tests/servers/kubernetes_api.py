@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,14 @@ class Cluster:
     jobs: dict[str, Json] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     workloads: list[Json] = field(default_factory=list)
+    requests: set[tuple[str, str]] = field(default_factory=set)
+    """Methods and paths that were asked for."""
     free: int = 100
     """Pods that fit on the nodes."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def create(self, body: Json) -> tuple[int, Json]:
+    def create(self, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
         if wrong := wrong_in(body):
             return 422, {"message": wrong}
         name = body["metadata"]["name"]
@@ -59,10 +62,14 @@ class Cluster:
         self.jobs[name] = body
         return 201, body
 
-    def delete(self, name: str, body: Json) -> tuple[int, Json]:
-        job = self.jobs.get(name)
+    def found(self, path: str) -> Json | None:
+        """Return the object of a path."""
+        return self.jobs.get(path.rpartition("/")[2])
+
+    def delete(self, path: str, body: Json) -> tuple[int, Json]:
+        job = self.found(path)
         if job is None:
-            return 404, {"message": f"jobs.batch {name} not found"}
+            return 404, {"message": f"{path} not found"}
         if body.get("preconditions", {}).get("uid", job["metadata"]["uid"]) != job["metadata"]["uid"]:
             return 409, {"message": "the uid is another"}
         job["metadata"].setdefault("deletionTimestamp", "now")
@@ -100,8 +107,11 @@ class Cluster:
                 for pod in self.of(name):
                     self._settle(pod)
                 if "deletionTimestamp" in job["metadata"]:
-                    self._remove(name)
-                elif not job["status"]["conditions"] and not job["spec"].get("suspend"):
+                    if self._remove_pods(name):
+                        del self.jobs[name]
+                elif job["spec"].get("suspend"):
+                    self._remove_pods(name)
+                elif not job["status"]["conditions"]:
                     self._drive(name, job)
 
     def stop(self) -> None:
@@ -121,21 +131,36 @@ class Cluster:
         code = pod.process.returncode
         code = 128 - code if code < 0 else code
         status["phase"] = "Failed" if code else "Succeeded"
-        ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
-        status["containerStatuses"] = [{"name": "runner", "state": {"terminated": ended}}]
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": now()}
+        (container,) = pod.body["spec"]["containers"]
+        status["containerStatuses"] = [{"name": container["name"], "state": {"terminated": ended}}]
 
-    def _remove(self, name: str) -> None:
+    def _remove_pods(self, name: str) -> bool:
+        """End a Job's pods; return whether all are gone."""
         pods = self.of(name)
         for pod in pods:
             self.tell(pod)
-        if all(pod.process is None or pod.process.poll() is not None for pod in pods):
-            for pod in pods:
-                self._settle(pod)
-                del self.pods[pod.body["metadata"]["name"]]
-            del self.jobs[name]
+        if not all(pod.process is None or pod.process.poll() is not None for pod in pods):
+            return False
+        for pod in pods:
+            self._settle(pod)
+            del self.pods[pod.body["metadata"]["name"]]
+        return True
 
     def _drive(self, name: str, job: Json) -> None:
         spec, status, pods = job["spec"], job["status"], self.of(name)
+        begun_s = status.setdefault("begun_s", time.monotonic())
+        late = time.monotonic() - begun_s > spec.get("activeDeadlineSeconds", float("inf"))
+        reason = status.get("failing") or self._fails_job(spec, pods) or ("DeadlineExceeded" if late else "")
+        if reason:
+            status["failing"] = (
+                reason  # the real one has the condition FailureTarget until the last pod has ended
+            )
+            for pod in pods:
+                self.tell(pod)
+            if all(pod.process is None or pod.process.poll() is not None for pod in pods):
+                status["conditions"] = [{"type": "Failed", "status": "True", "reason": reason}]
+            return
         done, failed, active = set(), set(), list[Pod]()
         for index in range(spec["completions"]):
             mine = [pod for pod in pods if pod.body["metadata"]["labels"][INDEX] == str(index)]
@@ -144,7 +169,7 @@ class Cluster:
             if any(pod.body["status"]["phase"] == "Succeeded" for pod in mine):
                 done.add(index)
             elif any(map(self._fails_index(spec), mine)) or (
-                sum(map(counts, mine)) > spec["backoffLimitPerIndex"]
+                sum(map(counts, mine)) > spec.get("backoffLimitPerIndex", len(mine))
             ):
                 failed.add(index)
             elif not live and len(active) < spec["parallelism"]:
@@ -160,6 +185,20 @@ class Cluster:
             status["conditions"] = [{"type": "Failed" if failed else "Complete", "status": "True"}]
 
     @staticmethod
+    def _fails_job(spec: Json, pods: list[Pod]) -> str:
+        """Return the reason why a Job fails as a whole, "" if it does not; the policy goes before the limit."""
+        ended = [pod for pod in pods if pod.body["status"]["phase"] == "Failed"]
+        for rule in spec["podFailurePolicy"]["rules"]:
+            codes = rule.get("onExitCodes", {}).get("values", [])
+            kinds = {one["type"] for one in rule.get("onPodConditions", [])}
+            for pod in ended if rule["action"] == "FailJob" else []:
+                conditions = {one["type"] for one in pod.body["status"]["conditions"]}
+                if exit_code(pod) in codes or kinds & conditions:
+                    return "PodFailurePolicy"
+        limited = "backoffLimit" in spec and sum(map(counts, ended)) > spec["backoffLimit"]
+        return "BackoffLimitExceeded" if limited else ""
+
+    @staticmethod
     def _fails_index(spec: Json) -> Any:
         rules = [rule for rule in spec["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
         codes = {code for rule in rules for code in rule["onExitCodes"]["values"]}
@@ -167,10 +206,11 @@ class Cluster:
 
     def _begin(self, name: str, job: Json, index: int) -> Pod:
         number = next(self.numbers)
-        labels = {JOB: name, INDEX: str(index)}
+        own = job["spec"]["template"].get("metadata", {})
         metadata = {
             "name": f"{name}-{index}-{number}",
-            "labels": labels,
+            "labels": {**own.get("labels", {}), JOB: name, INDEX: str(index)},
+            "annotations": own.get("annotations", {}),
             "creationTimestamp": f"{number:09d}",
         }
         spec = {**job["spec"]["template"]["spec"], "nodeName": f"node-{number % 3}"}
@@ -188,10 +228,13 @@ class Cluster:
         index = pod.body["metadata"]["labels"][INDEX]
         variables = {"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": index}
         for one in container["env"]:
-            source = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            variables[one["name"]] = (
-                pod.body["spec"]["nodeName"] if source == "spec.nodeName" else one["value"]
-            )
+            source = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+            if annotation := re.fullmatch(r"metadata\.annotations\['(.+)'\]", source):
+                variables[one["name"]] = pod.body["metadata"]["annotations"][annotation[1]]
+            else:
+                variables[one["name"]] = (
+                    pod.body["spec"]["nodeName"] if source == "spec.nodeName" else self.resolved(one["value"])
+                )
         for one in container.get("envFrom", ()):
             variables |= self.secrets[one["secretRef"]["name"]]
         command = [expanded(word, variables) for word in container["command"]]
@@ -205,10 +248,18 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        pod.body["status"] |= {"phase": "Running", "conditions": []}
+        pod.body["status"] |= {"phase": "Running", "conditions": [], "startTime": now()}
+
+    def resolved(self, value: str) -> str:
+        """Return a variable's value; names of headless services are those of this machine."""
+        return value
 
 
 JOB, INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 def expanded(word: str, variables: dict[str, str]) -> str:
@@ -250,6 +301,8 @@ def wrong_in(body: Json) -> str:
         "an Indexed Job needs completions": spec.get("completionMode") != "Indexed"
         or spec.get("completions"),
         "backoffLimitPerIndex needs Indexed": spec.get("completionMode") == "Indexed",
+        "FailIndex needs backoffLimitPerIndex": "backoffLimitPerIndex" in spec
+        or all(rule["action"] != "FailIndex" for rule in spec["podFailurePolicy"]["rules"]),
         "podFailurePolicy needs restartPolicy Never": pod.get("restartPolicy") == "Never",
         "podReplacementPolicy of a podFailurePolicy is Failed": spec.get("podReplacementPolicy") == "Failed",
         "completions is at most 100000 with backoffLimitPerIndex": spec["completions"] <= 100_000,
@@ -262,13 +315,19 @@ def wrong_in(body: Json) -> str:
 class _Handler(BaseHTTPRequestHandler):
     cluster: Cluster
 
+    def parse_request(self) -> bool:
+        whole = super().parse_request()
+        if whole:
+            self.cluster.requests.add((self.command, urlsplit(self.path).path))
+        return whole
+
     def do_POST(self) -> None:
         with self.cluster.lock:
-            self._answer(*self.cluster.create(self._body()))
+            self._answer(*self.cluster.create(self._body(), dry_run="dryRun=All" in self.path))
 
     def do_DELETE(self) -> None:
         with self.cluster.lock:
-            self._answer(*self.cluster.delete(self.path.partition("?")[0].rpartition("/")[2], self._body()))
+            self._answer(*self.cluster.delete(self.path.partition("?")[0], self._body()))
 
     def do_GET(self) -> None:
         path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
@@ -277,8 +336,8 @@ class _Handler(BaseHTTPRequestHandler):
                 pod = self.cluster.pods.get(path.split("/")[-2])
                 text = pod.log.read_bytes() if pod is not None and pod.log is not None else None
                 self._raw(*((404, b"{}") if text is None else (200, text)))
-            elif "/jobs/" in path:
-                job = self.cluster.jobs.get(path.rpartition("/")[2])
+            elif "/jobs/" in path or "/jobsets/" in path:
+                job = self.cluster.found(path)
                 self._answer(200 if job else 404, job or {"message": "not found"})
             elif path.endswith("/workloads"):
                 self._answer(200, {"items": self.cluster.workloads})
@@ -359,9 +418,9 @@ def kubeconfig(port: int) -> str:
 
 
 @contextmanager
-def kubernetes(folder: Path) -> Iterator[Server]:
-    """Yield a fresh server; it ends with the block, and so do its pods."""
-    server = Server(Cluster(folder))
+def kubernetes(folder: Path, kind: type[Cluster] = Cluster) -> Iterator[Server]:
+    """Yield a fresh server; it ends with the block, and so do its pods. kind: which controllers it has."""
+    server = Server(kind(folder))
     server.start()
     try:
         yield server

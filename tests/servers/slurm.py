@@ -1,7 +1,7 @@
 """A Slurm of four nodes on this machine, for tests marked `slurm`; scripts/install-slurm.sh brings its daemons.
 
-Everything runs as the user of the tests, on ports of its own, without munge and without a database of accounts: `sacct`
-fails as it does on clusters that keep none.
+Everything runs as the user of the tests, on ports of its own, without munge. Without `accounts` there is no database of
+accounts, and `sacct` fails as it does on clusters that keep none.
 """
 
 import getpass
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers.ports import free_port
+from tests.servers.slurm_accounts import Accounts
 
 CONF = """\
 ClusterName=tests
@@ -24,7 +25,6 @@ SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
 AuthInfo=cred_expire=5
-AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -43,11 +43,12 @@ MpiDefault=none
 SlurmdTimeout=6
 SlurmctldTimeout=5
 MessageTimeout=4
-KillWait=2
+KillWait={kill_wait_s}
 MinJobAge=30
 MaxArraySize=1001
 GresTypes=gpu
 SlurmdParameters=config_overrides
+{accounting}
 {nodes}
 PartitionName=batch Nodes=m[1-4] Default=YES MaxTime=INFINITE State=UP
 """
@@ -60,26 +61,35 @@ Name=gpu Type=fake File=/dev/null
 Name=gpu Type=fake File=/dev/zero
 """
 """GPUs that do not exist: Slurm counts them, and tells a job which it has."""
+WITHOUT_ACCOUNTS = "AccountingStorageType=accounting_storage/none"
 NODES = ("m1", "m2", "m3", "m4")
 
 
 class Slurm:
-    """Four nodes of two processors, as processes that a test may kill. folder: empty."""
+    """Four nodes of two processors, as processes that a test may kill.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: empty. accounts: slurmdbd, accounts and QOS (tests/servers/slurm_accounts.py).
+    """
+
+    def __init__(self, folder: Path, *, accounts: bool = False) -> None:
+        self.folder, self.user = folder, getpass.getuser()
+        self.accounts = Accounts(folder) if accounts else None
         self.conf = folder / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         host = socket.gethostname().partition(".")[0]
         (folder / "state").mkdir()
         nodes = "\n".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
-        told = {"host": host, "user": getpass.getuser(), "folder": folder, "port": free_port()}
+        told = {"host": host, "user": self.user, "folder": folder, "port": free_port()}
+        told["accounting"] = self.accounts.slurm_conf if self.accounts else WITHOUT_ACCOUNTS
+        told["kill_wait_s"] = 20 if accounts else 2
         (folder / "gres.conf").write_text(GRES)
         self.conf.write_text(CONF.format(nodes=nodes, **told))
 
     def start(self) -> None:
         """Start all daemons and wait until the nodes are idle."""
+        if self.accounts:
+            self.accounts.start(self.environment)
         self.start_head()
         for name in NODES:
             self.start_node(name)
@@ -125,6 +135,14 @@ class Slurm:
                     found.add(int(entry))
         return found
 
+    def end_jobs(self) -> None:
+        """End all jobs at once, and wait until Slurm lists none."""
+        mine = f"--user={self.user}"
+        self.told("scancel", "--state=PENDING", mine)
+        self.told("scancel", "--signal=KILL", "--full", mine)
+        self.told("scancel", mine)
+        until(lambda: not self.told("squeue", "--noheader", "--all").strip())
+
     def told(self, *command: str) -> str:
         """Return what a command of Slurm writes, empty where it fails."""
         ended = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
@@ -135,6 +153,8 @@ class Slurm:
         for name in list(self._daemons):
             self._kill(name)
         self._end(self.processes())
+        if self.accounts:
+            self.accounts.stop()
 
     def _end(self, jobs: set[int]) -> None:
         """End the processes of jobs; before them those that would report their end."""
@@ -192,9 +212,9 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[Slurm]:
+def slurm(folder: Path, *, accounts: bool = False) -> Iterator[Slurm]:
     """Yield a fresh cluster; it ends with the block."""
-    cluster = Slurm(folder)
+    cluster = Slurm(folder, accounts=accounts)
     try:
         cluster.start()
         yield cluster

@@ -20,6 +20,7 @@ from ...storage.shared.requests import noting_who_serves
 from ...storage.shared.threads import lock
 from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local
 from ..shards.shard import PageHashes
+from .read_faults import add_fault
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -197,6 +198,7 @@ class VerifiedStore:
         for run, run_data in zip(runs, data, strict=False):
             if wrong := shard.verify(identity, run, memoryview(run_data)):
                 low, nbytes = wrong[0]
+                add_fault("read", self.url, key, wrong[0], None, None)
                 raise Corrupt(
                     f"{self.url}/{key}: bytes [{low}:{low + nbytes}] differ from the SHA-256 in its index: the "
                     "shard was replaced or damaged"

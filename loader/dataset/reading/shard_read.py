@@ -12,6 +12,7 @@ from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
+from .read_faults import add_fault
 from .sha256_store import Int64s, VerifiedStore
 
 AddressOf = Callable[[int], SampleAddress]
@@ -134,12 +135,29 @@ class Reading(NamedTuple):
                 "wrote there, and run penstock verify"
             )
 
-    def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
+    def fault(self, place: FieldAddress, checksum: int) -> None:
+        """Remember a wrong read, and count the second one. checksum: CRC-32C of what came."""
+        self.on_refetch()
+        expected = None if place.crc32c == UNKNOWN_CRC else place.crc32c
+        add_fault("read", self.store.url, place.path, (place.offset, place.nbytes), expected, checksum)
+
+    def again(
+        self,
+        address: SampleAddress,
+        place: FieldAddress,
+        said_by: str = "its index",
+        wrong: bytes | memoryview | None = None,
+    ) -> bytes:
         """Read the field a second time, in case a bit flipped in transit, and return its bytes.
+
+        wrong: what the first read returned; None if the shard ended too early.
 
         Raises: Corrupt, unless a mirror has correct bytes; Changed.
         """
-        self.on_refetch()
+        if wrong is None:
+            self.on_refetch()
+        else:
+            self.fault(place, crc32c(wrong))
         return retry_corrupt(partial(self._again, address, place, said_by), again=0)
 
     def _again(self, address: SampleAddress, place: FieldAddress, said_by: str) -> bytes:
@@ -159,10 +177,12 @@ class Reading(NamedTuple):
             )
         return blob.data
 
-    def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
+    def again_or_error(
+        self, address: SampleAddress, field: str, wrong: bytes | memoryview | None
+    ) -> bytes | Corrupt:
         """Return a sample's whole field from a second read, or the error."""
         try:
-            return self.again(address, address.fields[field])
+            return self.again(address, address.fields[field], wrong=wrong)
         except Corrupt as error:
             return error
 

@@ -200,21 +200,27 @@ def _read_shard(
     try:
         blobs = reading.ranges(path, spans, first, items[0][1], lent=copied)
     except Corrupt:  # the shard ends too early for one of them: read each to find out which
-        return [_again(reading, one, address_of, on_crc) for one in items]
+        return [_again(reading, one, address_of, on_crc, None) for one in items]
     fetched = perf_counter()
     good = [copied or _is_good(data, one, on_crc) for data, one in zip(blobs, items, strict=True)]
     verify_s = perf_counter() - fetched
     out: list[bytes | memoryview | Corrupt] = [*blobs]
     for i, whole in enumerate(good):
         if not whole:
-            out[i] = _again(reading, items[i], address_of, on_crc)
+            out[i] = _again(reading, items[i], address_of, on_crc, blobs[i])
     reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
     return out
 
 
-def _again(reading: Reading, item: _Item, address_of: AddressOf, on_crc: OnCrc) -> bytes | Corrupt:
+def _again(
+    reading: Reading,
+    item: _Item,
+    address_of: AddressOf,
+    on_crc: OnCrc,
+    wrong: bytes | memoryview | None,
+) -> bytes | Corrupt:
     number, field, _, _, expected = item
-    data = reading.again_or_error(address_of(number), field)
+    data = reading.again_or_error(address_of(number), field, wrong)
     if expected == UNKNOWN_CRC and not isinstance(data, Corrupt):
         on_crc(number, field, crc32c(data))
     return data
@@ -241,9 +247,9 @@ def _read_parts(
         for run in item.runs
     ]
 
-    def again(item: PartsOfField, place: FieldAddress, part: FieldPart) -> bytes:
+    def again(item: PartsOfField, place: FieldAddress, part: FieldPart, wrong: memoryview) -> bytes:
         at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
-        return reading.again(item.address, at, item.said_by)
+        return reading.again(item.address, at, item.said_by, wrong)
 
     first = partial(_address_of, parts_of_fields[0])
     start, verify_s = perf_counter(), 0.0
@@ -262,7 +268,7 @@ def _read_parts(
                 good = [crc32c(piece) == part.crc32c for part, piece in zip(run, pieces, strict=True)]
                 verify_s += perf_counter() - checking
                 read_pieces += [
-                    piece if whole else again(item, place, part)
+                    piece if whole else again(item, place, part, piece)
                     for part, piece, whole in zip(run, pieces, good, strict=True)
                 ]
         except Corrupt as error:

@@ -4,6 +4,7 @@ Fields of one size become rows of an array; others are concatenated. `loader.nat
 all shards in one call, without holding the interpreter's lock.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress, repeat
@@ -14,12 +15,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...errors import Corrupt
-from ...native import IN_MEMORY, RIGHT, OpenFile, gather
+from ...native import IN_MEMORY, RIGHT, WRONG, OpenFile, gather
 from ...storage import ByteRange
 from ...storage.disk.file_handles import FileHandle
 from ...storage.shared.requests import count_request
-from ..shards.address import SampleAddress
+from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools
+from ..shards.shard import crc32c
 from .places import Int64s, SamplePlaces
 from .shard_read import Reading, ReadingOf, ShardRead
 from .verified_bucket_reads import read_places
@@ -86,7 +88,7 @@ def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
     every = len(rows.numbers) == len(gatherable.places)
     row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
     at = row * rows.memory.shape[1]
-    right = _gathered(sources, gatherable.places, rows.field, rows.head, rows.memory, at)
+    right = _gathered(gatherable, sources, rows.field, rows.head, rows.memory, at)
     if not len(unread) and right.all():
         return []
     return _read_again(gatherable, rows.field, np.concatenate([sources.numbers[~right], unread]))
@@ -115,25 +117,43 @@ def gather_bytes(
     sources, unread = gatherable.sources(field, numbers)
     at = np.cumsum(sources.nbytes) - sources.nbytes
     memory = allocate((int(sources.nbytes.sum()),), _UINT8)
-    right = _gathered(sources, gatherable.places, field, b"", memory, at)
+    right = _gathered(gatherable, sources, field, b"", memory, at)
     read = GatheredBytes(sources.numbers[right], memory, at[right], sources.nbytes[right])
     return read, _read_again(gatherable, field, np.concatenate([sources.numbers[~right], unread]))
 
 
 def _gathered(
-    sources: Sources, places: SamplePlaces, field: str, head: bytes, memory: np.ndarray, at: Int64s
+    gatherable: Gatherable, sources: Sources, field: str, head: bytes, memory: np.ndarray, at: Int64s
 ) -> Bools:
     """Copy samples without their head to `memory`, each at offset `at`; return bool [n], True if correct."""
     status = np.zeros(len(sources.numbers), np.uint8)
     if len(status):
-        start, known = perf_counter(), places.fields[field].crc32c
+        start, known = perf_counter(), gatherable.places.fields[field].crc32c
         crcs = known[sources.numbers]
         columns = sources.which, sources.begin, sources.nbytes
         verified_s = gather(sources.files, *columns, head, memory, at, crcs, status)
         sources.report(perf_counter() - start, verified_s)
         known[sources.numbers] = crcs  # fills in unknown checksums
     right: Bools = status == RIGHT
+    if not right.all():
+        _report_faults(gatherable, sources, field, np.flatnonzero(status == WRONG))
     return right
+
+
+def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: Int64s) -> None:
+    """Report items with a wrong checksum; those with only another head than expected are correct."""
+    at = gatherable.places.fields[field]
+    for i in wrong.tolist():
+        number, (descriptor, memory) = int(sources.numbers[i]), sources.files[int(sources.which[i])]
+        begin, nbytes = int(sources.begin[i]), int(sources.nbytes[i])
+        if descriptor == IN_MEMORY:
+            assert memory is not None
+            data = memoryview(memory)[begin : begin + nbytes]
+        else:
+            data = memoryview(os.pread(descriptor, nbytes, begin))
+        place, checksum = at.address(field, number), crc32c(data)
+        if checksum != place.crc32c != UNKNOWN_CRC:
+            gatherable.reading_of(at.shards[int(at.shard[number])].of).fault(place, checksum)
 
 
 def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:

@@ -1,6 +1,6 @@
 """An open version: immutable, thread-safe, picklable. Opening reads only the manifest and small parts tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -19,7 +19,7 @@ from ..shards.index import ROW_GROUP_ROWS, IndexCache, IndexPlace
 from ..shards.parts_table import PartsTable, ShardRows
 from ..shards.shard import PageHashes
 from ..tables.manifest import manifest_of
-from ..tables.parquet import TableFile, get_table, get_table_bytes
+from ..tables.parquet import TableFile, get_table_bytes, parse_table
 
 if TYPE_CHECKING:
     import polars
@@ -32,7 +32,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Verify = Literal["crc32c", "sha256"]
 """Checks on samples' bytes: "crc32c" per field; "sha256" also checks pages."""
 PREPARED_BYTES = 2**20
-"""Most bytes of parts tables that opening reads: about 5,000 shards."""
+"""Most bytes of parts tables that opening reads, and that travel with a version: about 5,000 shards."""
 KEPT_SHARDS = 4096
 """Most shard index places that a version caches, some hundred bytes each."""
 
@@ -64,19 +64,24 @@ class Version:
         id: str,
         manifest: dict[str, Any],
         verify: Verify = "crc32c",
+        tables: Mapping[str, bytes] | None = None,
     ) -> None:
+        """tables: Path -> checked bytes of parts tables, which are not read again."""
         self.store, self.verify = store, verify
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
         self.reader = None
         self._lock = lock()
         self._parts: PartsTable | None = None
+        self._tables = tables or {}
         self._indexes: IndexCache | None = None
         self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
         self._placed: PlacedStore | None = None
         self._verified: VerifiedStore | None = None
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.store, self.dataset, self.number, self.id, self.manifest, self.verify)
+        # The tables travel along: with a plan from the first rank, 10,000 others need not read them at once.
+        facts = (self.store, self.dataset, self.number, self.id, self.manifest, self.verify)
+        return _rebuild, (*facts, self._tables)
 
     def __repr__(self) -> str:
         return f"Version({self.name!r}, {len(self)} samples, {self.id[:14]})"
@@ -122,9 +127,15 @@ class Version:
 
     def _read_parts(self) -> PartsTable:
         files, n_shards = self._parts_files(), len(self.manifest["shards"])
-        with Together(self.store, [file.path for file in files[1:]]) as store:
-            shards = [(f"{store.url}/{file.path}", get_table_bytes(store, file)) for file in files[:n_shards]]
-            exclusions = [get_table(store, file) for file in files[n_shards:]]
+        unread = [file.path for file in files if file.path not in self._tables]
+        with Together(self.store, unread[1:]) as store:
+            tables = [
+                (f"{store.url}/{file.path}", self._tables.get(file.path) or get_table_bytes(store, file))
+                for file in files
+            ]
+        if sum(file.nbytes for file in files) <= PREPARED_BYTES:
+            self._tables = {file.path: bytes(data) for file, (_, data) in zip(files, tables, strict=True)}
+        shards, exclusions = tables[:n_shards], [parse_table(data, name) for name, data in tables[n_shards:]]
         parts = PartsTable(ShardRows(shards), exclusions, self.name)
         if int(parts.first_ordinal[-1]) != len(self):
             raise Corrupt(
@@ -349,6 +360,14 @@ def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | 
 
 
 def _rebuild(
-    store: Store, dataset: str, number: int, id: str, manifest: dict[str, Any], verify: Verify
+    store: Store,
+    dataset: str,
+    number: int,
+    id: str,
+    manifest: dict[str, Any],
+    verify: Verify,
+    tables: Mapping[str, bytes],
 ) -> Version:
-    return Version(store, dataset=dataset, number=number, id=id, manifest=manifest, verify=verify)
+    return Version(
+        store, dataset=dataset, number=number, id=id, manifest=manifest, verify=verify, tables=tables
+    )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from ...order.sources.packed_view import PackedView
     from ...order.sources.packing import PackBy
+    from ...order.sources.window_layout import WindowLayout
+    from ...order.sources.window_view import WindowView
     from .version import Version
 
 logger = logging.getLogger(__name__)
@@ -142,6 +144,12 @@ class View:
         from .pack import packed
 
         return packed(self, asked)
+
+    def windowed(self, layout: "WindowLayout") -> "WindowView":
+        """Return the windows of this view's episodes. See `windows.windows`."""
+        from .windows import windows_of
+
+        return windows_of(self, layout)
 
     def __len__(self) -> int:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped

@@ -13,6 +13,7 @@ from ..random.keyed_permutation import I64
 from ..random.lanes import position_of
 from ..sources.growth import earlier_ordinals
 from ..sources.packed_view import PackedView
+from ..sources.window_view import WindowView, stored_ordinals
 from .slots import MAX_ATTEMPTS, held_back, slot_of, substitutes
 
 
@@ -171,7 +172,12 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
 
 
 def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
-    """Return the view ordinals of a key, several if sequences share a document; None if there are none."""
+    """Return the view ordinals of a key, several if sequences share a document; None if there are none.
+
+    A key of a windowed view is an episode's, or a window's.
+    """
+    if isinstance(source.view, WindowView):
+        return source.view.windows_at(key)
     here = (
         known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
     )
@@ -196,7 +202,9 @@ def _entries(source: PlannedSource, ordinal: int) -> range:
 
 
 def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
-    return int(source.view.version_ordinals(np.array([view_ordinal], np.int64))[0])
+    """Return the stored sample's version ordinal: an episode's for its windows."""
+    ordinals = source.view.version_ordinals(np.array([view_ordinal], np.int64))
+    return int(stored_ordinals(source.view, ordinals)[0])
 
 
 def _positions(

@@ -22,6 +22,7 @@ from ..mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since
+from ..sources.window_view import stored_ordinals
 
 
 def bit_reversed(value: I64, bits: int) -> I64:
@@ -95,9 +96,11 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
-    Such a sample is quarantined, or its source's version lacks it. index: of the view, in `plan.source_names`.
+    Such a sample is quarantined, or its source's version lacks it; a window goes with its episode. index: of the view,
+    in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
+    ordinals = stored_ordinals(source.view, ordinals)
     growths = plan.growths_of(source.source)
     held = removed_since(growths, source.growth, step, ordinals)
     for came, there in earlier_ordinals(growths, source.growth, ordinals):

@@ -21,7 +21,7 @@ from ...order.sources.packed_view import PackedView
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ..recipe.document_pieces import pieces_of
 from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
-from ..recipe.recipe import Recipe
+from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import Group
 
 
@@ -49,10 +49,13 @@ class RankFuture:
     def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
         self._recipe, self._end, self._run = recipe, end, run
         fields: list[tuple[str, ...]] = []
-        for view, groups in zip(recipe.views, videos, strict=True):
+        windows = window_views(recipe.plan)
+        for view, groups, windowed in zip(recipe.views, videos, windows, strict=True):
             parted = {field for group in groups for field in group if field + SUFFIX in view.version.fields}
+            if windowed is not None:
+                parted |= set(windowed.layout.at)
             fields.append(tuple(field for field in view.fields if field not in parted))
-        self._locate = Locate(recipe.views, fields, [None] * len(fields))
+        self._locate = Locate(recipe.views, fields, [None] * len(fields), windows)
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
         """Return view -> shard path -> ranges; None after the last step."""

@@ -6,7 +6,7 @@ ahead is only counted; reading ahead continues after the next batch.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
@@ -56,6 +56,7 @@ class ReadAhead(Generic[U]):
     After a start or a seek only the first batch is read; later ones wait for it.
 
     on_plan: called by the planning thread with the current step.
+    on_reads: called with the seconds of each read's requests.
     count: receives `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
@@ -67,10 +68,11 @@ class ReadAhead(Generic[U]):
         horizon: int,
         count: Count,
         on_plan: Callable[[int], None] = lambda _: None,
+        on_reads: Callable[[Collection[float]], None] = lambda _: None,
         waits: bool = False,
     ) -> None:
         self._source, self._in_flight, self._horizon = source, in_flight, horizon
-        self._count, self._on_plan = count, on_plan
+        self._count, self._on_plan, self._on_reads = count, on_plan, on_reads
         self._lock = Condition()
         self._run = 0  # number of the seek: fetches for an earlier one are outdated
         self._begun: set[int] = set()
@@ -231,6 +233,7 @@ class ReadAhead(Generic[U]):
         finally:
             self._count("requests", traffic.requests)
             self._count("fallbacks", traffic.fallbacks)
+            self._on_reads(traffic.latencies_s)
             with self._lock:
                 self._busy -= 1
             self._wake()

@@ -89,6 +89,7 @@ def open_remote(
             in_flight=max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))),
             horizon=_horizon(recipe, sources),
             count=metrics.count,
+            on_reads=metrics.reads,
             on_plan=on_plan,
             waits=True,
         )
@@ -102,6 +103,7 @@ def open_remote(
         in_flight=RANGES_IN_FLIGHT,
         horizon=RANGES_STEPS,
         count=metrics.count,
+        on_reads=metrics.reads,
         on_plan=on_plan,
         waits=True,
     )

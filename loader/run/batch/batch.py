@@ -70,6 +70,8 @@ class StepMetrics:
         """Source -> number of samples."""
         self.slowest: dict[int, SlowSample] = {}
         """Step -> its slowest sample."""
+        self.reads_s: list[float] = []
+        """Seconds of reads from shards."""
         self.step_of: Callable[[int], int] | None = None
         """Row being made -> its step; None if all rows are in the first step."""
         self._lock = threading.Lock()
@@ -112,6 +114,7 @@ class StepMetrics:
 
     def read(self, source: str, read: ShardRead) -> None:
         self.spent("verify", read.verify_s)
+        self.reads_s.append(read.fetch_s)
         self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
 
     def slow(

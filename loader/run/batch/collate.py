@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.sample_digest import sample_crcs
 from ...errors import Corrupt, InvalidRuntime, MissingDependency
 from ...order.random.keyed_permutation import I64
@@ -231,7 +230,7 @@ def delivered_of(
     n: int, delivered: Sequence[LocatedSamples], substitutions: list[Substitution]
 ) -> DeliveredSamples:
     """Return the samples in n rows; later ones replace earlier ones."""
-    keys = Keys(partial(_keys, n, [(located.rows, located.places) for located in delivered]))
+    keys = Keys(partial(_keys, n, delivered))
     return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
 
@@ -254,10 +253,10 @@ def masked_row(
     return masked(recipe.plan, rank_slots.step_of(row), rank_slots.slots, row, slot, address, error)
 
 
-def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
+def _keys(n: int, delivered: Sequence[LocatedSamples]) -> list[str]:
     keys = [""] * n
-    for rows, places in delivered:
-        for row, key in zip(rows.tolist(), places.keys(), strict=True):
+    for located in delivered:
+        for row, key in zip(located.rows.tolist(), located.keys(), strict=True):
             keys[row] = key
     return keys
 

@@ -44,14 +44,16 @@ from ..batch.batch import StepMetrics
 from ..batch.columns import ArrayPool, Columns
 from ..metrics import Metrics
 from ..recipe import generators
+from ..recipe.decode import ReadyValue
 from ..recipe.rank_slots import Locate, LocatedSamples
-from ..recipe.recipe import Recipe
-from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
+from ..recipe.recipe import Recipe, window_views
+from ..recipe.video_packet_reads import BareClip, Group, Readers, WholeClip, read_samples, with_tables
 
 if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
     from ..ahead.read_ahead import ReadAhead
+    from .window_slots import WindowSlots
 
 logger = logging.getLogger(__name__)
 
@@ -181,11 +183,13 @@ class Bulk:
         return out
 
 
-Payload = dict[str, bytes | memoryview | BareClip]
+Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
 """Field -> data to decode. A memoryview shares memory: see `whole`."""
 
 
-def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
+def whole(
+    data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
+) -> bytes | BareClip | WholeClip | ReadyValue:
     """Return data that a decoder may keep."""
     return copy_bytes(data) if isinstance(data, memoryview) else data
 
@@ -227,10 +231,17 @@ class Fetch:
             strict=True,
         )
         fields = [view.fields for view in self._views]
+        windows = window_views(recipe.plan)
+        self._windows: list[WindowSlots | None] = [None] * len(windows)
+        if any(view is not None for view in windows):
+            from .window_slots import window_slots  # only for windows
+
+            self._windows = window_slots(recipe.plan, windows, decoders)
         self.locate = Locate(
             self._views,
             fields,
             [(video, files is None, id(own)) for (video, files), own in zip(apart, decoders, strict=True)],
+            windows,
         )
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
@@ -242,6 +253,8 @@ class Fetch:
         columns: receives the values that need no decoder; None if a transform needs them.
         """
         with seen.timed_fetch():
+            if (windows := self._windows[located.kind.sources[0]]) is not None:
+                return Fetched(*windows(slots, located, self._readers(located.kind.sources[0], seen)))
             if self._videos[located.kind.sources[0]]:
                 return self._by_sample(slots, located, seen)
             return self._by_field(located, columns, seen)

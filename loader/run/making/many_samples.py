@@ -24,7 +24,7 @@ from ..batch.columns import BatchRow, Columns, FieldRows
 from ..recipe import generators
 from ..recipe.decode import apply_transform, decode_sample, failure
 from ..recipe.rank_slots import LocatedSamples, RankSlots
-from ..recipe.recipe import Recipe
+from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import times_field
 from .fetch import Fetch, Payload, whole
 
@@ -130,6 +130,7 @@ class ManySamples:
         self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], one_sample: OneSample
     ) -> None:
         self._recipe, self._decoders, self._one_sample = recipe, decoders, one_sample
+        self._windowed = window_views(recipe.plan)
 
     def __call__(
         self,
@@ -144,7 +145,10 @@ class ManySamples:
         payloads: emptied, so that bytes are freed once they are decoded.
         """
         by_field, bad = self._decoders[located.kind.sources[0]], dict[int, Corrupt]()
-        if not any(isinstance(by_field.get(field), VideoDecoder) for field in located.kind.fields):
+        windowed = self._windowed[located.kind.sources[0]] is not None
+        if not windowed and not any(
+            isinstance(by_field.get(field), VideoDecoder) for field in located.kind.fields
+        ):
             self._loop(slots, located, payloads, columns, bad, seen)
             return bad
         for number in sorted(payloads):  # frames of a sample's videos are chosen together
@@ -206,7 +210,7 @@ class ManySamples:
 
     def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
         """Return a sample's fields, some of whose values may already be in the columns."""
-        if self._recipe.transform is not None:
+        if self._recipe.transform is not None or self._windowed[located.kind.sources[0]] is not None:
             return tuple(sample)
         fields = located.kind.fields
         if all(name in fields for name in sample):

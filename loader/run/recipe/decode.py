@@ -14,7 +14,7 @@ from ...modalities import Decoder, decoder_for, draws, placing
 from ...modalities.fields import Place, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
-from .video_packet_reads import BareClip, Group, group_of, times_field
+from .video_packet_reads import BareClip, Group, WholeClip, group_of, times_field
 
 Called = Callable[..., Any]
 
@@ -84,6 +84,14 @@ def of_bucket(value: Any, label: str | None, where: str) -> Any:
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadyValue:
+    """A field's value that no decoder gets, such as a window's rows."""
+
+    value: Any
+    """The value."""
+
+
 Transform = Callable[[dict[str, Any], "np.random.Generator"], Mapping[str, Any]]
 Decode = bool | Mapping[str, Decoder | ByBucket]
 FieldPlace = Callable[[str], Place]
@@ -117,7 +125,7 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
 
 
 def decode_sample(
-    data: Mapping[str, bytes | BareClip],
+    data: Mapping[str, bytes | BareClip | WholeClip | ReadyValue],
     address: Described,
     by_field: Mapping[str, Decoder],
     rng_of: FieldRng,
@@ -136,7 +144,9 @@ def decode_sample(
         try:
             if field in out:
                 continue  # decoded with its group
-            if isinstance(value, BareClip):
+            if isinstance(value, ReadyValue):
+                out[field] = value.value
+            elif isinstance(value, BareClip | WholeClip):
                 out[field] = value.decoded(place_of(field))
                 _add_times(out, field, decoder, value.choice)
             elif isinstance(decoder, VideoDecoder):

@@ -18,6 +18,7 @@ from ...dataset.reading.verified_bucket_reads import Map
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime, PenstockError
 from ...order.random.keyed_permutation import I64
+from ...order.sources.window_view import WindowView, window_key
 from ...order.steps.slots import Slots
 from .recipe import Recipe
 
@@ -47,6 +48,15 @@ class LocatedSamples(NamedTuple):
     """int64 [n]: the sample's slot, which is its row in the batches."""
     places: SamplePlaces
     """Addresses of the samples; `of` numbers the sources within the kind."""
+    anchor_rows: I64 | None = None
+    """int64 [n]: the anchor's row of windows, whose episodes are the samples; None for others."""
+
+    def keys(self) -> list[str]:
+        """Return the samples' keys, in order."""
+        keys = self.places.keys()
+        if self.anchor_rows is None:
+            return keys
+        return [window_key(key, row) for key, row in zip(keys, self.anchor_rows.tolist(), strict=True)]
 
     def of_rows(self, rows: slice) -> "LocatedSamples":
         """Return the samples in a range of rows, renumbered from its first, in the same memory."""
@@ -57,6 +67,7 @@ class LocatedSamples(NamedTuple):
             self.source[within],
             self.rows[within] - rows.start,
             self.places.span(within),
+            None if self.anchor_rows is None else self.anchor_rows[within],
         )
 
 
@@ -237,17 +248,24 @@ class SlotPlanner:
 class Locate:
     """Finds the addresses of slots' samples; thread-safe.
 
-    fields: per view, the fields to read, possibly none. apart: per view, a value that must match for sources to be read
-    together.
+    Per view, fields: to read, possibly none; apart: equal if sources are read together; windows: over it, or None.
     """
 
     def __init__(
-        self, views: Sequence[View], fields: Sequence[tuple[str, ...]], apart: Sequence[Hashable]
+        self,
+        views: Sequence[View],
+        fields: Sequence[tuple[str, ...]],
+        apart: Sequence[Hashable],
+        windows: Sequence[WindowView | None] = (),
     ) -> None:
+        self._windows = windows or [None] * len(views)
         alike: dict[Hashable, list[int]] = {}
         for source, (view, own_fields, other) in enumerate(zip(views, fields, apart, strict=True)):
             if own_fields:
-                alike.setdefault((own_fields, layout_of(view.version, own_fields), other), []).append(source)
+                alone = None if self._windows[source] is None else source
+                alike.setdefault((own_fields, layout_of(view.version, own_fields), other, alone), []).append(
+                    source
+                )
         self.kinds = [
             SourceKind(
                 number=number,
@@ -265,8 +283,8 @@ class Locate:
         """Return the samples in `real_rows` slots, one look-up per kind. run: `map`, or a thread pool's."""
         out = []
         for kind, of, numbers, rows in self._by_kind(slots, real_rows):
-            places = kind.lookup.places(numbers, slots.ordinal[rows], run)
-            out.append(LocatedSamples(kind, of, rows, places))
+            places = kind.lookup.places(numbers, self._stored(kind, slots.ordinal[rows]), run)
+            out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
         return out
 
     def held(self, slots: Slots) -> list[LocatedSamples] | None:
@@ -274,13 +292,22 @@ class Locate:
         out = []
         try:
             for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
-                places = kind.lookup.held_places(numbers, slots.ordinal[rows])
+                places = kind.lookup.held_places(numbers, self._stored(kind, slots.ordinal[rows]))
                 if places is None:
                     return None
-                out.append(LocatedSamples(kind, of, rows, places))
+                out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))
         except PenstockError:  # the sample's own step raises it again
             return None
         return out
+
+    def _stored(self, kind: SourceKind, ordinals: I64) -> I64:
+        """Return the ordinals of stored samples: the episodes of windows."""
+        windows = self._windows[kind.sources[0]]
+        return ordinals if windows is None else windows.stored_ordinals(ordinals)
+
+    def _anchor_rows(self, kind: SourceKind, slots: Slots, rows: I64) -> I64 | None:
+        windows = self._windows[kind.sources[0]]
+        return None if windows is None else windows.rows(slots.ordinal[rows])
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
         """Yield (kind, indexes of its sources in the plan, in the kind, rows) for each kind that occurs."""

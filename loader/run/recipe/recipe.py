@@ -17,6 +17,7 @@ from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.sources.views import OrderView
+from ...order.sources.window_view import WindowView
 from ...order.steps.slots import Slots, rank_slice, substitutes
 from .decode import ByBucket, Decode, Transform, decoders, of_bucket, of_buckets
 from .world import World
@@ -208,8 +209,19 @@ def stored_views(plan: Plan) -> list[View]:
     return [view for view in views if view is not None]
 
 
+def window_views(plan: Plan) -> list[WindowView | None]:
+    """Return the windowed view of each source; None for others."""
+    views = (source.view for source in plan.sources.values())
+    return [view if isinstance(view, WindowView) else None for view in views]
+
+
 def stored_view(view: OrderView) -> View | None:
-    """Return the view of stored samples: itself, a packed view's documents, or a list's view; None without bytes."""
+    """Return the view of stored samples: itself, a packed view's documents, windows' episodes, or a list's view.
+
+    None for a view without bytes.
+    """
+    if isinstance(view, WindowView):
+        return stored_view(view.episodes)
     stored = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
     return stored if isinstance(stored, View) else None
 

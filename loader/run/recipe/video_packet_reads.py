@@ -69,6 +69,23 @@ class BareClip:
         return clip
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeClip:
+    """Frames of a video whose packets cannot be read one by one."""
+
+    data: bytes
+    """The whole field."""
+    choice: Choice
+    """Frames to decode."""
+
+    def decoded(self, place: Place = nowhere) -> np.ndarray:
+        """Return uint8 [T, H, W, 3]."""
+        read: dict[str, np.ndarray] = load("video.decode:read_whole")(
+            {"": self.data}, lambda _: {"": self.choice}
+        )
+        return read[""]
+
+
 def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
     """Return the video fields among `fields` chosen together with `field`, the leader first; () for other fields."""
     decoder = decoders.get(field)
@@ -150,13 +167,13 @@ def read_samples(
     if not able:
         return _or_bad([dict(arguments) for arguments in readers.fields(addresses, bad.setdefault)], bad)
     names = [field + SUFFIX for group in able for field in group]
-    tables = _table_places(view.version, names, addresses, readers.run)
+    tables = table_places(view.version, names, addresses, readers.run)
     ready = [[group for group in able if all(field + SUFFIX in table for field in group)] for table in tables]
     first = [_first_round(*arguments) for arguments in zip(addresses, tables, ready, strict=True)]
     read: list[dict[str, bytes | BareClip]] = [
         dict(arguments) for arguments in readers.fields(first, bad.setdefault)
     ]
-    clips: list[_Clip] = []
+    clips: list[PlannedClip] = []
     whole: dict[int, SampleAddress] = {}
     for i, address in enumerate(first):
         for group in ready[i] if i not in bad else ():
@@ -176,7 +193,7 @@ def read_samples(
         for i, fields in zip(numbers, more, strict=True):
             read[i].update(fields)
     clips = [clip for clip in clips if clip.sample not in bad]
-    bare = _read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
+    bare = read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
     for clip, frames in zip(clips, bare, strict=True):
         read[clip.sample][clip.field] = frames
     return _or_bad(
@@ -195,16 +212,24 @@ def _or_bad(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Clip:
+class PlannedClip:
+    """A clip whose packets are still to be read."""
+
     sample: int
+    """Number of its sample."""
     address: SampleAddress
+    """Address of the video's field."""
     field: str
+    """Name of the field."""
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
 
 
-def _table_places(
+def table_places(
     version: Version, names: Sequence[str], addresses: Sequence[SampleAddress], run: Map
 ) -> list[dict[str, FieldAddress]]:
     out: list[dict[str, FieldAddress]] = [{} for _ in addresses]
@@ -239,9 +264,9 @@ def _chosen(
     with_tables: SampleAddress,
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
-) -> list[_Clip]:
+) -> list[PlannedClip]:
     """Return a group's clips; [] if a table requires the whole video."""
-    tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
+    tables = {field: packet_table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []
     ours = {field: decoder for field in group if isinstance(decoder := decoders[field], VideoDecoder)}
@@ -251,7 +276,7 @@ def _chosen(
     except DecodeFailed as error:
         raise DecodeFailed(f"{address.describe(group[0])}: {error}") from error
     return [
-        _Clip(
+        PlannedClip(
             sample=sample,
             address=replace(address, fields={field: address.fields[field]}),
             field=field,
@@ -263,7 +288,7 @@ def _chosen(
     ]
 
 
-def _table(
+def packet_table(
     data: bytes | BareClip, field: str, address: SampleAddress, with_tables: SampleAddress
 ) -> PacketTable:
     assert isinstance(data, bytes)
@@ -281,7 +306,8 @@ def _table(
     return table
 
 
-def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
+def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
+    """Return the clips with their packets, read together. on_corrupt: gets the number of a clip, and its error."""
     runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
     numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
     requests = [
@@ -310,5 +336,5 @@ def _parts(table: PacketTable, numbers: range) -> list[FieldPart]:
     return [FieldPart(*values) for values in zip(*columns, strict=True)]
 
 
-def _whole(clip: _Clip, readers: Readers) -> bytes:
+def _whole(clip: PlannedClip, readers: Readers) -> bytes:
     return readers.fields([clip.address], raise_corrupt)[0][clip.field]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ...dataset.reading.read_faults import ReadFault
 from ...errors import WorkerFailed
 from ..batch.batch import Batch, Ids, SlotIds, SlowSample
 from ..batch.bytes_column import BytesColumn
@@ -289,6 +290,8 @@ class TaskOutcome:
     """Metrics since the previous outcome."""
     logged: list[tuple[str, int, str]] = field(default_factory=list)
     """(logger, level, text) since the previous outcome."""
+    faults: list[ReadFault] = field(default_factory=list)
+    """Wrong reads since the previous outcome."""
 
 
 class LogCollector(logging.Handler):

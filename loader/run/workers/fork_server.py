@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Any
 
 from .messages import ForkRequest, WaitRequest, connection, receive_exit_code, send_fork, send_wait
+from .stop_signals import stop_signals_blocked
 
 _END_S = 1.0
 _SILENT_S = 60.0  # includes a start from a slow file system
@@ -39,12 +40,13 @@ class ForkServer:
             f"from {__package__}.fork_server_main import main; main({', '.join(map(str, fds))})"
         )
         try:
-            self._process = subprocess.Popen(
-                [*_interpreter(), "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                process_group=0,  # Ctrl-C is for the trainer
-            )
+            with stop_signals_blocked():
+                self._process = subprocess.Popen(
+                    [*_interpreter(), "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=fds,
+                    process_group=0,  # Ctrl-C is for the trainer
+                )
         except BaseException:
             self._control.close()
             raise

@@ -29,6 +29,7 @@ from .messages import (
     receive_request,
     send,
 )
+from .stop_signals import STOP_SIGNALS, survive_stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,7 @@ MODULES = (
 
 def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
-    # The trainer handles both signals, as for a worker.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    survive_stop_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # for sigtimedwait
     for fd in (control_fd, trainer_fd):
@@ -165,7 +164,7 @@ class _Server:
                     (os.POSIX_SPAWN_DUP2, request.stderr, 2),
                 ],
                 setpgroup=0,
-                setsigmask=[],
+                setsigmask=STOP_SIGNALS,
             )
         finally:
             for fd in fds:

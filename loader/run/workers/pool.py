@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import count
 
 from ...cache.spec import CacheSpec
+from ...dataset.reading.read_faults import FAULTS
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
 from ..making.prefetch import MadeBatches
@@ -197,6 +198,7 @@ class WorkerPool:
     def _received(self, outcome: TaskOutcome, nbytes: int) -> MadeBatches:
         self._metrics.merge(outcome.totals)
         log_again(outcome.logged)
+        FAULTS.extend(outcome.faults)
         batches = [] if outcome.packed is None else outcome.packed.batches()
         for batch in batches:
             batch.fields, batch.mask = as_framework(batch.fields, batch.mask, self._framework)

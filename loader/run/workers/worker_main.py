@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NoReturn
 
+from ...dataset.reading.read_faults import FAULTS
 from ...errors import Unpicklable
 from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
@@ -21,6 +21,7 @@ from .batch_message import LogCollector, PickledError, TaskOutcome, packed
 from .messages import NO_FILES, MessageKind, WorkerMessage, is_want_of_files, receive, send
 from .parent_watch import ParentWatch
 from .startup_message import StartupMessage
+from .stop_signals import survive_stop_signals
 
 
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
@@ -28,9 +29,7 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
     sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
-    # The trainer handles both signals: it may save a checkpoint first. (A decoder's processes would inherit SIG_IGN.)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    survive_stop_signals()
     sock = socket.socket(fileno=sock_fd)
     watch = ParentWatch(sock, trainer_fd)
     try:
@@ -109,6 +108,7 @@ class BatchWorker:
             took_s=result.took_s,
             totals=self._metrics.drain(),
             logged=self._logs.drain(),
+            faults=FAULTS.drain(),
         )
         _reply(self._sock, self._slot, segment, task._replace(kind=MessageKind.DONE), outcome, result.batches)
 

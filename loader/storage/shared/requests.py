@@ -9,6 +9,7 @@ context records which stores served it, and the next try avoids them.
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,11 +20,15 @@ from typing import TypeVar
 from ...errors import Corrupt, InvalidStore, StoreError, Throttled, Transient
 from .threads import lock
 
+LATENCIES = 64
+"""Newest latencies that `Traffic` holds."""
+
 
 class Traffic:
     """Counters of requests. Thread-safe.
 
     requests: tries of operations. retries: tries after a failure. fallbacks: reads not served by the nearest store.
+    latencies_s: seconds of the newest requests to a remote store that succeeded.
     """
 
     def __init__(self) -> None:
@@ -31,6 +36,7 @@ class Traffic:
         self.requests = 0
         self.retries = 0
         self.fallbacks = 0
+        self.latencies_s = deque[float](maxlen=LATENCIES)
 
     def add(self, requests: int, *, retry: bool) -> None:
         with self._lock:
@@ -67,6 +73,13 @@ def count_fallback() -> None:
     traffic = _current.get()
     if traffic is not None:
         traffic.fell_back()
+
+
+def note_latency(seconds: float) -> None:
+    """Record how long a request to a remote store took."""
+    traffic = _current.get()
+    if traffic is not None:
+        traffic.latencies_s.append(seconds)
 
 
 T = TypeVar("T")
@@ -136,6 +149,10 @@ class RetryBudget:
     def pause_s(self, tries: int, fraction: float) -> float:
         """Return the pause after `tries` failures; `fraction` is random in [0, 1)."""
         return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
+
+    def lasts(self, spent_s: float, *, throttled: bool) -> bool:
+        """Return whether a retry may start so many seconds after the first try; see `patient`."""
+        return spent_s < self.deadline_s * (_patience.get() if throttled else 1)
 
 
 class Limiter:
@@ -215,7 +232,10 @@ class Retrier:
             count_request(retry=tries > 0)
             try:
                 try:
-                    return attempt()
+                    begun_s = time.perf_counter()
+                    result = attempt()
+                    note_latency(time.perf_counter() - begun_s)
+                    return result
                 except Throttled:
                     throttled = True
                     raise
@@ -227,8 +247,7 @@ class Retrier:
                 pause_s = self.budget.pause_s(tries, self._rng())
                 if worth is not None and not worth(spent_s + pause_s):
                     raise
-                deadline_s = self.budget.deadline_s * (_patience.get() if throttled else 1)
-                if spent_s + pause_s >= deadline_s:
+                if not self.budget.lasts(spent_s + pause_s, throttled=throttled):
                     raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)
 

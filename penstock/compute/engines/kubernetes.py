@@ -57,6 +57,8 @@ class Placing:
     """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints that pods tolerate."""
+    topology: str = ""
+    """Trainings: node label of one value for all pods of a run; "": any nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,10 @@ def job_object(
         "podReplacementPolicy": "Failed",  # an element's second runner starts only after the first has ended
         "podFailurePolicy": {"rules": rules},
         "ttlSecondsAfterFinished": KEPT_S,
-        "template": {"metadata": {"labels": labels}, "spec": _pod(cluster, runner, elements)},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": pod_spec(cluster, _runner(cluster, runner, elements), GRACE_S),
+        },
     }
     queue = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}
     return {
@@ -135,15 +140,16 @@ def job_object(
     }
 
 
-def _pod(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> dict[str, Any]:
+def pod_spec(cluster: KubernetesCluster, container: Mapping[str, Any], grace_s: int) -> dict[str, Any]:
+    """Return the pod of a container. grace_s: seconds from SIGTERM to SIGKILL."""
     placing = cluster.placing
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": grace_s,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [_container(cluster, runner, elements)],
+        "containers": [dict(container)],
     }
     if cluster.scratch_bytes:
         pod["volumes"] = [{"name": "scratch", "emptyDir": {"sizeLimit": str(cluster.scratch_bytes)}}]
@@ -159,16 +165,23 @@ def _pod(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> di
     return pod
 
 
-def _container(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> dict[str, Any]:
-    # Kubernetes expands $(NAME) and reads $$ as $. It sets the index as a variable.
-    command = [word.replace("$", "$$") for word in runner]
-    node = {"name": "PENSTOCK_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+def _runner(cluster: KubernetesCluster, runner: Sequence[str], elements: int) -> dict[str, Any]:
+    container = container_spec(cluster, "runner", runner)
+    # Kubernetes sets the index as a variable.
+    container["command"] += ["--element", "$(JOB_COMPLETION_INDEX)", "--elements", str(elements)]
+    return container
+
+
+def container_spec(cluster: KubernetesCluster, name: str, command: Sequence[str]) -> dict[str, Any]:
+    """Return a container with the share, the Secret and the scratch disk of the cluster's file."""
     resources = _resources(cluster)
     container: dict[str, Any] = {
-        "name": "runner",
+        "name": name,
         "image": cluster.image,
-        "command": [*command, "--element", "$(JOB_COMPLETION_INDEX)", "--elements", str(elements)],
-        "env": [node],
+        "command": [
+            word.replace("$", "$$") for word in command
+        ],  # Kubernetes expands $(NAME), and reads $$ as $
+        "env": [{"name": "PENSTOCK_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         # Limits equal the requests: such pods are the last to be evicted.
         "resources": {"requests": resources, "limits": resources},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},

@@ -16,6 +16,8 @@ JOB_LABEL = "batch.kubernetes.io/job-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 TAIL_LINES = 1000
 LOG_BYTES = 64 * 2**10
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_JOBSETS = {"group": "jobset.x-k8s.io", "version": "v1alpha2", "plural": "jobsets"}
 _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
 """HTTP statuses that mean no answer, as do 500 and above; 0: the client's own TLS error."""
@@ -79,8 +81,41 @@ class KubernetesApi:
         """Return a Job's pods. element, phase: filters."""
         labels = f"{JOB_LABEL}={job}" + ("" if element is None else f",{INDEX_LABEL}={element}")
         chosen: dict[str, Any] = {"field_selector": f"status.phase={phase}"} if phase else {}
+        return self._pods(labels, **chosen)
+
+    def jobset_pods(self, name: str) -> list[Json]:
+        """Return a JobSet's pods."""
+        return self._pods(f"{JOBSET_LABEL}={name}")
+
+    def _pods(self, labels: str, **chosen: Any) -> list[Json]:
         pods = self._json(self._core.list_namespaced_pod, label_selector=labels, **chosen)
         return list(pods["items"]) if pods else []
+
+    def create_jobset(self, body: Json, *, dry_run: bool = False) -> Json | None:
+        """Create a JobSet; return it, or None if its name exists. dry_run: only let the server check it."""
+        return self._json(
+            self._objects.create_namespaced_custom_object,
+            **_JOBSETS,
+            body=body,
+            field_validation="Strict",
+            silent=(409,),
+            **({"dry_run": "All"} if dry_run else {}),
+        )
+
+    def jobset(self, name: str) -> Json | None:
+        """Return a JobSet, or None."""
+        return self._json(self._objects.get_namespaced_custom_object, **_JOBSETS, name=name, silent=(404,))
+
+    def delete_jobset(self, name: str, uid: str) -> None:
+        """Start deleting a JobSet, which outlives its last pod. uid: protects a later one with the same name."""
+        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        self._ask(
+            self._objects.delete_namespaced_custom_object,
+            **_JOBSETS,
+            name=name,
+            body=body,
+            silent=(404, 409),
+        )
 
     def log(self, pod: str) -> str:
         """Return the last 64 KiB of a pod's output; "" if it has not started or is deleted."""
@@ -90,6 +125,15 @@ class KubernetesApi:
 
     def queued(self, uid: str) -> str:
         """Return why Kueue delays a Job, or ""."""
+        messages = (
+            condition["message"]
+            for condition in self.queue_conditions(uid)
+            if condition["status"] == "False" and condition.get("message")
+        )
+        return str(next(messages, ""))
+
+    def queue_conditions(self, uid: str) -> list[Json]:
+        """Return the conditions of the Workload that Kueue keeps of an object; [] without one, or without the right."""
         for version in _KUEUE:
             workloads = self._json(
                 self._objects.list_namespaced_custom_object,
@@ -100,10 +144,8 @@ class KubernetesApi:
                 silent=(403, 404),
             )
             for workload in (workloads or {}).get("items", []):
-                for condition in workload.get("status", {}).get("conditions", []):
-                    if condition["status"] == "False" and condition.get("message"):
-                        return str(condition["message"])
-        return ""
+                return list(workload.get("status", {}).get("conditions", []))
+        return []
 
     def close(self) -> None:
         """Close the connections."""

@@ -58,6 +58,7 @@ ENDED = frozenset(
 
 _REFUSED = (
     "Batch job submission failed",
+    "allocation failure",
     "invalid ",
     "Invalid ",
     "unrecognized option",
@@ -114,8 +115,8 @@ class SlurmQueue:
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = tuple(prefix)
 
-    def submit(self, script: str, options: Sequence[str]) -> None:
-        """Pass a script to sbatch. Raises: EngineUnreachable; InvalidCluster if sbatch refuses it."""
+    def submit(self, script: str, options: Sequence[str]) -> str:
+        """Pass a script to sbatch; return the job's id. Raises: EngineUnreachable; InvalidCluster if it refuses."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
             message = ended.stderr.strip()
@@ -124,13 +125,15 @@ class SlurmQueue:
                     f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
                 )
             raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
+        # --test-only answers on standard error; `id;cluster` comes from a federation
+        return ended.stdout.strip().partition(";")[0] or ended.stderr.strip()
 
     def elements(self, name: str) -> Elements:
         """Return the elements that the controller lists.
 
         It forgets an element MinJobAge (300 s) after its end, and lists elements cancelled before their start as one.
         """
-        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
+        lines = self.answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         held = []
@@ -155,7 +158,7 @@ class SlurmQueue:
     def cancel(self, name: str) -> None:
         """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
-        self._answer(["scancel", f"--name={name}"])
+        self.answer(["scancel", f"--name={name}"])
         while (elements := self.elements(name)).count(WAITING | RUNNING):
             lasted = time.monotonic() - begun
             if lasted > CANCEL_S:
@@ -164,15 +167,16 @@ class SlurmQueue:
                     "cancel again"
                 )
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
-            self._answer(["scancel", *kill, f"--name={name}"])
+            self.answer(["scancel", *kill, f"--name={name}"])
             time.sleep(0.5)
 
     def tail(self, path: str) -> str:
         """Return the last 64 KiB of a file, or "". Raises: EngineUnreachable."""
         line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
-        return self._answer(["sh", "-c", line])
+        return self.answer(["sh", "-c", line])
 
-    def _answer(self, command: Sequence[str]) -> str:
+    def answer(self, command: Sequence[str]) -> str:
+        """Return what a command of Slurm prints. Raises: EngineUnreachable, with its message, if it fails."""
         ended = self._run(command)
         if ended.returncode:
             raise EngineUnreachable(
@@ -381,8 +385,8 @@ def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
         "nodes": "1",
         "ntasks": "1",
         "cpus-per-task": str(cluster.cpus),
-        "mem": _mebibytes(cluster.memory_bytes),
-        "tmp": _mebibytes(cluster.scratch_bytes),
+        "mem": mebibytes(cluster.memory_bytes),
+        "tmp": mebibytes(cluster.scratch_bytes),
         "gres": ":".join(filter(None, ["gpu", cluster.gpu_type, str(cluster.gpus)])) if cluster.gpus else "",
         "time": f"0:{cluster.limit_s}" if cluster.limit_s else "",
         "partition": cluster.queue,
@@ -395,5 +399,5 @@ def _log(cluster: SlurmCluster, name: str, first: int, index: str) -> str:
     return f"{cluster.logs}/{name}-{first}+{index}.txt"
 
 
-def _mebibytes(n_bytes: int) -> str:
+def mebibytes(n_bytes: int) -> str:
     return f"{-(-n_bytes // 2**20)}M" if n_bytes else ""

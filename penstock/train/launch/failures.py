@@ -1,26 +1,54 @@
 """Decide whether a run that failed begins again, and when."""
 
-from dataclasses import dataclass, field
+import os
+import re
+import sys
+from dataclasses import dataclass
+
+from ...compute.locked_processes import LOG_BYTES
+from ..run_folder import RunFolder
 
 FIRST_S, LONGEST_S = 10.0, 600.0
+_ERROR = re.compile(r"(?!\s|[WE][0-9]{4} ).*(?:Error|Exception)")
+"""Last line of a traceback, and none of torchrun's report."""
 
 
 @dataclass(slots=True)
 class Failures:
     """Failures of a run so far."""
 
-    _last: tuple[int, str] | None = None
-    _wait_s: float = field(default=FIRST_S)
+    step: int | None = None
+    """Steps done at the last failure; None before the first."""
+    line: str = ""
+    """Its last line."""
+    wait_s: float = FIRST_S
+    """Seconds to wait after the next failure."""
 
-    def next_start_s(self, step: int, last_line: str) -> float | None:
+    def next_start_s(self, step: int, line: str) -> float | None:
         """Return the seconds to wait after a failure: 10 s, doubled up to 10 min while no step is made.
 
         None ends the run: the second failure at one step with the same last line is not the machine's.
         """
-        if self._last == (step, last_line):
+        if (self.step, self.line) == (step, line):
             return None
-        if self._last is None or self._last[0] != step:
-            self._wait_s = FIRST_S
-        wait_s, self._last = self._wait_s, (step, last_line)
-        self._wait_s = min(2 * self._wait_s, LONGEST_S)
+        wait_s = self.wait_s if self.step == step else FIRST_S
+        self.step, self.line, self.wait_s = step, line, min(2 * wait_s, LONGEST_S)
         return wait_s
+
+
+def last_step(folder: RunFolder) -> int:
+    """Return the steps done when the newest start ended, by its record; -1 if the record cannot be read."""
+    try:
+        events = folder.events()
+    except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
+        print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
+        return -1
+    return events[-1].step if events else -1
+
+
+def last_error(log: str, begin: int = 0) -> str:
+    """Return the last line of a traceback in a log, or its last line. begin: bytes of the log before this start."""
+    with open(log, "rb") as file:
+        file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return ([line for line in lines if _ERROR.match(line)] or lines or [""])[-1]

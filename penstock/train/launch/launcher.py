@@ -31,6 +31,10 @@ class Span:
     """UTC microseconds of its end; None while it lasts."""
     nodes: int = 1
     """Number of nodes."""
+    state: str = ""
+    """How it ended, in the scheduler's word, such as PREEMPTED."""
+    node_names: tuple[str, ...] = ()
+    """Names of the nodes, if the scheduler has them."""
 
 
 class Launcher(Protocol):
@@ -40,7 +44,11 @@ class Launcher(Protocol):
     """
 
     def describe(self, spec: RunSpec) -> str:
-        """Return what `submit` would hand over, for `--dry-run`."""
+        """Return what `submit` would hand over, for `--dry-run`. Raises: InvalidSpec if it cannot honour a key."""
+        ...
+
+    def check(self, spec: RunSpec) -> str:
+        """Return the scheduler's answer to the run, for `--dry-run=server`; start nothing. Raises: InvalidSpec."""
         ...
 
     def submit(self, spec: RunSpec) -> str:
@@ -49,6 +57,10 @@ class Launcher(Protocol):
 
     def status(self, run: str) -> RunStatus:
         """Return how a run stands."""
+        ...
+
+    def why(self, run: str) -> str:
+        """Return why a run waits: the scheduler's words, and the limits behind them; "" if it does not wait."""
         ...
 
     def cancel(self, run: str) -> None:

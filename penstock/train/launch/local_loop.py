@@ -11,11 +11,10 @@ import time
 import loader
 from loader.json_text import parse_json_object
 
-from ...compute.locked_processes import LOG_BYTES
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
-from .failures import Failures
+from .failures import Failures, last_error, last_step
 from .node_start import environment, run_node, torchrun
 
 SPANS = ".spans"
@@ -36,7 +35,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         if status == AGAIN:
             print(f"penstock: {spec.run} stopped, and begins again", flush=True)
             continue
-        wait_s = failures.next_start_s(_step(folder), _last_line(log))
+        wait_s = failures.next_start_s(last_step(folder), last_error(log))
         if wait_s is None:
             print(
                 f"penstock: {spec.run} failed twice at one step with the same last line; it is over",
@@ -53,29 +52,6 @@ def _note(log: str, what: str) -> None:
     """Write a time beside the log: the accounting of this machine."""
     with open(f"{log}{SPANS}", "a") as file:
         file.write(json.dumps({what: time.time_ns() // 1000}) + "\n")
-
-
-def _step(folder: RunFolder) -> int:
-    """Return the steps done when the newest start ended, according to its record."""
-    try:
-        events = folder.events()
-    except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
-        print(f"penstock: could not read the record: {error}", flush=True)
-        return -1
-    return events[-1].step if events else -1
-
-
-def _last_line(log: str) -> str:
-    """Return the last line of a traceback: what the ranks wrote before torchrun's report."""
-    with open(log, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    errors = [
-        line
-        for line in lines
-        if ("Error" in line or "Exception" in line) and not line.startswith(("W", "E", " "))
-    ]
-    return (errors or lines or [""])[-1]
 
 
 def main() -> int:

@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from loader.dataset.root import Root
-from loader.errors import EngineUnreachable
+from loader.errors import EngineUnreachable, InvalidSpec
 from loader.json_text import parse_json_object
 
+from ...compute.cluster import Cluster
 from ...compute.locked_processes import LockedProcesses, hand_over
 from ..run_spec import RunSpec
 from . import local_loop
@@ -33,7 +34,7 @@ END_S = 10.0
 class LocalRanks:
     """Runs of one record, each a process of this machine."""
 
-    def __init__(self, record: str) -> None:
+    def __init__(self, record: str, cluster: Cluster | None = None) -> None:
         self._record = Root(record).url
         self._processes = LockedProcesses("trainings")
         self._begun: list[
@@ -42,10 +43,17 @@ class LocalRanks:
 
     def describe(self, spec: RunSpec) -> str:
         """See `Launcher.describe`."""
+        _refuse(spec)
         return shlex.join(torchrun(spec))
+
+    def check(self, spec: RunSpec) -> str:
+        """See `Launcher.check`."""
+        _refuse(spec)
+        return "this machine starts it at once"
 
     def submit(self, spec: RunSpec) -> str:
         """See `Launcher.submit`."""
+        _refuse(spec)
         self._processes.check_folder()
         log = self._path(spec.run, "log")
         with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:
@@ -79,6 +87,10 @@ class LocalRanks:
             return RunStatus(state="unknown")
         self._begun = [process for process in self._begun if process.poll() is None]
         return RunStatus(state="ended" if self._process(run) is None else "running", place=self._place(run))
+
+    def why(self, run: str) -> str:
+        """See `Launcher.why`."""
+        return ""
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`."""
@@ -120,6 +132,18 @@ class LocalRanks:
 
     def _process(self, run: str) -> int | None:
         return self._processes.pid(self._name(run))
+
+
+def _refuse(spec: RunSpec) -> None:
+    """Raise InvalidSpec for a key that this machine cannot honour."""
+    if spec.node_range[0] > 1:
+        raise InvalidSpec(f"{spec.run}: nodes = {spec.nodes!r}, and this machine is one node; {_ELSEWHERE}")
+    for name in ("gpus_per_node", "priority", "walltime_s"):
+        if value := getattr(spec, name):
+            raise InvalidSpec(f"{spec.run}: {name} = {value!r} needs a scheduler; {_ELSEWHERE}")
+
+
+_ELSEWHERE = "remove it, or pass --cluster FILE of a Slurm or Kubernetes"
 
 
 def _descendants(pid: int) -> list[int]:

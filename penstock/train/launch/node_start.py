@@ -43,6 +43,7 @@ def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
         "PENSTOCK_RECORD": spec.record,
         "PENSTOCK_CHECKPOINTS": spec.checkpoints or spec.record,
         "PENSTOCK_GRACE_S": str(spec.grace_s),
+        **({"PENSTOCK_TRACKERS": ",".join(spec.trackers)} if spec.trackers else {}),
     }
 
 

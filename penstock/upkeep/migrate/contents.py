@@ -19,6 +19,8 @@ SMALL_FOLDERS = (
     "views/",
     "packs/",
     "lists/",
+    "windows/",
+    "norms/",
     "seals/",
     "foreign/",
     "cards/",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import chain
 from typing import Any
 
 from loader.dataset.log.entries import canonical
@@ -141,8 +142,8 @@ class _Texts(HTMLParser):
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of objects derived from these versions.
 
-    Deletes cards, plans, and the plans' views, lists and packs that no other plan names; rewrites ledgers. Reads each
-    plan, pack and ledger.
+    Deletes cards, plans, and the plans' views, lists, packs and windows that no other plan names, and norms; rewrites
+    ledgers. Reads each plan, pack, table of windows, norm and ledger.
     """
     records = list(versions)
     if not records:
@@ -165,10 +166,15 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
         name = info.key.removeprefix("views/").removesuffix(".parquet")
         if name in views and name.encode() not in kept:
             remade.append(info.key)
-    for info in store.list("packs/"):
+    for info in chain(store.list("packs/"), store.list("windows/")):
         content = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
         if content is None or content.encode() not in kept:  # None: checksums of pieces, beside a table
             remade.append(info.key)
+    remade.extend(
+        info.key
+        for info in store.list("norms/")
+        if table_facts(parse_table(store.get(info.key).data, info.key)).get("version") in ids
+    )
     for info in store.list(
         "lists/"
     ):  # only if a plan of these versions names them: they cannot be regenerated

@@ -56,6 +56,7 @@ WITHOUT = {
     "leases/": "ids of versions",
     "lists/": "ordinals; lists of the samples' versions have places of their own",
     "migrations/": "paths and checksums",
+    "norms/": "statistics; norms of the samples' versions have places of their own",
     "packs/": "numbers of documents; packs of the samples' versions have places of their own",
     "places/": "URLs of folders and buckets",
     "seals/": "checksums; seals of the samples' shards have places of their own",
@@ -64,6 +65,7 @@ WITHOUT = {
     "trails/": "checksums and metrics",
     "trainings/": "commands, steps and times of training runs",
     "views/": "bits; views of the samples' versions have places of their own",
+    "windows/": "counts; windows of the samples' versions have places of their own",
 }
 """Prefixes without samples' bytes or names -> their contents."""
 _NEVER = {

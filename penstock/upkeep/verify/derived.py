@@ -1,6 +1,6 @@
 """Check objects that are named after their content, or that contain their name or a checksum.
 
-They are plans, views, packs, lists, seals, cards, gate pages, reports, trails, exclusions, takedown records.
+They are plans, views, packs, lists, windows, norms, seals, cards, gate pages, reports, trails, exclusions, takedowns.
 """
 
 import hashlib
@@ -11,9 +11,11 @@ import numpy as np
 
 from loader.api.report import FORMAT, Report
 from loader.dataset.log.state import State
+from loader.dataset.norms.norm import parse_norm
 from loader.dataset.shards.shard import crc32c, parse_seal
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
+from loader.dataset.versions.windows import parse_windows
 from loader.errors import ObjectNotFound, PenstockError
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.best_fit import PackTable
@@ -78,6 +80,16 @@ def _pack(key: str, data: bytes, _: State) -> str:
     ]
     actual = PackTable(*columns).sha256
     return "" if actual == stated else f"the sha256 of its rows is {actual}, it states {stated}; {AGAIN}"
+
+
+def _windows(key: str, data: bytes, _: State) -> str:
+    parse_windows(data, key, key)
+    return ""
+
+
+def _norm(key: str, data: bytes, _: State) -> str:
+    parse_norm(data, key, key)
+    return ""
 
 
 def _list(key: str, data: bytes, _: State) -> str:
@@ -147,6 +159,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "views": _view,
     "packs": _pack,
     "lists": _list,
+    "norms": _norm,
     "seals": _seal,
     "cards": _card,
     "takedowns": _named,
@@ -154,4 +167,5 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "exclusions": _exclusion,
     "reports": _report,
     "trails": _trail,
+    "windows": _windows,
 }

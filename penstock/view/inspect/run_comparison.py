@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import PenstockError
+from loader.order.sources.window_view import stored_ordinals
 from loader.order.steps.slots import Slots, rank_slice, slot_identities
 from loader.run.trail.read_trail import RunTrail
 
@@ -170,12 +171,13 @@ def _named(plan: loader.Plan, slots: Slots, first: int) -> _Samples:
         rows = ((slots.source == index) & slots.valid).nonzero()[0]
         version = version_of(plan, source)
         keys = plan_source.view.keys(slots.ordinal[rows]) if len(rows) else []
-        for row, key in zip(rows.tolist(), keys, strict=True):
+        ordinals = stored_ordinals(plan_source.view, slots.ordinal[rows]).tolist()
+        for row, key, ordinal in zip(rows.tolist(), keys, ordinals, strict=True):
             sample = ComparedSample(
                 source=source,
                 key=key,
                 version="" if version is None else version.name,
-                ordinal=int(slots.ordinal[row]),
+                ordinal=ordinal,
                 attempt=int(slots.attempt[row]),
             )
             named[first + row] = identities[row], sample

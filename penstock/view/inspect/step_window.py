@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.order.sources.window_view import stored_ordinals
 from loader.order.steps.slots import Slots, slot_identities
 
 from ..json_record import JsonRecord
@@ -177,7 +178,8 @@ class _WindowBuilder:
                 places.append((at, row - int(ends[at]) + len(self._rows[at][2])))
             plan, _, slots = self._rows[places[0][0]]
             slot = places[0][1]
-            source, ordinal = plan.source_names[int(slots.source[slot])], int(slots.ordinal[slot])
+            source = plan.source_names[int(slots.source[slot])]
+            (ordinal,) = stored_ordinals(plan.sources[source].view, slots.ordinal[slot : slot + 1]).tolist()
             version = version_of(plan, source)
             (key,) = plan.sources[source].view.keys(slots.ordinal[slot : slot + 1])
             yield WindowSample(

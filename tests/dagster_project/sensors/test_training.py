@@ -9,6 +9,8 @@ import loader
 from assets.feedback.training import REPORT_TAG, training_key, training_runs
 from dagster_project.definitions import build_defs
 from dagster_project.sensors.trainings import training_sensor
+from penstock.train.run_folder import RunFolder
+from penstock.train.run_spec import RunSpec
 from resources.storage import RootResource
 
 DATASET = "demo"
@@ -104,6 +106,36 @@ def test_a_training_with_a_trail_leads_to_its_page(
     assert linked.metadata["viewer"].value == "http://view.example/r/seen"
     assert "(http://view.example/v/demo/1)" in linked.metadata["versions"].value
     assert "viewer" not in unseen.metadata
+
+
+def test_report_of_a_recorded_run_shows_its_usage(
+    root: loader.Root, plan: loader.Plan, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two starts of 1,000 s with 8 GPUs each; the second does 30 of 90 steps again."""
+    folder = RunFolder(root.store, "big")
+    folder.put_spec(
+        RunSpec(run="big", command=("true",), record=root.url, nodes="2", ranks_per_node=4, gpus_per_node=4)
+    )
+    with monkeypatch.context() as patched:
+        for begun_s, steps, end in ((10_000, (0, 90), "failed"), (20_000, (60, 150), "ended")):
+            patched.setattr("time.time_ns", lambda at_s=begun_s: at_s * 10**9)
+            attempt = folder.begin_attempt({"launcher": "slurm 8", "ranks": 8})
+            patched.setattr("time.time_ns", lambda at_s=begun_s + 100: at_s * 10**9)
+            folder.put_event(attempt, 0, "first_batch", steps[0], {})
+            patched.setattr("time.time_ns", lambda at_s=begun_s + 1000: at_s * 10**9)
+            folder.put_event(attempt, 1, end, steps[1], {})
+    daemon = Daemon(root, instance)
+    tell(root, plan, "big", 0, 149)
+    tell(root, plan, "unrecorded", 0, 1)
+    assert daemon.tick() == 2
+    big, unrecorded = shown(instance)
+    assert (big.metadata["attempts"].value, big.metadata["gpu_hours"].value) == (2, 2 * 1000 * 8 / 3600)
+    assert big.metadata["goodput"].value == pytest.approx((900 + 600) / 2000)
+    assert not {"attempts", "goodput", "gpu_hours"} & unrecorded.metadata.keys()
+    root.store.put(folder.key("attempts/000001.json"), b"{")
+    tell(root, plan, "big", 0, 151)
+    assert daemon.tick() == 1
+    assert "000001.json is damaged" in shown(instance)[-1].metadata["run record"].value
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 2, 5])

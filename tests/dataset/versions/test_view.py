@@ -275,3 +275,10 @@ def test_a_view_saved_without_checksums_is_read(version):
     table = parse_table(version.store.get(view._path).data, view._path)
     version.store.put(view._path, table_bytes(table.drop_columns(["crc32c"]), "view"))
     assert keys(fresh(version, version.store).where("w > 3")) == expected
+
+
+def test_a_version_brings_the_small_tables_it_has_read(version, stores):
+    expected = len(version.parts)
+    counting = stores.Counting(version.store)
+    assert len(fresh(version, counting).parts) == expected
+    assert not counting.calls

@@ -25,7 +25,7 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import ObjectInfo, open_store
-from loader.storage.shared.requests import Traffic, counted
+from loader.storage.shared.requests import RetryBudget, Traffic, counted
 from loader.storage.shared.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
@@ -610,3 +610,21 @@ def test_two_values_of_one_name_are_named(tmp_path, how):
         with pytest.raises(InvalidField, match=says):
             checkpoints.save(2, twice) if how == "save" else checkpoints.load(twice, partial=True)
         assert checkpoints.latest().step == 1
+
+
+@pytest.mark.filterwarnings(ALONE)
+def test_a_load_has_its_long_budget_while_the_store_throttles(monkeypatch):
+    root = loader.Root("memory://patient")
+    state = {"weights": torch.arange(30.0)}
+    with Checkpoints(root, "run") as saved:
+        saved.save(1, state)
+        budgets, read = [], type(root.store).get_ranges
+
+        def recorded(store, *given, **named):
+            budgets.append([RetryBudget().lasts(599, throttled=throttled) for throttled in (True, False)])
+            return read(store, *given, **named)
+
+        monkeypatch.setattr(type(root.store), "get_ranges", recorded)
+        saved.load({"weights": torch.zeros(30)})
+    assert budgets
+    assert set(map(tuple, budgets)) == {(True, False)}

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.train.goodput import PARTS, Allocation, goodput, totals
+from penstock.train.goodput import PARTS, Allocation, Restarts, goodput, matched, restarts, totals
+from penstock.train.launch.launcher import Span
 from penstock.train.run_folder import Event
 
 S = 1_000_000
@@ -64,6 +65,33 @@ def test_start_without_events_is_unknown() -> None:
     (only,) = goodput(TIMES[:1], [])
     assert only.parts == dict.fromkeys(PARTS, 0.0) | {"unknown": 90.0}
     assert only.seconds_to_first_step is None
+
+
+def test_restarts_by_cause() -> None:
+    life = [
+        *LIFE[:4],
+        *LIFE[4:],
+        event(3, 0, "ranks_up", 190, 0),
+        event(3, 1, "first_batch", 200, 80, took_s=1),
+        event(4, 0, "ranks_up", 290, 0),
+        event(4, 1, "first_batch", 296, 80, took_s=1),
+        event(4, 2, "failed", 299, 90),
+        event(5, 0, "ranks_up", 310, 0),
+    ]
+    spans = [
+        Span(begun_us=0, ended_us=90 * S, state="FAILED"),
+        Span(begun_us=100 * S, ended_us=175 * S, state="PREEMPTED"),
+        Span(begun_us=180 * S, ended_us=280 * S, state="NODE_FAIL"),
+        Span(begun_us=285 * S, ended_us=300 * S),
+        Span(begun_us=300 * S, ended_us=None),
+    ]
+    attempts = {number: {"at_us": at_s * S} for number, at_s in enumerate((10, 110, 190, 290, 310), 1)}
+    starts = goodput(matched(spans, attempts, 400 * S), life)
+    assert restarts(starts) == [
+        Restarts(cause="failed", count=2, lost_steps=10, seconds_to_first_step=21),
+        Restarts(cause="node_fail", count=1, lost_steps=0, seconds_to_first_step=11),
+        Restarts(cause="preempted", count=1, lost_steps=0, seconds_to_first_step=20),
+    ]
 
 
 NAMES = ("ranks_up", "restored", "first_batch", "saved", "stopped", "ended", "failed")

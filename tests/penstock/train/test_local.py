@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict, RunTaken
+from loader.errors import Conflict, InvalidCluster, InvalidSpec, RunTaken
 from penstock.checkpoints import Checkpoints
+from penstock.compute.cluster import Cluster
 from penstock.train.launch.failures import Failures
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import resume, stop, submit, summary
+from penstock.train.submitting import launcher_of, resume, stop, submit, summary
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 
@@ -106,6 +107,24 @@ def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
     with pytest.raises(RunTaken):
         resume(spec(root, "--steps", 9), launcher)
     assert folder.is_to_stop()
+
+
+@pytest.mark.parametrize(
+    "more", [{"nodes": "2-4"}, {"gpus_per_node": 1}, {"priority": "low"}, {"walltime_s": 60}]
+)
+def test_key_that_needs_a_scheduler_is_refused(
+    root: str, launcher: LocalRanks, more: dict[str, object]
+) -> None:
+    (name,) = more
+    for refuses in (launcher.describe, launcher.check, launcher.submit):
+        with pytest.raises(InvalidSpec, match=f"{name} = "):
+            refuses(spec(root, **more))
+    assert launcher.status("big-7").state == "unknown"
+
+
+def test_engine_without_a_launcher_is_named(root: str) -> None:
+    with pytest.raises(InvalidCluster, match=r"engine = 'ray' starts no trainings; accepted: .*local"):
+        launcher_of(root, Cluster(engine="ray"))
 
 
 def test_failures_wait_longer_until_a_step_is_made() -> None:

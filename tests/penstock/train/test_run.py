@@ -11,6 +11,7 @@ import loader
 from penstock.checkpoints import Checkpoints
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
+from penstock.train.run_usage import event_versions
 from tests.penstock.train.conftest import Rank, digests
 
 STEPS = 40
@@ -78,6 +79,7 @@ def test_person_stops_a_run_for_good(root: str, start: Start) -> None:
         (1, "stopped", len(steps)),
     ]
     assert folder.attempts()[1]["ranks"] == 2
+    assert event_versions(folder.events()[1]) == ("points@1",)
     folder.withdraw_stop()
     (again,) = start(1, "--step-s", 0, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7")
     assert again.status() == 0
@@ -125,3 +127,10 @@ def test_rank_that_hangs_ends_with_its_stacks(start: Start) -> None:
     assert "Timeout" in ranks[1].text
     assert 'training.py", line' in ranks[1].text
     assert [step for step, _ in ranks[0].took][-1] == 6, "it waits for the exchange that began after step 5"
+
+
+@pytest.mark.parametrize("grace_s", ["0", "30"])
+def test_steps_too_long_for_the_grace_are_warned_of_once(start: Start, grace_s: str) -> None:
+    (rank,) = start(1, "--steps", 8, "--save-every", 2, PENSTOCK_GRACE_S=grace_s)
+    assert rank.status() == 0, rank.text
+    assert rank.text.count("two steps and a checkpoint take") == (grace_s == "0")

@@ -1,13 +1,17 @@
 """A rank of a training that a test stops, over the root given. Prints `took RANK STEP DIGEST` after each step."""
 
 import argparse
+import atexit
+import os
+import signal
 import time
 
 import torch
+from torch import distributed
 
 import loader
 from penstock.checkpoints import Checkpoints
-from penstock.train import Run, hang, stop
+from penstock.train import Run, hang, stop, windows
 
 parser = argparse.ArgumentParser()
 parser.add_argument("root")
@@ -19,20 +23,77 @@ parser.add_argument(
 )
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
+parser.add_argument("--window-s", type=float, default=60.0)
+parser.add_argument("--executor", default="threads")
+parser.add_argument("--signal-at-exit", action="store_true", help="a second signal while the process ends")
+parser.add_argument("--profile", type=int, nargs=2, help="steps that are profiled")
+parser.add_argument("--data", help="root of the samples, if another")
+parser.add_argument("--slow-rank", type=int, default=-1, help="rank that reads from the slow endpoint")
+parser.add_argument("--slow-endpoint")
+parser.add_argument("--log-collectives", action="store_true", help="print when one begins, and is waited for")
 given = parser.parse_args()
 stop.LOOK_S, hang.LEAST_S = 0.1, 2.0 if given.hang_at >= 0 else 600.0
+windows.EVERY_S = given.window_s
+
+if given.slow_endpoint:  # each rank is a node
+    os.environ["SLURMD_NODENAME"] = f"m{os.environ['RANK']}"
+if int(os.environ["RANK"]) == given.slow_rank:
+    os.environ["AWS_ENDPOINT_URL"] = given.slow_endpoint
+
+if given.signal_at_exit:
+    atexit.register(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+
+
+class LoggedWork:
+    """A collective that prints when it is waited for."""
+
+    def __init__(self, name, work):
+        self.name, self.work = name, work
+        print(f"begin {name}", flush=True)
+
+    def wait(self):
+        print(f"wait {self.name}", flush=True)
+        return self.work.wait()
+
+    def is_completed(self):
+        return self.work.is_completed()
+
+
+def logged(name, collective):
+    def call(*arguments, async_op=False):
+        work = collective(*arguments, async_op=async_op)
+        return LoggedWork(name, work) if async_op else work
+
+    return call
+
+
+if given.log_collectives:
+    distributed.all_reduce = logged("all_reduce", distributed.all_reduce)
+    distributed.all_gather_single = logged("all_gather", distributed.all_gather_single)
 
 with Run.joined(checkpoints=given.root) as run:
     plan = run.first(
-        lambda: loader.plan({"points": loader.Root(given.root).open("points@1")}, seed=7, global_batch=24)
+        lambda: loader.plan(
+            {"points": loader.Root(given.data or given.root).open("points@1")}, seed=7, global_batch=24
+        )
     )
     state = {"weight": torch.zeros(1, dtype=torch.int64)}
     is_last = run.world.rank == run.world.world_size - 1
     with (
-        loader.Loader(plan, run.world, trail=run.trail(), steps=given.steps, workers=1) as batches,
+        loader.Loader(
+            plan,
+            run.world,
+            trail=run.trail(),
+            steps=given.steps,
+            workers=1,
+            executor=given.executor,
+            cache=0 if given.data else None,
+        ) as batches,
         Checkpoints(run.checkpoints, run.name) as saved,
     ):
-        for batch in run.steps(batches, saved, state, save_every=given.save_every):
+        for batch in run.steps(
+            batches, saved, state, save_every=given.save_every, profile=given.profile and (*given.profile,)
+        ):
             if is_last and batch.step == given.hang_at:
                 time.sleep(1000)
             if is_last and batch.step == given.fail_at:

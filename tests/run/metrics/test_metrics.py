@@ -8,6 +8,7 @@ import pytest
 import simplejpeg
 
 import loader
+from benchmarks.latency_server import CREDENTIALS, latency_store
 from loader.errors import DecodeFailed
 from loader.run.batch.batch import Batch, SlowSample, StepMetrics
 from loader.run.metrics import BOUNDS_S, SLOWEST, Metrics
@@ -47,6 +48,7 @@ NAMES = {
     "substituted_total",
     "samples_per_second",
     "fetched_bytes_per_second",
+    "read_latency_seconds",
     *(f"{stage}_{what}" for stage in STAGES for what in ("sum", "count", "p50", "p99")),
 }
 
@@ -63,7 +65,7 @@ def test_names_and_counts(versions, workers):
             nbytes += batch.nbytes
             after = batches.metrics()
             for name in NAMES:
-                if not name.endswith(("p50", "p99", "per_second")):
+                if not name.endswith(("p50", "p99", "per_second", "latency_seconds")):
                     assert after[name] >= before[name], name
             assert after["consumer_wait_seconds_count"] == before["consumer_wait_seconds_count"] + 1
             before = after
@@ -281,3 +283,22 @@ def test_the_list_of_slow_steps_is_bounded_and_keeps_the_longest_waits():
     kept = metrics.slowest()
     assert [slow.wait_s for slow in kept] == [wait / 2000 for wait in range(199, 199 - SLOWEST, -1)]
     assert all(slow.wait_s == (slow.step * 37 % 200) / 2000 for slow in kept)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_read_latency_is_of_requests_not_of_cached_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with loader.Root(tmp_path / "root") as root, root.write("points", part_samples=100) as writer:
+        for number in range(400):
+            writer.add(f"{number:03d}", {"x.npy": np.zeros(8000, np.uint8)})
+    with latency_store(tmp_path / "root", 0.03) as server:
+        stored = loader.Root("s3://bucket", options={"endpoint_url": server.options["endpoint_url"]})
+        plan = loader.plan({"points": stored.open("points@1")}, seed=7, global_batch=8)
+        with loader.Loader(plan, 0, 1, workers=1, executor=executor, steps=20) as batches:
+            assert batches.metrics()["read_latency_seconds"] == 0
+            for _ in batches:
+                pass
+            assert batches.metrics()["read_latency_seconds"] >= 0.03

@@ -1,0 +1,157 @@
+"""`python -m benchmarks.fleet_start`: 10,000 ranks begin at once against a store that throttles.
+
+Requests are counted of real ranks; time is simulated. `--page` writes docs/benchmarks-stores.md.
+"""
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .. import sections
+from ..throughput import say
+from .counts import RankRequests, counted, make_root
+from .simulation import STARTS_S, Case, Fleet, Outcome, Simulation
+
+PUBLISHES = (8, 31, 120)
+USUAL = 31
+"""Publishes of the root whose counts are simulated."""
+MANY_TABLES = 27
+"""Tables of shards after 10,000 publishes (`python -m benchmarks.scale`): too large to travel with a plan."""
+NOW = "plan from the first rank"
+CASES = (
+    Case(name="each rank opens the root, budget 60 s", opens="each", is_patient=False),
+    Case(name="the same, budget 600 s", opens="each"),
+    Case(name="the same, 16 partitions of the prefix", opens="each", partitions=16),
+    Case(name="one rank per node opens, budget 60 s", opens="node", is_patient=False),
+    Case(name=f"**{NOW}**", opens="first"),
+    Case(name="the same, each makes batches ahead once it has its first", opens="first", ahead="retried"),
+    Case(name="the same, with reads that are tried once", opens="first", ahead="once"),
+)
+HEAD = """# A fleet that begins again
+
+Made by `{command}` on {machine}. {note}
+
+**Counted**: requests of a real rank against a store that records them, {batch} samples a batch, in their own shards.
+
+| publishes | plan | before its first index | until its first batch | ahead of the second | with the second |
+| --- | --- | --- | --- | --- | --- |"""
+SIMULATED = """
+**Simulated** from the counts at {publishes} publishes: the loader's own `RetryBudget` and `Limiter` in virtual time. A
+prefix is a token bucket with a second of burst, answers in 15 to 40 ms, and sends 503 above its rate. Ranks start
+within {starts:g} s. A rank is lost when a budget is spent, and the gang ends with it.
+
+| | ranks, reads/s | first batch everywhere | lost ranks | answers | 503 among them |
+| --- | --- | --- | --- | --- | --- |"""
+TAIL = """
+To reach were 35 s for 10,000 ranks, 5 s for 1,000, and no lost rank.
+
+- Until a rank asks for its second batch, it makes nothing ahead, and a throttled read has 600 s.
+- 1,000 ranks are never throttled if they start within 5 s: the last has its batch 0.1 s after its start. If they start
+  at one moment, the last pauses of up to 3 s take the time.
+- A plan from the first rank brings its tables of shards if they are below 1 MiB, about 5,000 shards. After 10,000
+  publishes each rank reads {tables} tables: sixteen partitions of the prefix, or a copy on the nodes, are the way out."""
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.fleet_start", description=__doc__)
+    options.add_argument("--ranks", type=int, default=10_000)
+    options.add_argument("--reads-per-s", type=float, default=5500.0)
+    options.add_argument("--divide", type=int, default=10, help="ranks and reads/s of storms, by this number")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--page", action="store_true", help="write the section of docs/benchmarks-stores.md")
+    options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
+    options.add_argument("--out", type=Path, help="write here")
+    given = options.parse_args()
+    changed = [
+        f"--{name.replace('_', '-')} {getattr(given, name):g}"
+        for name in ("ranks", "reads_per_s", "divide", "seed")
+        if getattr(given, name) != options.get_default(name)
+    ]
+    command = " ".join(["python -m benchmarks.fleet_start", *changed])
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    lines = HEAD.format(command=command, machine=machine, note=given.note, batch=8).splitlines()
+    requests: dict[tuple[int, str], RankRequests] = {}
+    for publishes, plans, found in measured(PUBLISHES):
+        requests[publishes, plans] = found
+        lines.append(shown(count_row(publishes, plans, found)))
+    lines += SIMULATED.format(publishes=USUAL, starts=STARTS_S).splitlines()
+    fleet = fleet_of(requests[USUAL, "each"], requests[USUAL, "first"], given.ranks, given.reads_per_s)
+    lines += map(shown, simulated(fleet, given.divide, given.seed))
+    text = "\n".join([line.rstrip() for line in lines] + TAIL.format(tables=MANY_TABLES).splitlines()) + "\n"
+    if given.page or given.out:
+        sections.write("benchmarks.fleet_start", text, given.out)
+    print(text)
+    return 0
+
+
+def measured(sizes: Sequence[int]) -> Iterator[tuple[int, str, RankRequests]]:
+    """Yield the requests of a rank by publishes of the root, and by who makes the plan."""
+    with tempfile.TemporaryDirectory() as folder:
+        for publishes in sizes:
+            root = Path(folder, str(publishes))
+            make_root(root, publishes)
+            for plans in ("each", "first"):
+                yield publishes, plans, counted(root, plans)
+
+
+def count_row(publishes: int, plans: str, found: RankRequests) -> str:
+    """Return the row of a count."""
+    kinds = ", ".join(f"{n} {kind}" for kind, n in found.by_kind().items())
+    opened = {"each": "each opens the root", "first": "from the first rank"}[plans]
+    n_opening = sum(map(len, found.opening))
+    return f"| {publishes} | {opened} | {n_opening} | {found.n}: {kinds} | {found.ahead} | {found.second} |"
+
+
+def fleet_of(each: RankRequests, first: RankRequests, ranks: int, reads_per_s: float) -> Fleet:
+    """Return a fleet whose ranks ask as the counted ones."""
+    return Fleet(
+        ranks=ranks,
+        reads_per_s=reads_per_s,
+        opening=[len(wave) for wave in each.opening],
+        rest=[len(wave) for wave in first.waves],
+        ahead=first.second,
+    )
+
+
+def simulated(fleet: Fleet, divide: int, seed: int) -> Iterator[str]:
+    """Yield the rows of the cases; storms are of fleets and stores divided alike."""
+    small = replace(fleet, ranks=fleet.ranks // divide, reads_per_s=fleet.reads_per_s / divide)
+    now = next(case for case in CASES if NOW in case.name)
+    for case in CASES:
+        used = fleet if case is now else small
+        yield simulated_row(case.name, used, Simulation(used, case, seed).run())
+    old = replace(small, rest=[fleet.rest[0], MANY_TABLES, *fleet.rest[1:]])
+    for name, used in (
+        (f"{NOW}, a tenth of the ranks", replace(fleet, ranks=fleet.ranks // 10)),
+        (
+            f"{NOW}, a tenth of the ranks, at one moment",
+            replace(fleet, ranks=fleet.ranks // 10, starts_s=0.0),
+        ),
+        (f"{NOW}, all start at one moment", replace(fleet, starts_s=0.0)),
+        (f"{NOW}, after 10,000 publishes", old),
+    ):
+        yield simulated_row(name, used, Simulation(used, now, seed).run())
+
+
+def simulated_row(name: str, fleet: Fleet, outcome: Outcome) -> str:
+    """Return the row of a simulation."""
+    seconds = outcome.everywhere_s
+    first = "never" if seconds is None else f"{seconds:.1f} s"
+    return (
+        f"| {name} | {fleet.ranks:,}, {fleet.reads_per_s:,.0f} | {first} | {outcome.lost:,} | "
+        f"{outcome.answered:,} | {outcome.throttled:,} |"
+    )
+
+
+def shown(row: str) -> str:
+    """Rows take seconds to minutes: print each as it comes."""
+    say(row)
+    return row
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,140 @@
+"""Requests of real ranks up to their first batch, as the store receives them."""
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import loader
+from penstock.checkpoints import Checkpoints
+
+from ..contest import ROOT
+from ..latency_server import BUCKET, latency_store
+from .rank import BATCH, DATASET, RUN
+
+LATENCY_S = 0.1
+"""Of the store that records: longer than a rank's own work between two requests that it makes at once."""
+PART_SAMPLES, PARTS = 16, 16
+"""Samples of a part, and parts of a publish: a batch's samples lie in different shards."""
+RANKS = 2
+KINDS = {
+    "listing": r"^/?$",
+    "marker": r"/penstock\.json",
+    "lease": r"/leases/",
+    "log": r"/log/",
+    "checkpoint": r"/checkpoints/",
+    "manifest": r"/manifest",
+    "shards": r"/shards|/part",
+    "index": r"\.index\.parquet",
+    "samples": r"\.tar",
+}
+"""Kind of an object -> pattern of its path; the first that fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRequests:
+    """Requests of one rank."""
+
+    waves: Sequence[Sequence[str]]
+    """Kinds of the requests up to the first batch; a wave began before an answer to it arrived."""
+    ahead: int
+    """Requests after it, up to the one for the second batch."""
+    second: int
+    """Requests from then on."""
+
+    @property
+    def n(self) -> int:
+        """Requests up to the first batch."""
+        return sum(map(len, self.waves))
+
+    @property
+    def opening(self) -> Sequence[Sequence[str]]:
+        """Waves before the checkpoint's."""
+        return self.waves[: self.waves.index(["checkpoint"])]
+
+    @property
+    def rest(self) -> Sequence[Sequence[str]]:
+        """Waves from the checkpoint's on."""
+        return self.waves[len(self.opening) :]
+
+    def by_kind(self) -> Counter[str]:
+        """Return kind -> requests."""
+        return Counter(kind for wave in self.waves for kind in wave)
+
+
+def make_root(folder: Path, publishes: int) -> None:
+    """Write a root of so many publishes, with a checkpoint, under a folder that becomes a bucket."""
+    with loader.Root(folder) as root:
+        for number in range(publishes):
+            with root.write(DATASET, part_samples=PART_SAMPLES) as writer:
+                for k in range(PART_SAMPLES * PARTS):
+                    value = np.frombuffer(secrets.token_bytes(4096), np.uint8)
+                    writer.add(f"{number:05d}-{k:05d}", {"x.npy": value})
+        plan = loader.plan({DATASET: root.open(DATASET)}, seed=7, global_batch=BATCH * RANKS)
+        with loader.Loader(plan, steps=1, workers=0) as batches, Checkpoints(str(folder), RUN) as saved:
+            for _ in batches:
+                saved.save(1, {"weights": torch.ones(1000)}, batches)
+
+
+def counted(folder: Path, plans: str) -> RankRequests:
+    """Return the requests of the last rank. plans: "each" opens the root on each rank, "first" on the first one."""
+    with latency_store(folder, LATENCY_S, record=True) as server:
+        ranks = []
+        port = str(20_000 + secrets.randbelow(20_000))
+        for rank in range(RANKS):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(RANKS),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "AWS_ACCESS_KEY_ID": f"rank{rank}",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": str(server.options["endpoint_url"]),
+                "OMP_NUM_THREADS": "1",
+            }
+            command = [sys.executable, "-m", "benchmarks.fleet_start.rank", plans]
+            ranks.append(
+                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+            )
+        lines = [process.communicate()[0] for process in ranks]
+        if any(process.returncode for process in ranks):
+            raise RuntimeError(f"ranks ended with {[process.returncode for process in ranks]}")
+        return requests_of(server.recorded(), f"rank{RANKS - 1}", json.loads(lines[-1]))
+
+
+def requests_of(
+    recorded: Sequence[Mapping[str, Any]], client: str, times: Mapping[str, float]
+) -> RankRequests:
+    """Return the requests of a client, divided by its times."""
+    own = sorted((one for one in recorded if one["client"] == client), key=lambda one: float(one["at_s"]))
+    waves: list[list[str]] = []
+    wave_ends_s = 0.0
+    for one in own:
+        if one["at_s"] > times["first_s"]:
+            break
+        if not waves or one["at_s"] >= wave_ends_s:
+            waves.append([])
+            wave_ends_s = one["at_s"] + LATENCY_S
+        waves[-1].append(kind_of(one["target"]))
+    later = own[sum(map(len, waves)) :]
+    ahead = sum(one["at_s"] < times["second_asked_s"] for one in later)
+    return RankRequests(waves=waves, ahead=ahead, second=len(later) - ahead)
+
+
+def kind_of(target: str) -> str:
+    """Return the kind of an object that was asked for."""
+    path = target.partition("?")[0].removeprefix(f"/{BUCKET}")
+    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, path)), path)

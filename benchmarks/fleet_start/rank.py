@@ -1,0 +1,48 @@
+"""`python -m benchmarks.fleet_start.rank first|each`: a rank up to its second batch, whose requests are counted.
+
+The environment names its number among the ranks, and the store. Prints a line: `time.monotonic()` at the first batch
+and when it asks for the second.
+"""
+
+import json
+import sys
+import time
+
+import torch
+
+import loader
+from penstock.checkpoints import Checkpoints
+from penstock.train import Run
+
+from ..latency_server import BUCKET
+
+DATASET, RUN = "points", "counted"
+BATCH = 8
+"""Samples of a rank's batch."""
+QUIET_S = 0.5
+"""Seconds after the first batch: what is read in them was made ahead."""
+
+
+def train(plans: str) -> None:
+    """Take two batches. plans: "first" opens the root on the first rank, "each" on every one."""
+    with Run.joined(name=RUN, checkpoints=f"s3://{BUCKET}") as run:
+
+        def opened() -> loader.Plan:
+            version = loader.Root(f"s3://{BUCKET}").open(DATASET)
+            return loader.plan({DATASET: version}, seed=7, global_batch=BATCH * run.world.world_size)
+
+        plan = run.first(opened) if plans == "first" else opened()
+        state = {"weights": torch.zeros(1000)}
+        with loader.Loader(plan, run.world) as batches, Checkpoints(run.checkpoints, run.name) as saved:
+            times = []
+            for _ in run.steps(batches, saved, state):
+                times.append(time.monotonic())
+                if len(times) == 3:
+                    break
+                time.sleep(QUIET_S)
+                times.append(time.monotonic())
+        print(json.dumps({"first_s": times[0], "second_asked_s": times[1]}), flush=True)
+
+
+if __name__ == "__main__":
+    train(sys.argv[1])

@@ -1,0 +1,150 @@
+"""The watch of the nodes: signs that trainings would leave, judged by `suspects` and `caps`, and who was drained."""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.nodes.suspects import (
+    RECENT_US,
+    Attempt,
+    Drain,
+    FailedCheck,
+    Fault,
+    NodeWindow,
+    Signs,
+    Suspect,
+    caps,
+    suspects,
+)
+
+from .jobs import DAY_S, GPUS, HOUR_S, Job, Node, us
+
+READ_S, SLOW_TIMES = 0.02, 3.0
+"""Median latency of a read; a slow node's, in times of it."""
+READS_PER_LOOK, FLIPS = 5000, 1 / 1000
+"""Reads of a node between two looks; share that a bad node flips."""
+PROOF_READS = 2000
+ATTEMPTS_US = 14 * 86_400_000_000
+"""Ended attempts that count, as `read_signs` chooses them."""
+CHECK_HOURS = 6.0
+"""Hours for which a check fails on every node, until a person repairs it."""
+
+
+class Watch:
+    """Signs of recent time, and drains."""
+
+    def __init__(self, nodes: Sequence[Node], draw: random.Random, days: float) -> None:
+        self._nodes, self._random = {node.name: node for node in nodes}, draw
+        self.check_from_s = days * 5 / 7 * DAY_S
+        self.store_slow_s = (days * 2 / 7 * DAY_S, days * 2 / 7 * DAY_S + 2 * HOUR_S)
+        """The store is slow for everybody meanwhile."""
+        self.damaged_s = days * 3 / 7 * DAY_S
+        """A shard is damaged in the store from then on, until a person repairs it after six hours."""
+        self.attempts: list[Attempt] = []
+        self.drains: list[Drain] = []
+        self.signs: dict[str, str] = {}
+        """Drained node -> sign."""
+        self.alerts: list[tuple[float, str]] = []
+        self._faults: deque[Fault] = deque()
+        self._windows: deque[NodeWindow] = deque()
+        self._checks: deque[FailedCheck] = deque()
+        self._settled: dict[str, int] = {}
+        self._number = 0
+
+    def look(self, now_s: float, running: Sequence[Job]) -> None:
+        """Gather the signs since the last look, decide, and drain."""
+        now_us = us(now_s)
+        self._gather(now_s, running)
+        for queue in (self._faults, self._checks):
+            while queue and queue[0].at_us < now_us - RECENT_US:
+                queue.popleft()
+        while self._windows and self._windows[0].ended_us < now_us - RECENT_US:
+            self._windows.popleft()
+        self.attempts = [one for one in self.attempts if one.ended_us > now_us - ATTEMPTS_US]
+        signs = Signs(
+            faults=list(self._faults),
+            windows=list(self._windows),
+            attempts=self.attempts,
+            checks=list(self._checks),
+        )
+        named = suspects(signs, now_us, self._settled)
+        proved = {one.node: one for one in named if self._is_proved(one, now_s)}
+        decision = caps(
+            proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts]
+        )
+        for name in decision.drain:
+            self._drain(name, proved[name].sign, now_us)
+        if decision.alert:
+            self.alerts.append((now_s, decision.alert))
+        self._return_repaired(now_s)
+
+    def _drain(self, name: str, sign: str, now_us: int) -> None:
+        self._nodes[name].is_drained = True
+        self.drains.append(Drain(node=name, drained_us=now_us))
+        self.signs[name] = sign
+        self._settled[name] = now_us
+
+    def _return_repaired(self, now_s: float) -> None:
+        """Return nodes that only the broken check had drained, once it is repaired."""
+        if now_s < self.check_from_s + CHECK_HOURS * HOUR_S + HOUR_S:
+            return
+        for place, drain in enumerate(self.drains):
+            if drain.returned_us is None and self.signs[drain.node] == "check":
+                self._nodes[drain.node].is_drained = False
+                now_us = us(now_s)
+                self.drains[place] = Drain(
+                    node=drain.node, drained_us=drain.drained_us, returned_us=now_us
+                )
+                self._settled[drain.node] = now_us
+
+    def _is_proved(self, suspect: Suspect, now_s: float) -> bool:
+        """Play the proof: the same ranges, read there and elsewhere. Other signs prove themselves."""
+        if suspect.sign != "wrong reads":
+            return True
+        if any(fault.address.startswith("damaged") for fault in suspect.faults):
+            return False  # wrong elsewhere too
+        flips = FLIPS if self._nodes[suspect.node].lemon == "flip" else 0.0
+        return any(self._random.random() < flips for _ in range(PROOF_READS))
+
+    def _gather(self, now_s: float, running: Sequence[Job]) -> None:
+        now_us, draw = us(now_s), self._random
+        slow = 5.0 if self.store_slow_s[0] <= now_s < self.store_slow_s[1] else 1.0
+        is_damaged = self.damaged_s <= now_s < self.damaged_s + CHECK_HOURS * HOUR_S
+        faults: list[Fault] = []
+        for job in running:
+            attempt, allocation = job.attempt, job.allocation
+            if attempt is None or allocation is None or attempt.first_s >= now_s:
+                continue
+            _, step = attempt.progress(job.save_every, job.save_s, now_s)
+            for node in allocation.nodes:
+                own = slow * (SLOW_TIMES if node.lemon == "slow" else 1.0)
+                self._windows.append(
+                    NodeWindow(
+                        run=job.run,
+                        attempt=attempt.number,
+                        end_step=step,
+                        node=node.name,
+                        ended_us=now_us,
+                        slow_read_s=READ_S * own * draw.lognormvariate(0, 0.15),
+                    )
+                )
+                if node.lemon == "flip":
+                    count = sum(draw.random() < FLIPS for _ in range(READS_PER_LOOK))
+                    faults += [self._fault(node, now_us, f"data/{draw.getrandbits(40):x}.tar") for _ in range(count)]
+                if is_damaged and draw.random() < 4 * GPUS / 1000:
+                    # A rank meets the damaged shard: several samples of it, which no other node need have read.
+                    shard = f"damaged/{draw.randrange(3)}.tar"
+                    faults += [self._fault(node, now_us, shard) for _ in range(draw.randint(1, 5))]
+        self._faults.extend(sorted(faults, key=lambda fault: fault.at_us))
+        if self.check_from_s <= now_s < self.check_from_s + CHECK_HOURS * HOUR_S:
+            self._checks.extend(
+                FailedCheck(node=name, at_us=now_us, check="gpu_memory", text="no such driver")
+                for name, node in self._nodes.items()
+                if not node.is_drained
+            )
+
+    def _fault(self, node: Node, now_us: int, address: str) -> Fault:
+        self._number += 1
+        begin = 512 * self._random.randrange(1000)
+        at_us = now_us - self._random.randrange(900_000_000)
+        return Fault(node=node.name, at_us=at_us, address=address, begin=begin, end=begin + 4096)

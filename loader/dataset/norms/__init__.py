@@ -1,0 +1,1 @@
+"""Norms: exact statistics of the numbers that windows deliver, and the transform they belong to."""

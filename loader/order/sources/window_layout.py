@@ -1,0 +1,206 @@
+"""The layout of windows: instants or rows of each field, the rule that picks values, and padding."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from ...errors import InvalidPlan
+from ..random.plan_hash import whole
+
+RULES = ("last", "nearest", "linear")
+"""The last value up to an instant; the nearest one, of two the earlier; a straight line between neighbours."""
+MAX_OFFSETS = 2**16
+"""Most values of one field in a window."""
+AGE_NS, IS_PAD = "age_ns", "is_pad"
+"""Suffixes of the fields that windows add to a batch: `<field>.age_ns`."""
+ANCHOR_NS, ROW = "anchor_ns", "row"
+"""Fields that windows add to a batch once."""
+
+Time: TypeAlias = int | str | Fraction
+"""Whole nanoseconds, a text such as "20ms", or seconds as a fraction."""
+_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_TEXT = re.compile(r"([+-]?)(\d+)(?:\.(\d{1,9}))?(ns|us|ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Places of a field's values, relative to the anchor's row."""
+
+    unit: Literal["ns", "rows"]
+    """Nanoseconds after the anchor's time, or rows after the field's row in force at that time."""
+    values: tuple[int, ...]
+    """One per value, in the order of the batch."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan's JSON."""
+        return {self.unit: list(self.values)}
+
+
+def rows(first: int, stop: int, step: int = 1) -> Offsets:
+    """Return every `step`-th row from `first` to before `stop`, counted from the row in force: `rows(0, 50)`.
+
+    Raises: InvalidPlan.
+    """
+    return _offsets("rows", range(_row(first), _row(stop), whole("rows: step", step, 1, 2**31)), "rows")
+
+
+def times(first: Time, stop: Time, step: Time) -> Offsets:
+    """Return the instants from `first` to before `stop`: `times("-1s", 0, "50ms")` has 20. Raises: InvalidPlan."""
+    step_ns = nanoseconds(step)
+    if step_ns < 1:
+        raise InvalidPlan(f"times: step = {step!r}; at least 1 ns is needed")
+    return _offsets("ns", range(nanoseconds(first), nanoseconds(stop), step_ns), "times")
+
+
+def nanoseconds(time: Time) -> int:
+    """Return a time in ns, rounded down. Raises: InvalidPlan for a float, which is no exact time."""
+    if isinstance(time, Fraction):
+        return time.numerator * 10**9 // time.denominator
+    if isinstance(time, str) and (match := _TEXT.fullmatch(time.strip())):
+        sign, before, after, unit = match.groups()
+        exact = Fraction(f"{before}.{after or 0}") * _NS[unit]
+        exact = -exact if sign == "-" else exact
+        return exact.numerator // exact.denominator
+    if hasattr(time, "__index__") and not isinstance(time, bool):
+        return whole("time", time, -(2**62), 2**62)
+    raise InvalidPlan(
+        f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction"
+    )
+
+
+def _row(value: object) -> int:
+    return whole("rows", value, -(2**31), 2**31)
+
+
+def _offsets(unit: Literal["ns", "rows"], values: Sequence[int], where: str) -> Offsets:
+    if not 1 <= len(values) <= MAX_OFFSETS:
+        raise InvalidPlan(f"{where}: {len(values)} values; 1 to {MAX_OFFSETS} are needed")
+    return Offsets(unit, tuple(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLayout:
+    """Values of a window, field by field."""
+
+    anchor: str
+    """Stream whose rows the windows stand at."""
+    every: int
+    """Rows from one window to the next."""
+    at: Mapping[str, Offsets]
+    """Field -> places of its values."""
+    rule: Mapping[str, str]
+    """Field -> rule other than "last"."""
+    pad: Literal["mask", "inside"]
+    """"mask": the first or last value stands outside of the episode. "inside": only windows that fit."""
+    max_age_ns: int | None
+    """Age from which a value counts as padding; None for no limit."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan's JSON."""
+        return {
+            "anchor": self.anchor,
+            "every": self.every,
+            "at": {field: offsets.to_json() for field, offsets in self.at.items()},
+            "rule": dict(self.rule),
+            "pad": self.pad,
+            "max_age_ns": self.max_age_ns,
+        }
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "WindowLayout":
+        """Return the layout whose `to_json()` is `body`. Raises: InvalidPlan."""
+        try:
+            at = {
+                field: (times_of if "ns" in places else rows_of)(places)
+                for field, places in body["at"].items()
+            }
+            return layout_of(body["anchor"], at, body["every"], body["rule"], body["pad"], body["max_age_ns"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidPlan(f"a plan's windows: {type(error).__name__}: {error}") from error
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """(rows needed before the anchor's row, after it) by windows that fit."""
+        inside = self.at[self.anchor].values if self.anchor in self.at else (0,)
+        return max(0, -min(inside)), max(0, max(inside))
+
+
+def times_of(places: Mapping[str, Any]) -> Offsets:
+    """Return instants of a plan's JSON. Raises: InvalidPlan."""
+    return _offsets("ns", [nanoseconds(time) for time in places["ns"]], "at")
+
+
+def rows_of(places: Mapping[str, Any]) -> Offsets:
+    """Return rows of a plan's JSON. Raises: InvalidPlan."""
+    return _offsets("rows", [_row(row) for row in places["rows"]], "at")
+
+
+Places: TypeAlias = Offsets | Sequence[Time]
+"""`rows(0, 50)`, `times(...)`, or a list of times."""
+
+
+def layout_of(
+    anchor: str,
+    at: Mapping[str, Places],
+    every: int = 1,
+    rule: Mapping[str, str] | None = None,
+    pad: str = "mask",
+    max_age: Time | None = None,
+) -> WindowLayout:
+    """Return a layout, checked. Raises: InvalidPlan."""
+    if not isinstance(anchor, str) or not anchor:
+        raise InvalidPlan(
+            f"windows: anchor = {anchor!r}; the name of an array field is needed, such as 'action.npy'"
+        )
+    if not isinstance(at, Mapping) or not at:
+        raise InvalidPlan(
+            f"windows: at = {at!r}; a dict of field -> times or loader.rows(...) is needed, such as "
+            "{'state.npy': [0], 'action.npy': loader.rows(0, 50)}"
+        )
+    places = {field: _places(field, value) for field, value in at.items()}
+    rules = dict(rule or {})
+    for field, name in rules.items():
+        if field not in places or name not in RULES:
+            raise InvalidPlan(
+                f"windows: rule[{field!r}] = {name!r}; accepted: a field of at= with one of {RULES}"
+            )
+        if name != "last" and places[field].unit == "rows":
+            raise InvalidPlan(
+                f"windows: rule[{field!r}] = {name!r}, and at={field!r} names rows, which have no rule"
+            )
+    if pad not in ("mask", "inside"):
+        raise InvalidPlan(f"windows: pad = {pad!r}; accepted: 'mask', 'inside'")
+    if pad == "inside" and any(
+        places_of.unit == "ns" and any(places_of.values) for places_of in places.values()
+    ):
+        raise InvalidPlan(
+            "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
+        )
+    max_age_ns = None if max_age is None else nanoseconds(max_age)
+    if max_age_ns is not None and max_age_ns < 0:
+        raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
+    return WindowLayout(
+        anchor=anchor,
+        every=whole("windows: every", every, 1, 2**31),
+        at=places,
+        rule={field: name for field, name in rules.items() if name != "last"},
+        pad="inside" if pad == "inside" else "mask",
+        max_age_ns=max_age_ns,
+    )
+
+
+def _places(field: object, value: Any) -> Offsets:
+    if not isinstance(field, str):
+        raise InvalidPlan(f"windows: at names {field!r}; fields are texts")
+    if isinstance(value, Offsets):
+        return value
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidPlan(
+            f"windows: at[{field!r}] = {value!r}; a list of times or loader.rows(...) is needed"
+        )
+    try:
+        return _offsets("ns", [nanoseconds(time) for time in value], f"at[{field!r}]")
+    except InvalidPlan as error:
+        raise InvalidPlan(f"windows: at[{field!r}]: {error}") from None

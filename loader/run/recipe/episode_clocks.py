@@ -1,0 +1,136 @@
+"""Pick a window's values on one clock: int64 nanoseconds, always rounded down, and rounded before they are compared."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import DecodeFailed
+from ...modalities.video.timeline import Timeline
+from ...order.random.keyed_permutation import I64
+from ...order.sources.window_layout import Offsets
+
+CLOCK = ".ns.npy"
+
+
+class Picked(NamedTuple):
+    """Values of one field in a window."""
+
+    number: I64
+    """int64 [k], or [windows, k]: number of the value in its stream, or of the frame in its video."""
+    is_pad: np.ndarray
+    """bool [k]: outside of the episode, or too old."""
+    age_ns: I64 | None
+    """int64 [k]: wanted time less the value's own; None without clocks."""
+    share: np.ndarray | None = None
+    """float64 [k]: share of the next value, for "linear"; None for others."""
+
+
+def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the field with another's times: by its own name, a shorter one, or its fact `clock`."""
+    words = field.split(".")[:-1]
+    for n in range(len(words), 0, -1):
+        name = ".".join(words[:n]) + CLOCK
+        if name in fields:
+            return name
+    named = facts.get(field, {}).get("clock")
+    return named if isinstance(named, str) and named in fields else None
+
+
+def checked_clock(clock: Any, n: int) -> I64:
+    """Return a clock, int64 [n]. Raises: DecodeFailed unless it ascends strictly."""
+    if not isinstance(clock, np.ndarray) or clock.dtype != np.int64 or clock.shape != (n,):
+        got = f"{clock.dtype} {list(clock.shape)}" if isinstance(clock, np.ndarray) else type(clock).__name__
+        raise DecodeFailed(f"a clock is {got}; int64 [{n}] is needed, a time for each row")
+    back = np.flatnonzero(clock[1:] <= clock[:-1])
+    if len(back):
+        row = int(back[0]) + 1
+        raise DecodeFailed(
+            f"a clock does not ascend: row {row} is at {clock[row]} ns, after {clock[row - 1]} ns"
+        )
+    return clock
+
+
+def frame_times(timeline: Timeline) -> I64:
+    """Return when each frame is first shown, int64 ns, rounded down."""
+    return _ns(timeline.times, timeline)
+
+
+def end_ns(timeline: Timeline) -> int:
+    """Return when the last frame ends, in ns, rounded down."""
+    return int(_ns(np.array([timeline.end_pts], np.int64), timeline)[0])
+
+
+def _ns(ticks: I64, timeline: Timeline) -> I64:
+    base = timeline.time_base
+    numerator, denominator = base.numerator, base.denominator
+    if len(ticks) and int(np.abs(ticks).max()) * numerator < 2**62 and denominator < 2**33:
+        whole, rest = np.divmod(ticks * numerator, denominator)
+        if int(np.abs(whole).max()) < 2**33:
+            ns: I64 = whole * 10**9 + rest * 10**9 // denominator
+            return ns
+    exact = [tick * numerator * 10**9 // denominator for tick in ticks.tolist()]
+    return np.array([min(max(ns, -(2**62)), 2**62) for ns in exact], np.int64)
+
+
+def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
+    """Return values of a field without a clock: row k of each field is one step. n: its rows.
+
+    row: of the anchor, or int64 [windows, 1] for arrays [windows, k].
+    """
+    rows = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
+    return Picked(np.clip(rows, 0, n - 1), (rows < 0) | (rows >= n), None)
+
+
+def by_clock(
+    offsets: Offsets,
+    rule: str,
+    clock: I64,
+    now_ns: int | I64,
+    episode: tuple[int, int],
+    max_age_ns: int | None,
+    end: int | None = None,
+) -> Picked:
+    """Return values of a field with a clock (int64 [n], n >= 1, ascending).
+
+    now_ns: time of the anchor's row, or int64 [windows, 1] for arrays [windows, k].
+    episode: times of the anchor's first and last row.
+    end: when a video ends.
+    """
+    n = len(clock)
+    if offsets.unit == "rows":
+        in_force = np.searchsorted(clock, now_ns, side="right") - 1
+        rows = in_force + np.array(offsets.values, np.int64)
+        index = np.clip(rows, 0, n - 1)
+        return Picked(index, (rows < 0) | (rows >= n), now_ns - clock[index])
+    times = now_ns + np.array(offsets.values, np.int64)
+    before = np.searchsorted(clock, times, side="right") - 1
+    index, share = np.clip(before, 0, n - 1), None
+    if rule != "last":
+        after = np.clip(before + 1, 0, n - 1)
+        to_next = np.abs(clock[after] - times)
+        if rule == "nearest":
+            index = np.where(to_next < np.abs(times - clock[index]), after, index)
+        else:
+            inside = (before >= 0) & (before < n - 1)
+            gap = np.where(inside, clock[after] - clock[index], 1)
+            share = np.where(inside, (times - clock[index]) / gap, 0.0)
+    age = times - clock[index]
+    first, last = episode
+    is_pad = (times < first) | (times > last) | (times < clock[0])
+    if end is not None:
+        is_pad |= times >= end
+    if max_age_ns is not None:
+        is_pad |= age > max_age_ns
+    return Picked(index, is_pad, age, share)
+
+
+def values_at(stream: np.ndarray, picked: Picked) -> np.ndarray:
+    """Return a stream's values, [k, ...] in its dtype."""
+    values = stream[picked.number]
+    if picked.share is None or not picked.share.any():
+        return values
+    after = stream[np.minimum(picked.number + 1, len(stream) - 1)]
+    share = picked.share.reshape(*picked.share.shape, *([1] * (stream.ndim - 1)))
+    mixed = values.astype(np.float64) + (after.astype(np.float64) - values) * share
+    return np.where(share > 0, mixed, values).astype(stream.dtype)

@@ -1,0 +1,161 @@
+"""Jobs as `squeue` lists them, with what they ask for, and the time that Slurm gives a job to stop."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.errors import EngineUnreachable
+
+Answer = Callable[[Sequence[str]], str]
+"""`SlurmQueue.answer`: runs a command of Slurm and returns its output."""
+
+_WIDTHS = {
+    "JobID": 20,
+    "State": 20,
+    "Account": 100,
+    "UserName": 100,
+    "UserID": 20,
+    "QOS": 100,
+    "Partition": 200,
+    "NumNodes": 20,
+    "tres-alloc": 400,
+    "TimeLimit": 24,
+    "StartTime": 24,
+    "EndTime": 24,
+    "SubmitTime": 24,
+    "Dependency": 200,
+    "Reason": 400,
+}
+"""Column of squeue -> characters at which it is cut."""
+_TRES = re.compile(r"([^=,]+)=([0-9.]+)([KMGTP]?)")
+_SCALE = {"": 1.0, "K": 2**-10, "M": 1.0, "G": 2**10, "T": 2**20, "P": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job that waits, runs, or ended a moment ago."""
+
+    job_id: str
+    """Slurm's id."""
+    state: str
+    """Slurm's word, such as PENDING."""
+    account: str = ""
+    """Account that is billed."""
+    user: str = ""
+    """User's login name."""
+    user_id: str = ""
+    """User's number."""
+    qos: str = ""
+    """Quality of service."""
+    partition: str = ""
+    """Partition, or several with commas while it waits."""
+    nodes: int = 1
+    """Nodes that it has or asks for: the fewest of a range."""
+    resources: Mapping[str, int]
+    """Slurm's name of a resource -> what it has or asks for; "mem" in MiB."""
+    limit: str = ""
+    """Time limit as Slurm prints it: 1-00:00:00, or UNLIMITED."""
+    start_s: int | None = None
+    """UTC seconds at which it begins, perhaps expected; None: unknown."""
+    end_s: int | None = None
+    """UTC seconds at which its time limit ends; None: unknown or unlimited."""
+    submitted_s: int | None = None
+    """UTC seconds of its submission, or of its requeue."""
+    dependency: str = ""
+    """Jobs that it waits for, in Slurm's words."""
+    reason: str = ""
+    """Slurm's reason to wait."""
+
+
+def queued_jobs(answer: Answer, *filters: str) -> list[QueuedJob]:
+    """Return the jobs of all users and states that match squeue's options, the oldest first.
+
+    Raises: EngineUnreachable.
+    """
+    form = ",".join(f"{name}:{width}|" for name, width in _WIDTHS.items())
+    command = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--all", f"--Format={form}", *filters]
+    jobs = [_job(line) for line in answer(command).splitlines() if line.strip()]
+    return sorted(jobs, key=lambda job: int(job.job_id))
+
+
+def named_jobs(answer: Answer, name: str) -> list[QueuedJob]:
+    """Return the jobs of a name in any state; Slurm forgets one MinJobAge (300 s) after its end."""
+    return queued_jobs(answer, "--states=all", f"--name={name}")
+
+
+def _job(line: str) -> QueuedJob:
+    values = dict(zip(_WIDTHS, (value.strip() for value in line.split("|")), strict=False))
+    if len(values) < len(_WIDTHS) or not values["JobID"].isdigit():
+        raise EngineUnreachable(f"squeue prints {line[:200]!r}, which is no job")
+    least_nodes = re.match(r"[0-9]+", values["NumNodes"])
+    return QueuedJob(
+        job_id=values["JobID"],
+        state=values["State"],
+        account=values["Account"],
+        user=values["UserName"],
+        user_id=values["UserID"],
+        qos=values["QOS"],
+        partition=values["Partition"],
+        nodes=int(least_nodes[0]) if least_nodes else 1,
+        resources=resources_of(values["tres-alloc"]),
+        limit=values["TimeLimit"],
+        start_s=_seconds(values["StartTime"]),
+        end_s=_seconds(values["EndTime"]),
+        submitted_s=_seconds(values["SubmitTime"]),
+        dependency="" if values["Dependency"] == "(null)" else values["Dependency"],
+        reason="" if values["Reason"] == "None" else values["Reason"],
+    )
+
+
+def resources_of(text: str) -> dict[str, int]:
+    """Return resource -> number in a list such as `cpu=8,mem=62.50G,gres/gpu=2`; memory in MiB."""
+    return {name: int(float(number) * _SCALE[scale]) for name, number, scale in _TRES.findall(text)}
+
+
+def _seconds(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
+    """Return what a preemption leaves a job, in words; "" if nothing preempts it. grace_s: s that it needs.
+
+    Reads PreemptType, PreemptMode and KillWait of the cluster, GraceTime and PreemptMode of the QOS or partition.
+    """
+    config = dict(re.findall(r"(?m)^(\w+) *= (.*?) *$", answer(["scontrol", "show", "config"])))
+    kill_s = int(re.match(r"[0-9]*", config.get("KillWait", ""))[0] or 30)  # type: ignore[index]
+    if config.get("PreemptType") == "preempt/qos":
+        where, (time, mode) = f"QOS {job.qos}", _qos(answer, job.qos)
+    elif config.get("PreemptType") == "preempt/partition_prio":
+        text = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
+        facts = dict(re.findall(r"(GraceTime|PreemptMode)=(\S+)", text))
+        where, time, mode = (
+            f"partition {job.partition}",
+            facts.get("GraceTime", "0"),
+            facts.get("PreemptMode", ""),
+        )
+    else:
+        return ""
+    modes = (mode if mode and mode.lower() != "cluster" else config.get("PreemptMode", "")).upper()
+    if modes == "OFF":
+        return ""
+    if "SUSPEND" in modes or "GANG" in modes:
+        return f"a preemption suspends it ({where}), and lets it save nothing"
+    given_s = _clock_s(time)
+    text = f"a preemption leaves {given_s + kill_s} s (GraceTime {given_s} of {where}, KillWait {kill_s})"
+    return text if given_s + kill_s >= grace_s else f"{text}: less than grace_s = {grace_s}"
+
+
+def _qos(answer: Answer, name: str) -> tuple[str, str]:
+    """Return GraceTime and PreemptMode of a QOS."""
+    text = answer(["sacctmgr", "-nP", "show", "qos", name, "format=GraceTime,PreemptMode"]).strip()
+    time, _, mode = text.partition("|")
+    return time, mode
+
+
+def _clock_s(text: str) -> int:
+    """Return the seconds of `1-02:03:04`, `00:00:40` or `40`."""
+    days, _, clock = text.rpartition("-")
+    total = 0
+    for part in clock.split(":"):
+        total = total * 60 + int(part or 0)
+    return total + int(days or 0) * 86_400

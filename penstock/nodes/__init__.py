@@ -1,0 +1,1 @@
+"""Nodes: suspicion from what trainings record, proof, and quarantine within limits."""

@@ -1,0 +1,170 @@
+"""Run checks of this node: commands with Nagios' exit codes, each with a time limit.
+
+A timeout, a missing command and any other exit code are unknown, and an unknown check drains no node.
+"""
+
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+from loader.dataset.log.entries import canonical
+from loader.storage import Store
+
+from ..compute.cluster import NodeCheck
+from ..text import terminal_text
+from ..train.launched import Launched
+
+OUTPUT_BYTES = 16 * 2**10
+"""Most bytes of a check's output."""
+TERM_S = 2.0
+"""Seconds from SIGTERM to SIGKILL at the limit."""
+TEXT = 200
+"""Most characters of its first line."""
+CHECKS = "nodes/checks/"
+FORMAT = 1
+
+
+class CheckStatus(IntEnum):
+    """Nagios' exit codes."""
+
+    OK = 0
+    WARNING = 1
+    FAILED = 2
+    UNKNOWN = 3
+
+
+_WORST = (CheckStatus.OK, CheckStatus.WARNING, CheckStatus.UNKNOWN, CheckStatus.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheckResult:
+    """Outcome of one check."""
+
+    check: str
+    """Name."""
+    status: CheckStatus
+    """Exit code, or unknown."""
+    text: str
+    """First line of its output, or why it is unknown."""
+    output: str = ""
+    """All of its output, up to `OUTPUT_BYTES`."""
+    took_ms: int = 0
+    """Milliseconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for `--json`."""
+        return {**asdict(self), "status": self.status.name.lower()}
+
+
+def run_check(name: str, check: NodeCheck) -> NodeCheckResult:
+    """Run a check to its end or its limit."""
+    begun = time.monotonic()
+    try:
+        data, code = bounded_output(check.command, check.limit_s)
+    except (OSError, ValueError) as error:
+        return NodeCheckResult(check=name, status=CheckStatus.UNKNOWN, text=f"does not start: {error}"[:TEXT])
+    output = terminal_text(data.decode(errors="replace"))
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    status, text = _judged(code, lines[0] if lines else "", check.limit_s)
+    took_ms = round((time.monotonic() - begun) * 1e3)
+    return NodeCheckResult(check=name, status=status, text=text[:TEXT], output=output, took_ms=took_ms)
+
+
+def _judged(code: int | None, line: str, limit_s: float) -> tuple[CheckStatus, str]:
+    if code is None:
+        return CheckStatus.UNKNOWN, f"killed after {limit_s:.0f} s"
+    if code in (0, 1, 2, 3):
+        return CheckStatus(code), line or f"exit code {code}"
+    return CheckStatus.UNKNOWN, f"exit code {code}, and 0 to 3 are accepted" + (f": {line}" if line else "")
+
+
+def bounded_output(
+    command: Sequence[str], limit_s: float, text: str = "", most: int = OUTPUT_BYTES
+) -> tuple[bytes, int | None]:
+    """Return a command's first bytes of output and its exit code, None at the limit; its process group ends.
+
+    text: Standard input, 64 KiB at most. most: Bytes of output to return. Raises: OSError, ValueError.
+    """
+    until_s = time.monotonic() + limit_s
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(text.encode())
+        return _output(process, until_s, most)
+    finally:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if process.poll() is None:  # srun ends its job at SIGTERM, and leaves it behind at SIGKILL
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(TERM_S)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tuple[bytes, int | None]:
+    assert process.stdout is not None
+    data = bytearray()
+    with process.stdout as pipe, selectors.DefaultSelector() as selector:
+        os.set_blocking(pipe.fileno(), False)
+        selector.register(pipe, selectors.EVENT_READ)
+        while (code := process.poll()) is None and time.monotonic() < until_s:
+            if not selector.get_map():  # it closed its output
+                time.sleep(0.01)
+            elif selector.select(0.05) and not _read(pipe.fileno(), data, most):
+                selector.unregister(pipe)
+        if selector.get_map():
+            while len(data) < most and selector.select(0) and _read(pipe.fileno(), data, most):
+                pass
+    return bytes(data), code
+
+
+def _read(file: int, data: bytearray, most: int) -> bool:
+    """Append what there is, up to the limit; False at the end."""
+    part = os.read(file, 2**16)
+    data += part[: max(0, most - len(data))]
+    return bool(part)
+
+
+def run_checks(checks: Mapping[str, NodeCheck]) -> list[NodeCheckResult]:
+    """Run checks, one after the other: each has the node for itself."""
+    return [run_check(name, check) for name, check in checks.items()]
+
+
+def worst(results: Iterable[NodeCheckResult]) -> CheckStatus:
+    """Return the worst status: failed, unknown, warning, OK; unknown without any check."""
+    return max((one.status for one in results), key=_WORST.index, default=CheckStatus.UNKNOWN)
+
+
+def this_node() -> str:
+    """Return the name of this node, as runs have it."""
+    return Launched.from_env().node
+
+
+def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) -> None:
+    """Store the failed checks of a node under `nodes/checks/`, for the watcher."""
+    at_us = time.time_ns() // 1000
+    for result in results:
+        if result.status is CheckStatus.FAILED:
+            body = {
+                "format": FORMAT,
+                "node": node,
+                "at_us": at_us,
+                "check": result.check,
+                "text": result.text,
+            }
+            store.put_if_absent(f"{CHECKS}{node}-{secrets.token_hex(8)}.json", canonical(body))

@@ -1,0 +1,170 @@
+"""Prove a suspicion: the same ranges, read here and on the node, or a check that fails there again.
+
+A record is data from outside: ranges are read only from roots that the operator names, and bounded in size.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import loader
+from loader.errors import InvalidCluster
+from loader.json_text import parse_json_object
+
+from ..compute.cluster import Cluster, NodeCheck
+from . import range_reads, store_check
+from .node_check import CheckStatus, NodeCheckResult, bounded_output, run_check, worst
+from .range_reads import ObjectRange, RangeReads, read_ranges, request_text
+from .suspects import NodeFault, Suspect
+
+READS, READ_S = 2_000, 20.0
+"""Reads of a proof, and their longest time on the node."""
+START_S = 30.0
+"""Seconds for a command to begin on a node."""
+RANGES, RANGE_BYTES = 64, 2**22
+ANSWER_BYTES = 2**20
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProof:
+    """Outcome of the comparison."""
+
+    is_bad: bool
+    """True if the node differs from this one, or a check fails there."""
+    text: str
+    """Figures, such as "4 wrong of 1,912 reads", or why nothing is proved."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for the record."""
+
+
+class NodeProver:
+    """Proves by commands on nodes. roots: URLs or paths whose ranges may be read; the first one holds the record."""
+
+    def __init__(self, cluster: Cluster, roots: Sequence[str]) -> None:
+        self._cluster = cluster
+        self._roots = {root.url: root for root in (loader.Root(url) for url in dict.fromkeys(roots))}
+
+    def prove(self, suspect: Suspect) -> NodeProof:
+        """Return whether the suspect is bad."""
+        reads = self._compare(suspect.node, suspect.faults)
+        if reads.is_bad:
+            return reads
+        results = self.check(suspect.node)
+        checked = {"checks": [one.to_json() for one in results], **reads.evidence}
+        failed = next((one for one in results if one.status is CheckStatus.FAILED), None)
+        if failed is not None:
+            return NodeProof(is_bad=True, text=f"{failed.check} failed: {failed.text}", evidence=checked)
+        words = "; ".join([reads.text, *(f"{one.check}: {one.text}" for one in results)])
+        return NodeProof(is_bad=False, text=words, evidence=checked)
+
+    def is_clean(self, node: str, faults: Sequence[NodeFault]) -> bool:
+        """Return whether the ranges come right on a node, and its checks pass, warnings included."""
+        if self._compare(node, faults).is_bad:
+            return False
+        return worst(self.check(node)) in (CheckStatus.OK, CheckStatus.WARNING)
+
+    def check(self, node: str) -> list[NodeCheckResult]:
+        """Run the cluster's checks, and ours, on a node."""
+        return [
+            run_check(
+                name, NodeCheck(command=tuple(self._on_node(node, check.command)), limit_s=check.limit_s)
+            )
+            for name, check in checks_of(self._cluster, next(iter(self._roots), None)).items()
+        ]
+
+    def _compare(self, node: str, faults: Sequence[NodeFault]) -> NodeProof:
+        for url, root in self._roots.items():
+            known = {
+                ObjectRange(fault.address, fault.begin, fault.end): fault.expected
+                for fault in faults
+                if fault.store == url and fault.kind == "read" and 0 < fault.end - fault.begin <= RANGE_BYTES
+            }
+            if known:
+                return self._compare_in(root, node, dict(list(known.items())[-RANGES:]))
+        return NodeProof(is_bad=False, text="no range of a root given to read")
+
+    def _compare_in(self, root: loader.Root, node: str, known: Mapping[ObjectRange, str]) -> NodeProof:
+        here = read_ranges(root.store, [*known], 2 * len(known), READ_S)
+        right = {
+            a_range: next(iter(crcs))
+            for (a_range, expected), crcs in zip(known.items(), here.crcs, strict=True)
+            if len(crcs) == 1 and expected in ("", next(iter(crcs)))
+        }
+        if not right:
+            return NodeProof(is_bad=False, text=f"none of {len(known)} ranges comes right here")
+        there = self._read_there(root.url, node, [*right])
+        if isinstance(there, str):
+            return NodeProof(is_bad=False, text=there)
+        wrong = sum(
+            times
+            for crc, crcs in zip(right.values(), there.crcs, strict=True)
+            for other, times in crcs.items()
+            if other != crc
+        )
+        ranges = [
+            {"address": one.address, "begin": one.begin, "end": one.end, "here": crc, "there": dict(crcs)}
+            for (one, crc), crcs in zip(right.items(), there.crcs, strict=True)
+        ]
+        facts = {
+            "store": root.url,
+            "reads": there.reads,
+            "wrong": wrong,
+            "failed": there.failed,
+            "ranges": ranges,
+        }
+        text = f"{wrong} wrong of {there.reads:,} reads"
+        return NodeProof(is_bad=wrong > 0, text=text, evidence={"proof": facts})
+
+    def _read_there(self, url: str, node: str, ranges: Sequence[ObjectRange]) -> RangeReads | str:
+        """Return the reads of a node, or why there are none."""
+        words = [python_of(self._cluster), "-m", range_reads.__name__]
+        request = request_text(url, ranges, READS, READ_S)
+        try:
+            data, code = bounded_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
+            lines = data.decode(errors="replace").strip().splitlines()
+            if code != 0 or not lines:
+                return f"{node} did not read: exit code {code}, {lines[-1][:200] if lines else 'no output'}"
+            there = RangeReads.from_json(parse_json_object(lines[-1]))
+            if len(there.crcs) != len(ranges):
+                return f"{node} read other ranges"
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            return f"{node} did not read: {error}"
+        return there
+
+    def _on_node(self, node: str, words: Sequence[str]) -> list[str]:
+        prefix = self._cluster.train.on_node
+        if not prefix:
+            raise InvalidCluster(
+                'train.on_node is missing in the cluster\'s file: how to run a command on a node, such as ["ssh", '
+                '"{node}", "{command}"]'
+            )
+        if not _NODE.fullmatch(node):
+            raise InvalidCluster(f"{node!r} is no name of a node")
+        named = [word.replace("{node}", node) for word in prefix]
+        if "{command}" in prefix:  # for ssh, which gives a shell one text
+            return [shlex.join(words) if word == "{command}" else word for word in named]
+        return [*named, *words]
+
+
+def python_of(cluster: Cluster) -> str:
+    """Return the Python of the nodes."""
+    return f"{cluster.venv.rstrip('/')}/bin/python" if cluster.venv else sys.executable
+
+
+def checks_of(cluster: Cluster, root: str | None) -> dict[str, NodeCheck]:
+    """Return the cluster's checks, and the store check of a root unless the file names a check "store"."""
+    checks = dict(cluster.train.checks)
+    if root is not None:
+        command = (python_of(cluster), "-m", store_check.__name__, "--root", root)
+        checks.setdefault("store", NodeCheck(command=command))
+    return checks
+
+
+def evidence_of(suspect: Suspect, proof: NodeProof) -> dict[str, Any]:
+    """Return what the record keeps of a case."""
+    faults = [asdict(fault) for fault in suspect.faults[-1000:]]
+    return {"sign": suspect.sign, "suspicion": suspect.text, "faults": faults, **proof.evidence}

@@ -1,0 +1,157 @@
+"""Read the recent signs of a record: faults, windows, ends of attempts, failed checks.
+
+Objects are chosen by the time of their last write, so a long history costs its listing only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from loader.errors import Corrupt
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from ..checkpoints.ranks import several
+from ..train.fault_record import faults_in
+from ..train.launch.launcher import Span
+from ..train.run_folder import AT_ONCE, Event, RunFolder, runs
+from ..train.windows import window_columns
+from .node_check import CHECKS
+from .suspects import RECENT_US, Attempt, FailedCheck, LossDifference, NodeFault, NodeSigns, NodeWindow
+
+ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
+"""Age at which ends of attempts no longer count."""
+NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED")
+"""Slurm's states of a start that a node did not end."""
+Spans = Callable[[str], Sequence[Span]]
+"""Name of a run -> the times that its scheduler gave it."""
+Losses = Callable[[str], Sequence[LossDifference]]
+"""Name of a run -> differences of its replays."""
+
+
+def read_signs(
+    store: Store, now_us: int, spans: Spans | None = None, losses: Losses | None = None
+) -> NodeSigns:
+    """Return the signs of all runs.
+
+    spans: Accounting of a run's starts; without it, nodes of attempts are known from windows only.
+
+    Raises: Corrupt, which names the object.
+    """
+    faults, windows = list[NodeFault](), list[NodeWindow]()
+    attempts, differences = list[Attempt](), list[LossDifference]()
+    for name in runs(store):
+        folder = RunFolder(store, name)
+        faults += _faults(folder, now_us)
+        windows += _windows(folder, now_us)
+        attempts += _attempts(folder, now_us, spans)
+        differences += losses(name) if losses is not None else []
+    checks = list(_checks(store, now_us))
+    return NodeSigns(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
+
+
+def _recent(store: Store, prefix: str, since_us: int) -> list[str]:
+    return [
+        info.key for info in store.list(prefix) if info.modified_us is None or info.modified_us >= since_us
+    ]
+
+
+def _faults(folder: RunFolder, now_us: int) -> Iterator[NodeFault]:
+    keys = _recent(folder.store, folder.key("faults/"), now_us - RECENT_US)
+    for pairs in several(lambda key: faults_in(folder.store, key), keys, at_once=AT_ONCE):
+        for node, fault in pairs:
+            yield NodeFault(
+                node=node,
+                at_us=fault.at_us,
+                address=fault.address,
+                begin=fault.begin,
+                end=fault.end,
+                expected=fault.expected,
+                actual=fault.actual,
+                store=fault.store,
+                kind=fault.kind,
+            )
+
+
+def _windows(folder: RunFolder, now_us: int) -> Iterator[NodeWindow]:
+    prefix = folder.key("windows/")
+    keys = _recent(folder.store, prefix, now_us - RECENT_US)
+    return _rows(folder, prefix, keys)
+
+
+def _rows(folder: RunFolder, prefix: str, keys: Iterable[str]) -> Iterator[NodeWindow]:
+    numbered = [(int(key.removeprefix(prefix)[:6]), key) for key in sorted(keys) if key.endswith(".parquet")]
+    datas = several(lambda pair: folder.store.get(pair[1]).data, numbered, at_once=AT_ONCE)
+    tables: dict[int, list[bytes]] = {}
+    for (attempt, _), data in zip(numbered, datas, strict=True):
+        tables.setdefault(attempt, []).append(data)
+    columns: dict[str, Any] = window_columns(tables, f"{folder.store.url}/{prefix}")
+    names = ("attempt", "end_step", "node", "ended_us", "slow_read_s")
+    for attempt, end_step, node, ended_us, slow_read_s in zip(
+        *(columns.get(name, ()) for name in names), strict=True
+    ):
+        yield NodeWindow(
+            run=folder.run,
+            attempt=int(attempt),
+            end_step=int(end_step),
+            node=str(node),
+            ended_us=int(ended_us),
+            slow_read_s=float(slow_read_s),
+        )
+
+
+def _attempts(folder: RunFolder, now_us: int, spans: Spans | None) -> Iterator[Attempt]:
+    """Yield the attempts that ended; an attempt without an end is one if a later one began."""
+    if not _recent(folder.store, folder.key("attempts/"), now_us - ATTEMPTS_US):
+        return
+    begun = folder.attempts()
+    events = {number: list(own) for number, own in groupby(folder.events(), key=lambda event: event.attempt)}
+    accounted = list(spans(folder.run)) if spans is not None else []
+    for number, facts in begun.items():
+        span = _span(accounted, int(facts.get("at_us", 0)))
+        ended_us = _ended_us(events.get(number, []), begun.get(number + 1), span)
+        if ended_us is None or ended_us < now_us - ATTEMPTS_US:
+            continue
+        last = events[number][-1].name if events.get(number) else ""
+        failed = last not in ("stopped", "ended") and (span is None or not span.state.startswith(NO_FAILURE))
+        nodes = tuple(span.node_names) if span is not None else ()
+        yield Attempt(
+            run=folder.run,
+            number=number,
+            nodes=nodes or _nodes(folder, number, str(facts.get("node", ""))),
+            ended_us=ended_us,
+            failed=failed,
+        )
+
+
+def _span(spans: Sequence[Span], at_us: int) -> Span | None:
+    return next((one for one in spans if one.begun_us <= at_us <= (one.ended_us or 2**63)), None)
+
+
+def _ended_us(events: Sequence[Event], following: dict[str, Any] | None, span: Span | None) -> int | None:
+    if span is not None and span.ended_us is not None:
+        return span.ended_us
+    if events and events[-1].name in ("stopped", "ended", "failed"):
+        return events[-1].at_us
+    return None if following is None else int(following.get("at_us", 0))
+
+
+def _nodes(folder: RunFolder, attempt: int, first: str) -> tuple[str, ...]:
+    """Return the nodes of an attempt by its last window; the first rank's without one."""
+    prefix = folder.key("windows/")
+    keys = sorted(info.key for info in folder.store.list(f"{prefix}{attempt:06d}-"))[-1:]
+    return tuple(sorted({row.node for row in _rows(folder, prefix, keys)})) or (first,)
+
+
+def _checks(store: Store, now_us: int) -> Iterator[FailedCheck]:
+    for key in _recent(store, CHECKS, now_us - RECENT_US):
+        try:
+            body = parse_json_object(store.get(key).data)
+            yield FailedCheck(
+                node=str(body["node"]),
+                at_us=int(body["at_us"]),
+                check=str(body["check"]),
+                text=str(body["text"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"{store.url}/{key} is no failed check: {error}") from error

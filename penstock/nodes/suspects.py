@@ -1,0 +1,336 @@
+"""Decide which nodes are suspects, and which of the proved ones may be drained. Pure: no store, no clock.
+
+A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes speak of the
+store; a loss that differs in a gang, or an attempt that fails in one, names no single node.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+MINUTE_US = 60_000_000
+FAULTS, FAULTS_US = 3, 10 * MINUTE_US
+"""Wrong reads within these microseconds that make a suspect."""
+SLOW_WINDOWS, SLOW_TIMES, SLOW_DEVIATIONS = 3, 2.0, 5.0
+"""Windows in a row above so many medians, and so many median absolute deviations above the median."""
+CRASHES, ATTEMPTS = 3, 5
+"""Failed attempts among a node's last ones that make a suspect."""
+RECENT_US = 60 * MINUTE_US
+"""Age at which windows and failed checks no longer count."""
+DRAIN_EVERY_US = 10 * MINUTE_US
+DRAINED_SHARE = 0.02
+"""Share of the nodes that may be drained at once; one node always may."""
+DRAINS_OF_A_NODE = 2
+ALERT_EVERY_US = 24 * 60 * MINUTE_US
+"""After an alert, the same state raises no other one for this time."""
+
+Sign = Literal["wrong reads", "slow reads", "loss", "crashes", "check"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFault:
+    """A read with a wrong checksum, or a damaged page of a node's cache."""
+
+    node: str
+    """Name of the node that read."""
+    at_us: int
+    """UTC microseconds since 1970."""
+    address: str
+    """Key of the object in its store."""
+    begin: int
+    """First byte."""
+    end: int
+    """Byte after the last one."""
+    expected: str = ""
+    """CRC-32C that the index has, 8 hex digits; "" if unknown."""
+    actual: str = ""
+    """CRC-32C of the bytes that came."""
+    store: str = ""
+    """URL of the store."""
+    kind: str = "read"
+    """"read" or "cache page"."""
+
+    @property
+    def range(self) -> tuple[str, str, int, int]:
+        """Store, object and bytes, equal on every node."""
+        return self.store, self.address, self.begin, self.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWindow:
+    """Reads of a rank in one window of a run."""
+
+    run: str
+    """Name of the run."""
+    attempt: int
+    """Number of its start."""
+    end_step: int
+    """Step after the window's last one."""
+    node: str
+    """Name of the rank's node."""
+    ended_us: int
+    """UTC microseconds of its end."""
+    slow_read_s: float
+    """Median latency of a read, in seconds; 0 without reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A start of a run that ended."""
+
+    run: str
+    """Name of the run."""
+    number: int
+    """Number of the start."""
+    nodes: tuple[str, ...]
+    """Names of its nodes."""
+    ended_us: int
+    """UTC microseconds of its end."""
+    failed: bool
+    """True after a hang or crash; a stop is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDifference:
+    """A metric of a step that came out otherwise when other nodes repeated it."""
+
+    run: str
+    """Name of the run."""
+    step: int
+    """Number of the step."""
+    at_us: int
+    """UTC microseconds of the replay."""
+    nodes: tuple[str, ...]
+    """Nodes of the run."""
+    replay_nodes: tuple[str, ...]
+    """Nodes of the replay."""
+    text: str
+    """Both values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCheck:
+    """A check that ended with 2 on a node."""
+
+    node: str
+    """Name of the node."""
+    at_us: int
+    """UTC microseconds since 1970."""
+    check: str
+    """Name of the check."""
+    text: str = ""
+    """First line of its output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSigns:
+    """Records of some recent time."""
+
+    faults: Sequence[NodeFault] = ()
+    """Wrong reads."""
+    windows: Sequence[NodeWindow] = ()
+    """Rows of windows."""
+    attempts: Sequence[Attempt] = ()
+    """Starts that ended."""
+    losses: Sequence[LossDifference] = ()
+    """Differences of replays."""
+    checks: Sequence[FailedCheck] = ()
+    """Checks that failed."""
+
+
+Fault, Signs = NodeFault, NodeSigns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A node, and one sign against it."""
+
+    node: str
+    """Name of the node."""
+    sign: Sign
+    """Kind of sign."""
+    at_us: int
+    """UTC microseconds of the newest sign."""
+    text: str
+    """Figures, for a person."""
+    faults: tuple[NodeFault, ...] = ()
+    """Wrong reads, for the proof."""
+
+
+def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
+    """Return the suspects, by node and sign.
+
+    after_us: Node -> time up to which its signs are settled: its last drain or return.
+    """
+    named = [
+        *_wrong_reads(signs.faults, now_us, after_us or {}),
+        *_slow_reads(signs.windows, now_us, after_us or {}),
+        *_losses(signs.losses, now_us, after_us or {}),
+        *_crashes(signs.attempts, after_us or {}),
+        *_checks(signs.checks, now_us, after_us or {}),
+    ]
+    return sorted(named, key=lambda suspect: (suspect.node, suspect.sign))
+
+
+def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    nodes_of, recent = (
+        defaultdict[tuple[str, str, int, int], set[str]](set),
+        defaultdict[str, list[NodeFault]](list),
+    )
+    for fault in faults:
+        nodes_of[fault.range].add(fault.node)
+        if fault.at_us > max(now_us - RECENT_US, after_us.get(fault.node, 0)):
+            recent[fault.node].append(fault)
+    for node, of_node in recent.items():
+        own = sorted(
+            (one for one in of_node if one.kind == "cache page" or len(nodes_of[one.range]) == 1),
+            key=lambda fault: fault.at_us,
+        )
+        for first, last in zip(own, own[FAULTS - 1 :], strict=False):
+            if last.at_us - first.at_us <= FAULTS_US:
+                text = f"{len(own)} wrong reads, {FAULTS} of them in {_span(last.at_us - first.at_us)}"
+                yield Suspect(
+                    node=node, sign="wrong reads", at_us=own[-1].at_us, text=text, faults=tuple(own)
+                )
+                break
+
+
+def _slow_reads(windows: Sequence[NodeWindow], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    def window(row: NodeWindow) -> tuple[str, int, int]:
+        return row.run, row.attempt, row.end_step
+
+    history = defaultdict[str, list[tuple[int, float, float]]](list)
+    recent = (row for row in windows if row.ended_us > now_us - RECENT_US and row.slow_read_s > 0)
+    for _, rows in groupby(sorted(recent, key=window), key=window):
+        of_node = defaultdict[str, list[NodeWindow]](list)
+        for row in rows:
+            of_node[row.node].append(row)
+        latency_s = {node: statistics.median(one.slow_read_s for one in own) for node, own in of_node.items()}
+        median_s = statistics.median(latency_s.values())
+        deviation_s = statistics.median(abs(one - median_s) for one in latency_s.values())
+        limit_s = max(SLOW_TIMES * median_s, median_s + SLOW_DEVIATIONS * deviation_s)
+        for node, own in of_node.items():
+            history[node].append((max(one.ended_us for one in own), latency_s[node], limit_s))
+    for node, measured in history.items():
+        last = sorted(one for one in measured if one[0] > after_us.get(node, 0))[-SLOW_WINDOWS:]
+        if len(last) == SLOW_WINDOWS and all(own_s > limit_s for _, own_s, limit_s in last):
+            at_us, own_s, limit_s = last[-1]
+            text = f"median read {own_s * 1e3:.0f} ms in three windows, above {limit_s * 1e3:.0f} ms"
+            yield Suspect(node=node, sign="slow reads", at_us=at_us, text=text)
+
+
+def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    for loss in losses:
+        own = sorted(set(loss.nodes) - set(loss.replay_nodes))
+        if len(own) == 1 and loss.at_us > max(now_us - ALERT_EVERY_US, after_us.get(own[0], 0)):
+            text = f"step {loss.step} of {loss.run}: {loss.text} on other nodes"
+            yield Suspect(node=own[0], sign="loss", at_us=loss.at_us, text=text)
+
+
+def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    """Yield nodes whose failed attempts have no other node in common, of runs that went on without the node."""
+    of_node = defaultdict[str, list[Attempt]](list)
+    of_run = defaultdict[str, list[Attempt]](list)
+    for attempt in sorted(attempts, key=lambda start: start.ended_us):
+        of_run[attempt.run].append(attempt)
+        for node in attempt.nodes:
+            if attempt.ended_us > after_us.get(node, 0):
+                of_node[node].append(attempt)
+    for node, own in of_node.items():
+        last = own[-ATTEMPTS:]
+        failed = [
+            attempt
+            for attempt in last
+            if attempt.failed
+            and any(not other.failed and node not in other.nodes for other in of_run[attempt.run])
+        ]
+        if len(failed) < CRASHES or len(set.intersection(*(set(one.nodes) for one in failed))) > 1:
+            continue
+        text = f"{len(failed)} of its last {len(last)} attempts failed: " + ", ".join(
+            sorted({one.run for one in failed})
+        )
+        yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
+
+
+def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
+    newest: dict[str, FailedCheck] = {}
+    for check in sorted(checks, key=lambda check: check.at_us):
+        if check.at_us > max(now_us - RECENT_US, after_us.get(check.node, 0)):
+            newest[check.node] = check
+    for node, check in newest.items():
+        text = f"{check.check} failed: {check.text}".rstrip(": ")
+        yield Suspect(node=node, sign="check", at_us=check.at_us, text=text)
+
+
+def _span(us: int) -> str:
+    return f"{us / MINUTE_US:.0f} min" if us >= 2 * MINUTE_US else f"{us / 1e6:.0f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A node that was drained."""
+
+    node: str
+    """Name of the node."""
+    drained_us: int
+    """UTC microseconds of the drain."""
+    returned_us: int | None = None
+    """UTC microseconds of its return; None while it is drained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Outcome of the caps."""
+
+    drain: tuple[str, ...] = ()
+    """Nodes to drain now: at most one."""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Proved node that stays in service -> reason."""
+    alert: str = ""
+    """Message for the operator; "": none."""
+
+
+def caps(
+    proved: Iterable[str],
+    drains: Sequence[Drain],
+    n_nodes: int,
+    now_us: int,
+    alerts_us: Iterable[int] = (),
+    n_suspects: int = 0,
+) -> Decision:
+    """Return which of the proved nodes to drain.
+
+    One node in 10 min, 2 % of all nodes (at least one) at once, no node a third time. Beyond that it alerts, once a
+    day. If more nodes are suspects than may be drained, the cause is common to them: after one drain, none for a day.
+
+    drains: All drains so far. alerts_us: Times of earlier alerts. n_suspects: Suspects, those not yet proved included.
+    """
+    drained = {one.node for one in drains if one.returned_us is None}
+    limit = max(1, int(n_nodes * DRAINED_SHARE))
+    newest_us = max((one.drained_us for one in drains), default=None)
+    waiting, free = dict[str, str](), list[str]()
+    for node in sorted(set(proved) - drained):
+        if sum(one.node == node for one in drains) >= DRAINS_OF_A_NODE:
+            waiting[node] = f"penstock drained it {DRAINS_OF_A_NODE} times before: repair or remove it"
+        else:
+            free.append(node)
+    common = max(len(free), n_suspects) + len(drained) > limit
+    pause_us = ALERT_EVERY_US if common else DRAIN_EVERY_US
+    drain = tuple(free[:1])
+    if len(drained) >= limit:
+        drain, reason = (), f"{len(drained)} of {n_nodes} nodes are drained, and {limit} may be"
+    elif newest_us is not None and now_us - newest_us < pause_us:
+        drain, reason = (), "penstock drained a node less than 10 min ago"
+        if common:
+            reason = "many nodes fail at once: search for a common cause, such as the store or a check"
+    else:
+        reason = "one node in 10 min"
+    waiting |= {node: reason for node in free if node not in drain}
+    alert = ""
+    if waiting and all(now_us - at_us >= ALERT_EVERY_US for at_us in alerts_us):
+        alert = "not drained: " + "; ".join(f"{node} ({why})" for node, why in sorted(waiting.items())[:10])
+        alert += f" and {len(waiting) - 10} more" if len(waiting) > 10 else ""
+    return Decision(drain=drain, waiting=waiting, alert=alert)

@@ -1,0 +1,139 @@
+"""Copy checkpoints between stores: every object is hashed on its way, and the marker comes last.
+
+A killed copy leaves objects without a marker, which no reader sees. The next copy hashes these and copies the rest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loader.dataset.root import Root
+from loader.errors import AlreadyExists, CheckpointNotFound, Conflict, Corrupt, InvalidRuntime, PenstockError
+from loader.storage import Store, is_there
+from loader.storage.mirror.store import primary_of
+
+from ..checkpoints import marker
+from ..checkpoints.listing import finished_steps
+from ..checkpoints.marker import Checkpoint, StoredObject
+from ..checkpoints.ranks import AT_ONCE, several
+from ..progress import progress
+from ..upkeep.copying.copy_many import copied_here
+from ..upkeep.copying.copy_one import Transfer
+from ..upkeep.copying.items import Item, Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCopy:
+    """A checkpoint that the target has now."""
+
+    run: str
+    """Run name."""
+    step: int
+    """Number of completed steps."""
+    objects: int
+    """Number of its objects."""
+    copied: int
+    """Number of objects that this call copied; the others were there, and intact."""
+    nbytes: int
+    """Bytes of the copied objects."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def copy_checkpoints(
+    source: Store, target: Root, run: str, step: int | None = None
+) -> Iterator[CheckpointCopy]:
+    """Copy a step of a run, or all its steps, and yield each once the target has it. Makes the target a root.
+
+    Memory: four parts of 64 MiB; a larger part passes through a local file. Steps of a run only go up: one below the
+    target's newest is not copied, unless the target has it.
+
+    Costs per step two requests and a listing, and per part one read and one write.
+
+    Raises: CheckpointNotFound; Corrupt for a part that differs from its marker, which is not copied; Conflict if the
+    target has another checkpoint of the step, or a later one; StoreError.
+    """
+    source, store = primary_of(source), primary_of(target.store)
+    if source.url == store.url:
+        raise InvalidRuntime(f"--to {store.url} is the root that holds the checkpoints; name another one")
+    steps = [step] if step is not None else finished_steps(source, run)
+    if not steps:
+        raise CheckpointNotFound(f"{source.url}: run {run!r} has no finished checkpoint yet")
+    target.create()
+    for number in steps:
+        yield _copy(source, store, marker.read(source, run, number))
+
+
+def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCopy:
+    run, step, data = checkpoint.run, checkpoint.step, marker.encode(checkpoint)
+    if odd := [part.name for part in checkpoint.objects if "/" in part.name]:
+        raise Corrupt(f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is no part's name")
+    key = marker.marker_key(run, step)
+    if is_there(target, key):
+        _check_same(target, key, data)
+        return CheckpointCopy(run=run, step=step, objects=len(checkpoint.objects), copied=0, nbytes=0)
+    _check_newest(target, checkpoint)
+    transfer, failures = Transfer(source, target, Pace()), list[PenstockError]()
+    missing = _missing(target, checkpoint, transfer)
+    items = (
+        Item(path=checkpoint.key(part), nbytes=part.nbytes, digest=f"sha256:{part.sha256}")
+        for part in missing
+    )
+    arrivals = copied_here(
+        items, transfer, lambda path, error, nbytes: failures.append(error), at_once=AT_ONCE
+    )
+    nbytes = sum(part.nbytes for part in missing)
+    for _ in progress(arrivals, f"{run} step {step}", size=lambda copied: copied.nbytes, total=nbytes):
+        if failures:
+            break
+    if failures:
+        raise failures[0]
+    try:
+        target.put_if_absent(key, data)
+    except AlreadyExists:
+        _check_same(target, key, data)
+    else:
+        _withdraw_if_late(target, checkpoint)
+    return CheckpointCopy(
+        run=run, step=step, objects=len(checkpoint.objects), copied=len(missing), nbytes=nbytes
+    )
+
+
+def _missing(target: Store, checkpoint: Checkpoint, transfer: Transfer) -> list[StoredObject]:
+    """Return the objects that the target lacks; deletes damaged ones, which no marker names."""
+    prefix = marker.part_key(checkpoint.run, checkpoint.step, "")
+    present = {info.key for info in target.list(prefix)}
+
+    def is_intact(part: StoredObject) -> bool:
+        return transfer.digest(target, checkpoint.key(part)) == f"sha256:{part.sha256}"
+
+    there = [part for part in checkpoint.objects if checkpoint.key(part) in present]
+    damaged = {part for part, intact in zip(there, several(is_intact, there), strict=True) if not intact}
+    target.delete_many(checkpoint.key(part) for part in damaged)
+    return [part for part in checkpoint.objects if checkpoint.key(part) not in present or part in damaged]
+
+
+def _check_same(target: Store, key: str, data: bytes) -> None:
+    if target.get(key).data != data:
+        raise Conflict(
+            f"{target.url}/{key} is another checkpoint of this step: copy to another root, or delete it there"
+        )
+
+
+def _check_newest(target: Store, checkpoint: Checkpoint) -> None:
+    newest = max(marker.steps(target, checkpoint.run), default=-1)
+    if newest > checkpoint.step:
+        raise Conflict(
+            f"{target.url}: run {checkpoint.run!r} has a checkpoint of step {newest}, and its steps only go up; step "
+            f"{checkpoint.step} was not copied: copy it to another root"
+        )
+
+
+def _withdraw_if_late(target: Store, checkpoint: Checkpoint) -> None:
+    """Delete the marker if a later step was saved meanwhile: that save may have deleted these parts as leftovers."""
+    try:
+        _check_newest(target, checkpoint)
+    except Conflict:
+        target.delete_many([marker.marker_key(checkpoint.run, checkpoint.step)])
+        raise

@@ -1,0 +1,88 @@
+"""Store the wrong reads of a rank under `trainings/<run>/faults/`. A rank without any opens no store."""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import loader
+from loader.dataset.log.entries import canonical
+from loader.dataset.reading.read_faults import FAULTS, ReadFault
+from loader.errors import Corrupt
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from ..checkpoints.ranks import several
+from .run_folder import AT_ONCE, FORMAT, RunFolder
+
+_log = logging.getLogger(__name__)
+EVERY_S = 10.0
+"""Least seconds between two objects of a rank: a bad node is to be drained within a minute."""
+CLOSE_S = 10.0
+"""Seconds that the end of a run waits for the last object."""
+
+
+class FaultRecord:
+    """Wrong reads of this process from now on. facts: node, attempt and rank."""
+
+    def __init__(self, record: str, run: str, facts: Mapping[str, Any]) -> None:
+        self._record, self._run, self._facts = record, run, dict(facts)
+        self._count, self._next_s = FAULTS.count, 0.0
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> None:
+        """Store new faults beside the training, if there are any. Costs a comparison."""
+        if FAULTS.count == self._count or time.monotonic() < self._next_s:
+            return
+        if self._thread is None or not self._thread.is_alive():
+            self._next_s = time.monotonic() + EVERY_S
+            self._thread = threading.Thread(target=self._put, name="penstock-faults", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Store the last faults; wait for them, but not longer than `CLOSE_S`."""
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+        self._next_s = 0.0
+        self.step()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _put(self) -> None:
+        count, faults = FAULTS.after(self._count)
+        try:
+            put_faults(RunFolder(loader.Root(self._record).store, self._run), self._facts, faults)
+        except Exception as error:  # noqa: BLE001 - it costs the record, never the training; tried again later
+            _log.warning("could not store %d wrong reads of %s: %s", len(faults), self._run, error)
+        else:
+            self._count = count
+
+
+def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[ReadFault]) -> None:
+    """Store faults of a node. facts: node, attempt and rank."""
+    body = {
+        "format": FORMAT,
+        "at_us": time.time_ns() // 1000,
+        **facts,
+        "faults": [one.to_json() for one in faults],
+    }
+    name = f"faults/{facts['node']}-{secrets.token_hex(8)}.json"
+    folder.store.put_if_absent(folder.key(name), canonical(body))
+
+
+def stored_faults(folder: RunFolder) -> list[tuple[str, ReadFault]]:
+    """Return (node, fault) of all ranks, by time. Raises: Corrupt."""
+    keys = [info.key for info in folder.store.list(folder.key("faults/")) if info.key.endswith(".json")]
+    lists = several(lambda key: faults_in(folder.store, key), keys, at_once=AT_ONCE)
+    return sorted((pair for pairs in lists for pair in pairs), key=lambda pair: pair[1].at_us)
+
+
+def faults_in(store: Store, key: str) -> list[tuple[str, ReadFault]]:
+    """Return (node, fault) of one object. Raises: Corrupt."""
+    try:
+        body = parse_json_object(store.get(key).data)
+        return [(str(body["node"]), ReadFault.from_json(fault)) for fault in body["faults"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{store.url}/{key} is no list of wrong reads: {error}") from error

@@ -1,0 +1,242 @@
+"""Runs on Kubernetes: a JobSet each, which Kueue queues, admits as a whole, and evicts.
+
+Tested against published models and an emulator, never on a cluster. Needs Kubernetes 1.29 and JobSet 0.6 or newer.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from loader.dataset.root import Root
+from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
+
+from ...compute.cluster import Cluster
+from ...compute.engines.kubernetes import KubernetesCluster
+from ...compute.engines.kubernetes_api import (
+    INDEX_LABEL,
+    LOG_BYTES,
+    KubernetesApi,
+    how_ended,
+    is_true,
+    why_pending,
+)
+from ..run_folder import RunFolder
+from ..run_spec import RunSpec
+from .jobset_object import RANKS, RESTARTS, jobset_object, object_name
+from .launcher import RunStatus, Span
+
+CANCEL_S = 120.0
+"""Longest wait for pods to end beyond their grace, in s: Kubernetes must first declare a lost node down."""
+ASK_S = 0.5
+"""Poll interval for a deleted JobSet, in s."""
+QUEUED = ("QuotaReserved", "Admitted")
+"""Kueue's conditions that a run waits for."""
+Json = dict[str, Any]
+
+
+class JobSets:
+    """Runs of one record in one namespace of a cluster."""
+
+    def __init__(self, record: str, cluster: Cluster) -> None:
+        self._record, self._cluster = Root(record), cluster
+        self._opened: KubernetesApi | None = None
+
+    @property
+    def _api(self) -> KubernetesApi:
+        """The API server, on first use: `describe` needs none."""
+        if self._opened is None:
+            placing = self._cluster.kubernetes
+            self._opened = KubernetesApi(placing.context, placing.namespace)
+        return self._opened
+
+    def describe(self, spec: RunSpec) -> str:
+        """See `Launcher.describe`: the JobSet as JSON, which `kubectl create -f -` takes."""
+        return json.dumps(self._body(spec), indent=2)
+
+    def check(self, spec: RunSpec) -> str:
+        """See `Launcher.check`: the server's schema, webhooks and rights decide."""
+        body = self._body(spec)
+        name = body["metadata"]["name"]
+        if self._api.create_jobset(body, dry_run=True) is None:
+            return f"{name} exists"
+        return f"the server takes JobSet {name}"
+
+    def submit(self, spec: RunSpec) -> str:
+        """See `Launcher.submit`. An ended JobSet of the name is replaced."""
+        body = self._body(spec)
+        name, until_s = body["metadata"]["name"], time.monotonic() + CANCEL_S + spec.grace_s
+        while self._api.create_jobset(body) is None:
+            jobset = self._api.jobset(name)
+            if jobset is not None and not _is_leaving(jobset):
+                if not is_true(jobset, "Completed", "Failed"):
+                    return self._place(jobset)
+                self._api.delete_jobset(name, jobset["metadata"]["uid"])
+            if time.monotonic() > until_s:
+                raise EngineUnreachable(f"an earlier JobSet {name} does not go; submit again")
+            time.sleep(ASK_S)
+        return self._place(body)
+
+    def status(self, run: str) -> RunStatus:
+        """See `Launcher.status`. Costs two requests."""
+        name = self._name(run)
+        jobset = self._api.jobset(name)
+        if jobset is None:
+            return RunStatus(state="unknown")
+        place = self._place(jobset)
+        if _is_leaving(jobset):
+            return RunStatus(state="running", place=place, reason="ending")
+        for condition in _conditions(jobset):
+            if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
+                failed = condition["type"] == "Failed"
+                return RunStatus(state="ended", place=place, reason=_words(condition) if failed else "")
+        if jobset["spec"].get("suspend"):
+            return RunStatus(state="waiting", place=place, reason=self._why_suspended(jobset))
+        pods = self._api.jobset_pods(name)
+        waits = sorted({why_pending(pod) for pod in pods if pod["status"].get("phase") == "Pending"})
+        running = any(pod["status"].get("phase") == "Running" for pod in pods)
+        return RunStatus(state="running" if running else "waiting", place=place, reason="; ".join(waits))
+
+    def why(self, run: str) -> str:
+        """See `Launcher.why`: Kueue's conditions as they stand, or the scheduler's of pods."""
+        return self.status(run).reason
+
+    def cancel(self, run: str) -> None:
+        """See `Launcher.cancel`. Kubernetes sends SIGTERM first, so ranks may save before they end."""
+        name, until_s = self._name(run), None
+        while (jobset := self._api.jobset(name)) is not None:
+            if not _is_leaving(jobset):
+                self._api.delete_jobset(name, jobset["metadata"]["uid"])
+            until_s = until_s or time.monotonic() + CANCEL_S + _grace_s(jobset)
+            if time.monotonic() > until_s:
+                raise EngineUnreachable(f"pods of {name} do not end; cancel again")
+            time.sleep(ASK_S)
+
+    def spans(self, run: str) -> list[Span]:
+        """See `Launcher.spans`: the pods' times.
+
+        A restart deletes the pods before it. The record gives the earlier spans, from the ranks' meeting to the last
+        event.
+        """
+        starts: dict[int, list[Json]] = {}
+        for pod in self._api.jobset_pods(self._name(run)):
+            if "startTime" in pod["status"]:
+                starts.setdefault(int(pod["metadata"]["labels"][RESTARTS]), []).append(pod)
+        spans = [_span(pods) for _, pods in sorted(starts.items())]
+        first_us = min((span.begun_us for span in spans), default=2**63)
+        return [*self._recorded(run, before_us=first_us), *spans]
+
+    def _recorded(self, run: str, before_us: int) -> Iterable[Span]:
+        folder = RunFolder(self._record.store, run)
+        attempts, last = folder.attempts(), {event.attempt: event for event in folder.events()}
+        ranks = folder.spec().ranks_per_node if attempts else 1
+        for number, facts in sorted(attempts.items()):
+            if facts["at_us"] < before_us:
+                event = last.get(number)
+                yield Span(
+                    begun_us=facts["at_us"],
+                    ended_us=max(facts["at_us"], event.at_us if event else 0),
+                    nodes=-(-int(facts["ranks"]) // ranks),
+                    state=event.name if event else "",
+                )
+
+    def logs(self, run: str) -> str:
+        """See `Launcher.logs`: the newest first pod's output, and how other pods failed."""
+        pods = sorted(
+            self._api.jobset_pods(self._name(run)),
+            key=lambda pod: (int(pod["metadata"]["labels"][RESTARTS]), pod["metadata"]["creationTimestamp"]),
+        )
+        first = [pod for pod in pods if pod["metadata"]["labels"].get(INDEX_LABEL) == "0"]
+        text = self._api.log(first[-1]["metadata"]["name"]) if first else ""
+        return "\n".join(filter(None, [text.rstrip("\n"), *map(how_ended, pods)]))[-LOG_BYTES:]
+
+    def _body(self, spec: RunSpec) -> Json:
+        cluster, nodes = self._cluster, spec.node_range[1]
+        if nodes > 1 and not cluster.queue:
+            raise InvalidCluster(
+                f"queue is missing for a run on {nodes} nodes: name a LocalQueue; Kueue starts all pods or none"
+            )
+        if cluster.cpus < spec.ranks_per_node:
+            raise InvalidCluster(
+                f"slot.cpus = {cluster.cpus}; accepted: {spec.ranks_per_node} (ranks_per_node) or more"
+            )
+        if spec.priority and spec.priority not in cluster.priorities:
+            raise InvalidSpec(
+                f"priority = {spec.priority!r}; accepted: {', '.join(sorted(cluster.priorities)) or 'none'}, as "
+                "[priorities] of the cluster's file has them"
+            )
+        share = KubernetesCluster(
+            slots=nodes,
+            image=cluster.image,
+            cpus=cluster.cpus,
+            memory_bytes=cluster.memory_bytes,
+            gpus=spec.gpus_per_node,
+            scratch_bytes=cluster.scratch_bytes,
+            queue=cluster.queue,
+            secret=cluster.secret,
+            placing=cluster.kubernetes,
+        )
+        python = f"{cluster.venv.rstrip('/')}/bin/python" if cluster.venv else "python"
+        priority = cluster.priorities.get(spec.priority, "")
+        return jobset_object(share, spec, self._name(spec.run), python=python, priority=priority)
+
+    def _name(self, run: str) -> str:
+        return object_name(self._record.url, run)
+
+    def _place(self, jobset: Mapping[str, Any]) -> str:
+        namespace, queue = self._cluster.kubernetes.namespace, self._cluster.queue
+        words = f"JobSet {jobset['metadata']['name']} in namespace {namespace}"
+        return f"{words}, queue {queue}" if queue else words
+
+    def _why_suspended(self, jobset: Json) -> str:
+        words = [
+            f"{condition['type']} {condition['status']}, {_words(condition)}"
+            for condition in self._api.queue_conditions(jobset["metadata"]["uid"])
+            if (condition["type"] in QUEUED and condition["status"] == "False")
+            or (condition["type"] == "Evicted" and condition["status"] == "True")
+        ]
+        return "; ".join(words) or f"suspended by queue {self._cluster.queue}: no word of Kueue"
+
+
+def _is_leaving(jobset: Json) -> bool:
+    return "deletionTimestamp" in jobset["metadata"]
+
+
+def _conditions(jobset: Json) -> list[Json]:
+    return list(jobset.get("status", {}).get("conditions", []))
+
+
+def _words(condition: Mapping[str, Any]) -> str:
+    return ": ".join(str(condition[name]) for name in ("reason", "message") if condition.get(name))
+
+
+def _grace_s(jobset: Json) -> int:
+    (job,) = jobset["spec"]["replicatedJobs"]
+    return int(job["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
+
+
+def _span(pods: Sequence[Json]) -> Span:
+    """Return the time of the pods of one start."""
+    ends = [_ended_us(pod) for pod in pods]
+    lasts = None in ends
+    return Span(
+        begun_us=min(_microseconds(pod["status"]["startTime"]) for pod in pods),
+        ended_us=None if lasts else max(end for end in ends if end is not None),
+        nodes=len(pods),
+        state="" if lasts else ", ".join(sorted({str(pod["status"]["phase"]) for pod in pods})),
+        node_names=tuple(sorted({pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]})),
+    )
+
+
+def _ended_us(pod: Json) -> int | None:
+    """Return when a pod's container ended; None while it runs."""
+    for container in pod["status"].get("containerStatuses", []):
+        ended = container.get("state", {}).get("terminated")
+        if container["name"] == RANKS and ended and ended.get("finishedAt"):
+            return _microseconds(ended["finishedAt"])
+    return None
+
+
+def _microseconds(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1e6)

@@ -1,0 +1,118 @@
+"""The JobSet of a run: one Indexed Job with a pod per node, which Kueue admits as a whole.
+
+A Job fails by its pod policy if a rank asks to begin again (exit status 75) or a pod is disrupted. The JobSet then
+begins again without counting. A Job that fails otherwise counts up to `MAX_RESTARTS`.
+"""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from ...compute.engines.kubernetes import QUEUE_LABEL, KubernetesCluster, container_spec, pod_spec
+from ..run import AGAIN
+from ..run_spec import RunSpec
+from . import jobset_pod
+
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
+"""Label and annotation by JobSet: number of restarts before a pod."""
+RANKS = "ranks"
+"""Name of the replicated Job, and of its container."""
+PORT = 29_500
+"""Port of the first pod, at which the ranks meet."""
+MARGIN_S = 15
+"""Seconds from torchrun's SIGKILL of its ranks to Kubernetes' of the pod."""
+MAX_RESTARTS = 20
+"""Failures until a run ends."""
+KEPT_S = 7 * 86_400
+"""JobSet deletes an ended run and its logs after this time, in s."""
+
+
+def object_name(record: str, run: str) -> str:
+    """Return the JobSet's name of a run: at most 42 characters, so that a pod's host name has at most 63."""
+    slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")[:30].rstrip("-")
+    return f"pk-{slug or 'run'}-{hashlib.sha256(f'{record} {run}'.encode()).hexdigest()[:8]}"
+
+
+def jobset_object(
+    cluster: KubernetesCluster, spec: RunSpec, name: str, *, python: str, priority: str = ""
+) -> dict[str, Any]:
+    """Return a run's JobSet. python: interpreter in the image. priority: WorkloadPriorityClass; "" for none."""
+    labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
+    kueue = {QUEUE_LABEL: cluster.queue, PRIORITY_LABEL: priority}
+    again = {
+        "name": "beginAgain",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy", "DeadlineExceeded"],
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": cluster.placing.namespace,
+            "labels": labels | {label: value for label, value in kueue.items() if value},
+            "annotations": {"penstock/run": spec.run, "penstock/record": spec.record},
+        },
+        "spec": {
+            "suspend": bool(cluster.queue),
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {
+                "maxRestarts": MAX_RESTARTS,
+                "rules": [again, {"name": "failed", "action": "RestartJobSet"}],
+            },
+            "ttlSecondsAfterFinished": KEPT_S,
+            "replicatedJobs": [
+                {
+                    "name": RANKS,
+                    "replicas": 1,
+                    "template": {"spec": _job(cluster, spec, name, python, labels)},
+                }
+            ],
+        },
+    }
+
+
+def _job(
+    cluster: KubernetesCluster, spec: RunSpec, name: str, python: str, labels: dict[str, str]
+) -> dict[str, Any]:
+    nodes = spec.node_range[1]
+    stopped = {"containerName": RANKS, "operator": "In", "values": [AGAIN]}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    topology = {TOPOLOGY: cluster.placing.topology} if cluster.placing.topology else {}
+    return {
+        "completionMode": "Indexed",
+        "completions": nodes,
+        "parallelism": nodes,
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": stopped},
+                {"action": "FailJob", "onPodConditions": disrupted},
+            ]
+        },
+        **({"activeDeadlineSeconds": spec.walltime_s} if spec.walltime_s else {}),
+        "template": {
+            "metadata": {"labels": labels, "annotations": topology},
+            "spec": _pod(cluster, spec, name, python),
+        },
+    }
+
+
+def _pod(cluster: KubernetesCluster, spec: RunSpec, name: str, python: str) -> dict[str, Any]:
+    command = [python, "-m", jobset_pod.__name__, json.dumps(spec.to_json(), separators=(",", ":"))]
+    container = container_spec(cluster, RANKS, command)
+    restarts = {"fieldRef": {"fieldPath": f"metadata.annotations['{RESTARTS}']"}}
+    container["env"] += [
+        {"name": "PENSTOCK_ATTEMPT", "valueFrom": restarts},
+        # A pod's host name is <JobSet>-<replicated Job>-<Job>-<pod>, in the JobSet's headless service.
+        {"name": "PENSTOCK_MEETING", "value": f"{name}-{RANKS}-0-0.{name}:{PORT}"},
+    ]
+    # A container's own /dev/shm has 64 MiB: too little for the ranks' shared memory.
+    container.setdefault("volumeMounts", []).append({"name": "memory", "mountPath": "/dev/shm"})
+    pod = pod_spec(cluster, container, spec.grace_s + MARGIN_S)
+    pod.setdefault("volumes", []).append({"name": "memory", "emptyDir": {"medium": "Memory"}})
+    return pod

@@ -1,0 +1,39 @@
+"""Print the seconds until a failed run begins again; exit with 3 if it is over. Called by a batch script.
+
+Arguments: file that keeps the failures so far, record, run, log, bytes of the log before this start.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import loader
+from loader.json_text import parse_json_object
+
+from ..run_folder import RunFolder
+from .failures import Failures, last_error, last_step
+
+OVER = 3
+
+
+def main() -> int:
+    """Print the seconds to wait."""
+    file, record, run, log, size = sys.argv[1:]
+    path = Path(file)
+    failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
+    wait_s = failures.next_start_s(
+        last_step(RunFolder(loader.Root(record).store, run)), last_error(log, int(size))
+    )
+    if wait_s is None:
+        print(
+            f"penstock: {run} failed twice at one step with the same last line; it is over", file=sys.stderr
+        )
+        return OVER
+    path.write_text(json.dumps(asdict(failures)))
+    print(round(wait_s))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

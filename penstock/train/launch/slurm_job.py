@@ -1,0 +1,175 @@
+"""Runs on Slurm: one job per run, found by its name, whose script begins the ranks by srun.
+
+The job's name follows from record and run. Two submits at once leave one job: the younger one is cancelled, and
+`singleton` keeps it waiting until then.
+"""
+
+import hashlib
+import shlex
+import sys
+from dataclasses import replace
+
+from loader.dataset.root import Root
+from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
+
+from ...compute.cluster import Cluster
+from ...compute.engines.slurm import HELD, RUNNING, WAITING, SlurmQueue, mebibytes, plain
+from ...compute.engines.slurm_listing import QueuedJob, named_jobs, preemption_words
+from ...compute.engines.slurm_why import why_name_waits
+from ...usage.sacct import AccountedJob, accounted_jobs
+from ..run_spec import RunSpec
+from .launcher import RunStatus, Span
+from .slurm_job_script import NodeSettings, batch_script
+
+
+class SlurmJobs:
+    """Runs of one record on a Slurm cluster."""
+
+    def __init__(self, record: str, cluster: Cluster) -> None:
+        self._record, self._cluster = Root(record).url, cluster
+        self._queue = SlurmQueue(cluster.submit)
+
+    def describe(self, spec: RunSpec) -> str:
+        """See `Launcher.describe`."""
+        command = shlex.join(["sbatch", *self._options(spec)])
+        return f"{command} <<'PENSTOCK'\n{self._script(spec)}PENSTOCK"
+
+    def check(self, spec: RunSpec) -> str:
+        """See `Launcher.check`."""
+        return self._sbatch(spec, "--test-only")
+
+    def submit(self, spec: RunSpec) -> str:
+        """See `Launcher.submit`."""
+        self._options(spec)
+        jobs = self._jobs(spec.run)
+        self._queue.release([job.job_id for job in jobs if job.reason == HELD])
+        if not jobs:
+            job_id = self._sbatch(spec)
+            jobs = self._jobs(spec.run)
+            if any(int(job.job_id) < int(job_id) for job in jobs):  # of another submit at this moment
+                self._queue.answer(["scancel", job_id])
+            if not jobs:
+                return f"Slurm job {job_id}"  # it has ended
+        grace = preemption_words(self._queue.answer, jobs[0], spec.grace_s)
+        return _place(jobs[0]) + (f"; {grace}" if grace else "")
+
+    def status(self, run: str) -> RunStatus:
+        """See `Launcher.status`."""
+        jobs = named_jobs(self._queue.answer, self._name(run))
+        for state, words in (("running", RUNNING), ("waiting", WAITING)):
+            for job in jobs:
+                if job.state in words:
+                    reason = f"{job.reason}{plain(job.reason)}" if words is WAITING else ""
+                    return RunStatus(state=state, place=_place(job), reason=reason)  # type: ignore[arg-type]
+        if jobs:
+            return RunStatus(state="ended", place=f"{_place(jobs[-1])}, {jobs[-1].state}")
+        starts = self._starts(run)
+        return RunStatus(state="ended" if starts else "unknown", place=_ended_place(starts))
+
+    def why(self, run: str) -> str:
+        """See `Launcher.why`."""
+        return why_name_waits(self._queue.answer, self._name(run))
+
+    def cancel(self, run: str) -> None:
+        """See `Launcher.cancel`."""
+        self._queue.cancel(self._name(run))
+
+    def spans(self, run: str) -> list[Span]:
+        """See `Launcher.spans`."""
+        return [
+            Span(
+                begun_us=start.begun_us,
+                ended_us=start.ended_us,
+                nodes=start.nodes,
+                state=start.state,
+                node_names=start.node_names,
+            )
+            for start in accounted_jobs(self._queue.answer, name=self._name(run))
+            if start.begun_us is not None
+        ]
+
+    def logs(self, run: str) -> str:
+        """See `Launcher.logs`."""
+        return self._queue.tail(self._log(run))
+
+    def _jobs(self, run: str) -> list[QueuedJob]:
+        """Return the jobs of a run that wait or run, the oldest first."""
+        jobs = named_jobs(self._queue.answer, self._name(run))
+        return [job for job in jobs if job.state in WAITING | RUNNING]
+
+    def _starts(self, run: str) -> list[AccountedJob]:
+        """Return the starts by the accounting; none on a cluster without."""
+        try:
+            return accounted_jobs(self._queue.answer, name=self._name(run))
+        except EngineUnreachable:
+            return []
+
+    def _name(self, run: str) -> str:
+        return f"pk-{hashlib.sha256(self._record.encode()).hexdigest()[:12]}-{run}"
+
+    def _log(self, run: str) -> str:
+        if not self._cluster.logs:
+            raise InvalidCluster(
+                "logs is missing in the cluster's file: a folder that nodes and login node share, for what runs write"
+            )
+        return f"{self._cluster.logs}/{self._name(run)}.txt"
+
+    def _sbatch(self, spec: RunSpec, *more: str) -> str:
+        """Return sbatch's answer. Raises: InvalidSpec in Slurm's words if it refuses; EngineUnreachable."""
+        try:
+            return self._queue.submit(self._script(spec), [*more, *self._options(spec)])
+        except InvalidCluster as error:
+            raise InvalidSpec(f"{spec.run}: {error}") from error
+
+    def _script(self, spec: RunSpec) -> str:
+        """Return the script; its places are whole URLs, because a node has a folder of its own."""
+        spec = replace(spec, record=self._record, checkpoints=Root(spec.checkpoints or spec.record).url)
+        venv = self._cluster.venv.rstrip("/")
+        settings = NodeSettings(
+            environment=self._cluster.environment,
+            python=f"{venv}/bin/python" if venv else sys.executable,
+            cpus=self._cluster.cpus,
+            log=self._log(spec.run),
+        )
+        return batch_script(spec, settings)
+
+    def _options(self, spec: RunSpec) -> list[str]:
+        """Return sbatch's options. Raises: InvalidSpec; InvalidCluster."""
+        cluster = self._cluster
+        if spec.priority and spec.priority not in cluster.priorities:
+            raise InvalidSpec(
+                f"{spec.run}: priority = {spec.priority!r}; accepted: the names of [priorities] in the cluster's file, "
+                f"{', '.join(cluster.priorities) or 'which has none'}"
+            )
+        gpus = f"gpu:{cluster.slot.gpu_type}:" if cluster.slot.gpu_type else "gpu:"
+        options = {
+            "job-name": self._name(spec.run),
+            "export": "NONE",  # the submitter's variables stay out of Slurm
+            "output": self._log(spec.run),
+            "open-mode": "append",
+            "dependency": "singleton",
+            "signal": f"USR1@{spec.grace_s}",  # without `B:`, so that it reaches every rank
+            "nodes": spec.nodes,
+            # No --ntasks-per-node: a requeued job of --nodes=2-4 would wait for as many nodes as it had.
+            "cpus-per-task": str(spec.ranks_per_node * cluster.cpus),
+            "mem": mebibytes(spec.ranks_per_node * cluster.memory_bytes),
+            "tmp": mebibytes(cluster.scratch_bytes),
+            "gres": f"{gpus}{spec.gpus_per_node}" if spec.gpus_per_node else "",
+            "time": f"0:{spec.walltime_s}" if spec.walltime_s else "",
+            "partition": cluster.queue,
+            "account": cluster.account,
+            "qos": cluster.priorities.get(spec.priority, ""),
+        }
+        return [
+            "--requeue",
+            *(f"--{key}={value}" for key, value in options.items() if value),
+            *cluster.train.options,
+        ]
+
+
+def _place(job: QueuedJob) -> str:
+    return f"Slurm job {job.job_id} in partition {job.partition}"
+
+
+def _ended_place(starts: list[AccountedJob]) -> str:
+    return f"Slurm job {starts[-1].job_id}, {starts[-1].state}" if starts else ""

@@ -1,0 +1,138 @@
+"""The batch script of a run on Slurm: its ranks by srun, and back to the queue when they stop in time.
+
+Plain sh, because the grace is short: nothing is imported between the end of the ranks and the request to requeue. Each
+line that looks odd answers a trap of docs/decisions/slurm.md.
+"""
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..run import AGAIN
+from ..run_spec import RunSpec
+from . import next_start
+from .node_start import environment
+
+_RANK = """\
+{environment}{exports}export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS"
+export LOCAL_RANK="$SLURM_LOCALID" LOCAL_WORLD_SIZE={ranks}
+trap 'kill -TERM "$rank"' TERM
+trap 'kill -USR1 "$rank"' USR1
+"$@" &
+rank=$!
+wait "$rank"
+status=$?
+while kill -0 "$rank" 2> /dev/null; do # a signal had ended the wait, not the rank
+    wait "$rank"
+    status=$?
+done
+if [ "$status" = {again} ]; then # 0, because srun kills all ranks at once if one ends otherwise
+    if [ -d "$PENSTOCK_FOLDER" ]; then : > "$PENSTOCK_FOLDER/stopped"; fi
+    exit 0
+fi
+exit "$status"
+"""
+
+_SCRIPT = """\
+#!/bin/sh
+# A start of a training run of penstock, see docs/decisions/slurm.md.
+unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK # else srun takes them for options
+PENSTOCK_FOLDER=$(mktemp -d) || exit 1
+export PENSTOCK_FOLDER
+trap 'rm -rf "$PENSTOCK_FOLDER"' EXIT
+stopping=0
+trap 'stopping=1' TERM
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol -o show node "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+export MASTER_ADDR="${{address:-$first}}"
+
+requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one that Slurm requeues by itself
+    while :; do
+        case $(squeue -h -j "$SLURM_JOB_ID" -o %T:%r) in
+            RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} ;;
+            ?*) exit {again} ;;
+        esac
+        sleep 2 # the controller does not answer
+    done
+}}
+
+next_start() {{
+    {environment_line}{python} -P -m {next_start} "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
+}}
+
+begun=0
+while :; do
+    rm -f "$PENSTOCK_FOLDER/stopped"
+    export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
+    export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + PENSTOCK_ATTEMPT) % 12000))
+    size=$(stat -c %s {log} || echo 0)
+    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) --ntasks-per-node={ranks} \\
+        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\
+        sh -c {rank} rank {command} &
+    srun=$!
+    wait "$srun"
+    status=$?
+    while kill -0 "$srun" 2> /dev/null; do
+        wait "$srun"
+        status=$?
+    done
+    if [ -e "$PENSTOCK_FOLDER/stopped" ]; then requeue; fi
+    if [ "$status" = 0 ]; then exit 0; fi
+    if [ "$stopping" = 1 ]; then requeue; fi
+    wait_s=$(next_start) || exit "$status"
+    end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && end=$(date -d "${{end:-none}}" +%s 2> /dev/null)
+    if [ -n "$end" ] && [ $((end - $(date +%s))) -lt $((wait_s + {grace_s} + 90)) ]; then
+        requeue # the signal before the end of the walltime comes up to 60 s early, and would reach no rank
+    fi
+    echo "penstock: failed with status $status; it begins again in $wait_s s"
+    sleep "$wait_s" &
+    wait $!
+    if [ "$stopping" = 1 ]; then requeue; fi
+    begun=$((begun + 1))
+done
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What the nodes of a cluster give to a rank."""
+
+    environment: str
+    """Shell file of NAME=value lines on the nodes; "": none."""
+    python: str
+    """Path of Python on the nodes; its folder comes first in PATH."""
+    cpus: int
+    """Processors per rank."""
+    log: str
+    """File that gets the output of all starts, on every node."""
+
+
+def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
+    """Return the script for sbatch."""
+    source = f"set -a; . {shlex.quote(settings.environment)}; set +a\n" if settings.environment else ""
+    path = f'export PATH={shlex.quote(os.path.dirname(settings.python))}:"$PATH"\n'
+    rank = _RANK.format(
+        environment=source,
+        exports=path + _exports(environment(spec, {})),
+        ranks=spec.ranks_per_node,
+        again=AGAIN,
+    )
+    return _SCRIPT.format(
+        again=AGAIN,
+        ranks=spec.ranks_per_node,
+        cpus=settings.cpus,
+        grace_s=spec.grace_s,
+        log=shlex.quote(settings.log),
+        rank=shlex.quote(rank),
+        command=shlex.join(spec.command),
+        environment_line=source.replace("\n", "; "),
+        python=shlex.quote(settings.python),
+        next_start=next_start.__name__,
+        record=shlex.quote(spec.record),
+        run=shlex.quote(spec.run),
+    )
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())

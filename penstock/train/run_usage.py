@@ -1,0 +1,172 @@
+"""Usage of runs: their starts, by scheduler and record, for `penstock usage`."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import RunNotFound
+from loader.storage import Store
+
+from ..usage.sacct import AccountedJob
+from ..usage.totals import FAILURES, StartUsage, job_usage
+from .goodput import Allocation, AttemptGoodput, goodput, matched
+from .launch.launcher import Launcher, Span
+from .run_folder import Event, RunFolder, runs
+from .starved import wait_shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """Starts, and what could not be read."""
+
+    starts: Sequence[StartUsage]
+    """All starts, of runs and of other jobs."""
+    problems: Sequence[str] = ()
+    """Runs whose record is damaged: their time counts as unknown."""
+
+
+def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
+    """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
+
+    Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
+    listing and a request per event, and the windows.
+    """
+    by_id = defaultdict[str, list[AccountedJob]](list)
+    for job in jobs:
+        by_id[job.job_id].append(job)
+    of_runs, problems = dict[AccountedJob, StartUsage](), []
+    for run in runs(store):
+        try:
+            folder = RunFolder(store, run)
+            attempts = folder.attempts()
+            ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
+            own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
+            own.sort(key=lambda job: job.begun_us or 0)
+            starts = _starts(folder, [_span(job) for job in own], attempts, now_us)
+        except DAMAGED as error:
+            problems.append(f"{store.url}: the time of {run} counts as unknown: {error}")
+            continue
+        for job, (start, versions) in zip(own, starts, strict=False):
+            plain = job_usage(job, now_us, first=job is by_id[job.job_id][0])
+            of_runs[job] = _with_record(plain, run, start, versions)
+    usage = [
+        of_runs.get(job) or job_usage(job, now_us, first=place == 0)
+        for group in by_id.values()
+        for place, job in enumerate(group)
+    ]
+    return UsageRecord(starts=usage, problems=problems)
+
+
+def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord:
+    """Return the usage of a record's runs by the spans of their launcher: this machine's times, or pods'.
+
+    Costs a listing of the record, and per run a request for its file, each attempt, event and window.
+    """
+    usage, problems = list[StartUsage](), []
+    for run in runs(store):
+        try:
+            folder = RunFolder(store, run)
+            spans = launcher.spans(run)
+            if not spans:
+                continue
+            attempts, gpus = folder.attempts(), folder.spec().to_json().get("gpus_per_node", 0)
+            starts = _starts(folder, spans, attempts, now_us)
+        except DAMAGED as error:
+            problems.append(f"{store.url}: {run} is left out: {error}")
+            continue
+        user = next((str(facts.get("user", "")) for facts in attempts.values()), "")
+        for span, (start, versions) in zip(spans, starts, strict=False):
+            plain = StartUsage(
+                user=user,
+                begun_us=span.begun_us,
+                ended_us=now_us if span.ended_us is None else span.ended_us,
+                nodes=span.nodes,
+                gpus=gpus * span.nodes,
+                failed=_has_failed(span, start),
+            )
+            usage.append(_with_record(plain, run, start, versions))
+    return UsageRecord(starts=usage, problems=problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUsage:
+    """Usage of one run by its record only: from each start's first event to its last, without queue and launch."""
+
+    attempts: int
+    """Number of starts."""
+    goodput: float
+    """Share of the time in new steps, from 0 to 1."""
+    gpu_hours: float | None
+    """GPU-hours; None for a run without a file, whose GPUs are unknown."""
+
+
+def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
+    """Return what a run used so far; None without a record.
+
+    Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
+    """
+    attempts, events = folder.attempts(), folder.events()
+    allocations = []
+    for number, facts in attempts.items():
+        times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
+        allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
+    if not allocations:
+        return None
+    starts = goodput(allocations, events, wait_shares(folder.windows()))
+    seconds = sum(start.seconds for start in starts)
+    new_s = sum(start.parts["new steps"] for start in starts)
+    try:
+        spec = folder.spec()
+    except RunNotFound:
+        gpu_s = None
+    else:
+        gpus = spec.gpus_per_node / spec.ranks_per_node
+        gpu_s = sum(start.seconds * attempts[start.attempt]["ranks"] * gpus for start in starts)
+    return RecordedUsage(
+        attempts=len(starts),
+        goodput=new_s / seconds if seconds else 0.0,
+        gpu_hours=None if gpu_s is None else gpu_s / 3600,
+    )
+
+
+def event_versions(event: Event) -> tuple[str, ...]:
+    """Return the names of the dataset versions of a first batch; () if it names none."""
+    versions = event.facts.get("versions")
+    if not isinstance(versions, list):
+        return ()
+    return tuple(sorted({str(one["name"]) for one in versions if isinstance(one, dict) and "name" in one}))
+
+
+def _has_failed(span: Span, start: AttemptGoodput) -> bool:
+    """Return whether a start failed: in its scheduler's word, else if it ended without an event of its end."""
+    if span.state:
+        return span.state.upper() in FAILURES
+    return span.ended_us is not None and start.end not in ("stopped", "ended")
+
+
+def _span(job: AccountedJob) -> Span:
+    return Span(begun_us=job.begun_us or 0, ended_us=job.ended_us, nodes=job.nodes)
+
+
+def _starts(
+    folder: RunFolder, spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
+) -> list[tuple[AttemptGoodput, tuple[str, ...]]]:
+    """Return the goodput and the versions of each span; [] if no attempt began in any: another cluster's job ids."""
+    allocations = matched(spans, attempts, now_us)
+    if not any(allocation.attempt for allocation in allocations):
+        return []
+    events = folder.events()
+    versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
+    newest = versions[max(versions)] if versions else ()
+    waits = wait_shares(folder.windows())
+    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events, waits)]
+
+
+def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:
+    seconds = start.seconds
+    parts = {part: its_s / seconds for part, its_s in start.parts.items()} if seconds else {}
+    return replace(
+        usage, run=run, versions=versions, parts=parts, failed=usage.failed or start.end == "failed"
+    )

@@ -1,0 +1,236 @@
+"""Say what a run's GPUs waited for: stages of the loader, all ranks or some nodes, and the slowest samples.
+
+Ranks step together, so a window waits as long as the rank that waits longest; a rank with at least half of it waits
+too. If few ranks wait, they need not be slow: among ranks that read equally fast only the last one waits, because the
+others read ahead meanwhile. So a node is named if its reads, or the stage, took twice the others' time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.run.batch.batch import MAKING
+from loader.run.metrics import LIMITS, WAITS
+
+Columns = Mapping[str, NDArray[Any]]
+SLOWEST = 10
+"""Samples and nodes that are named."""
+SLOWER = 2.0
+"""Times the others' median from which a node is slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWait:
+    """A node whose ranks others waited for."""
+
+    node: str
+    """Name."""
+    share: float
+    """Share of the run's waiting, from 0 to 1."""
+    read_s: float
+    """Median latency of its reads."""
+    others_read_s: float
+    """Median latency of the other nodes' reads; 0 without others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSampleWait:
+    """The slowest sample of a step that waited."""
+
+    step: int
+    """Global step."""
+    wait_s: float
+    """Seconds that its rank waited for the step's batch."""
+    seconds: float
+    """Seconds that the stage took for the sample or its read."""
+    stage: str
+    """Stage of the loader."""
+    node: str
+    """Node of the rank."""
+    rank: int
+    """Rank."""
+    source: str
+    """Source of the plan."""
+    key: str
+    """The sample's key."""
+    version: str
+    """Name of the version."""
+    path: str
+    """Path of the shard."""
+    offset: int
+    """First byte of the read."""
+    nbytes: int
+    """Bytes of the read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starvation:
+    """Waiting of a start, by stage, node and sample."""
+
+    attempt: int
+    """Number of the start."""
+    first_step: int
+    """First step of its windows."""
+    end_step: int
+    """Step after the last one."""
+    share: float
+    """Share of the steps' time that was waited for data, from 0 to 1."""
+    together: float
+    """Share of the waiting that no few nodes caused, from 0 to 1."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Stage of the loader -> share of the waiting, the largest first."""
+    nodes: Sequence[NodeWait] = ()
+    """Nodes that others waited for, the worst first."""
+    slowest: Sequence[SlowSampleWait] = ()
+    """Slowest samples, the longest wait first."""
+
+    @property
+    def is_starved(self) -> bool:
+        """True if it waited for more than the hand-over of batches."""
+        return self.share >= WAITS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for `--json`."""
+        return {**asdict(self), "starved": self.is_starved}
+
+    def to_text(self) -> str:
+        """Return lines for a person."""
+        steps = f"attempt {self.attempt}, steps {self.first_step:,} to {self.end_step:,}"
+        lines = [f"{steps}: waited for data {_percent(self.share)} of the time of steps"]
+        if not self.is_starved:
+            return f"{lines[0]}; the training is slower than the loader"
+        shares = ", ".join(f"{stage} {_percent(part)}" for stage, part in self.stages.items() if part > 0.005)
+        lines.append(f"waiting by stage: {shares}")
+        if self.together > 0.5:
+            limit = LIMITS[next(iter(self.stages))]
+            lines.append(f"no node was slower than the others in {_percent(self.together)} of it: {limit}")
+        else:
+            lines.append(f"slow nodes made the others wait in {_percent(1 - self.together)} of it:")
+            lines += [
+                f"  {node.node}: {_percent(node.share)} of the waiting, a read takes {node.read_s:.3f} s"
+                + (f", elsewhere {node.others_read_s:.3f} s" if node.others_read_s else "")
+                for node in self.nodes
+            ]
+        if self.slowest:
+            lines.append("slowest samples:")
+        for sample in self.slowest:
+            lines.append(
+                f"  step {sample.step:,} waited {sample.wait_s:.3f} s on {sample.node}: {sample.stage} of "
+                f"{sample.version} {sample.key!r} took {sample.seconds:.3f} s, {sample.path} bytes "
+                f"[{sample.offset}:{sample.offset + sample.nbytes}]"
+            )
+        return "\n".join(lines)
+
+
+def starvation(windows: Columns) -> Starvation:
+    """Return what a start waited for. windows: Columns of its windows, at least one."""
+    starts, window = np.unique(windows["end_step"], return_inverse=True)
+    gang_s, step_s = _gang(windows, window, len(starts))
+    total_s, own_s, caused_s = float(gang_s.sum()), np.zeros(len(window)), np.zeros(len(window))
+    order = np.argsort(window, kind="stable")
+    for number, rows in enumerate(np.split(order, np.cumsum(np.bincount(window))[:-1])):
+        waiting = _waiting(windows["wait_s"][rows])
+        own_s[rows[waiting]] = gang_s[number] / max(1, waiting.sum())
+        slow = _slower(windows, rows, waiting)
+        caused_s[rows[slow]] = gang_s[number] / max(1, slow.sum())
+    return Starvation(
+        attempt=int(windows["attempt"][0]),
+        first_step=int(windows["first_step"].min()),
+        end_step=int(windows["end_step"].max()),
+        share=_ratio(total_s, float(step_s.sum())),
+        together=_ratio(total_s - float(caused_s.sum()), total_s),
+        stages=_stages(windows, own_s),
+        nodes=_nodes(windows, caused_s, total_s),
+        slowest=_slowest(windows),
+    )
+
+
+def wait_shares(windows: Columns) -> dict[int, float]:
+    """Return start -> share of its steps' time that its ranks waited for data. windows: none, or columns."""
+    if not windows:
+        return {}
+    numbers = np.stack([windows["attempt"], windows["end_step"]])
+    starts, window = np.unique(numbers, axis=1, return_inverse=True)
+    gang_s, step_s = _gang(windows, window.reshape(-1), starts.shape[1])
+    return {
+        int(attempt): min(1.0, _ratio(float(gang_s[own].sum()), float(step_s[own].sum())))
+        for attempt in np.unique(starts[0])
+        if (own := starts[0] == attempt).any()
+    }
+
+
+def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return of each window the longest wait of a rank, and the longest time of its steps."""
+    gang_s, step_s = np.zeros(n_windows), np.zeros(n_windows)
+    np.maximum.at(gang_s, window, windows["wait_s"])
+    np.maximum.at(step_s, window, windows["step_s"])
+    return gang_s, step_s
+
+
+def _waiting(wait_s: NDArray[Any]) -> NDArray[Any]:
+    return np.logical_and(wait_s > 0, 2 * wait_s >= wait_s.max())
+
+
+def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDArray[Any]:
+    """Return which ranks of a window caused its waiting: none, if most waited or they were no slower."""
+    if not waiting.any() or 2 * waiting.sum() > len(rows):
+        return np.zeros(len(rows), bool)
+    stage = max(MAKING, key=lambda name: windows[f"{name}_s"][rows[waiting]].sum())
+    cost_s = windows["slow_read_s" if stage == "fetch" else f"{stage}_s"][rows]
+    return np.logical_and(waiting, cost_s > SLOWER * np.median(cost_s[~waiting]))
+
+
+def _stages(windows: Columns, own_s: NDArray[Any]) -> dict[str, float]:
+    made_s = np.stack([windows[f"{stage}_s"] for stage in MAKING])
+    shares = made_s / np.maximum(made_s.sum(axis=0), 1e-12) @ own_s
+    whole = float(shares.sum())
+    by_stage = {stage: _ratio(float(seconds), whole) for stage, seconds in zip(MAKING, shares, strict=True)}
+    return dict(sorted(by_stage.items(), key=lambda item: -item[1]))
+
+
+def _nodes(windows: Columns, alone_s: NDArray[Any], total_s: float) -> list[NodeWait]:
+    results = []
+    for node in sorted(set(windows["node"])):
+        own = windows["node"] == node
+        if (seconds := float(alone_s[own].sum())) <= 0:
+            continue
+        others = windows["slow_read_s"][~own]
+        results.append(
+            NodeWait(
+                node=node,
+                share=_ratio(seconds, total_s),
+                read_s=float(np.median(windows["slow_read_s"][own])),
+                others_read_s=float(np.median(others)) if len(others) else 0.0,
+            )
+        )
+    return sorted(results, key=lambda node: -node.share)[:SLOWEST]
+
+
+def _slowest(windows: Columns) -> list[SlowSampleWait]:
+    rows = np.argsort(-windows["slow_wait_s"], kind="stable")[:SLOWEST]
+    texts = ("stage", "source", "key", "version", "path")
+    return [
+        SlowSampleWait(
+            step=int(windows["slow_step"][row]),
+            wait_s=float(windows["slow_wait_s"][row]),
+            seconds=float(windows["slow_s"][row]),
+            node=str(windows["node"][row]),
+            rank=int(windows["rank"][row]),
+            offset=int(windows["slow_offset"][row]),
+            nbytes=int(windows["slow_nbytes"][row]),
+            **{name: str(windows[f"slow_{name}"][row]) for name in texts},
+        )
+        for row in rows.tolist()
+        if windows["slow_wait_s"][row] > 0 and windows["slow_path"][row]
+    ]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")

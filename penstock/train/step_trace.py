@@ -1,0 +1,144 @@
+"""A torch.profiler trace of some steps, with the loader's stages as spans.
+
+A loader's threads and processes are none that the profiler sees. Their spans are laid into its file afterwards: a batch
+was made stage after stage until it lay ready, which its `stats` tell.
+"""
+
+import gzip
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import time_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from loader.errors import InvalidRuntime
+from loader.run.batch.batch import MAKING
+
+if TYPE_CHECKING:
+    import loader
+
+_log = logging.getLogger(__name__)
+PROCESS = "penstock loader"
+WAIT = "loader wait"
+"""Name of the span in which the training waits for a batch."""
+
+
+class _TracedBatch(NamedTuple):
+    """A batch of the traced steps."""
+
+    step: int
+    ready_us: float
+    seconds: dict[str, float]
+    facts: dict[str, Any]
+
+
+class StepTrace:
+    """Profiles the steps [first, end), and hands the gzipped trace to `put` as a function that makes it.
+
+    Whatever fails costs the trace: it is logged.
+    """
+
+    def __init__(
+        self, steps: tuple[int, int], device: Any, put: Callable[[str, Callable[[], bytes]], None]
+    ) -> None:
+        self._first, self._end = checked_steps(steps)
+        self._device, self._put = device, put
+        self._profiler: Any = None
+        self._traced: list[_TracedBatch] = []
+        self._is_over = False
+
+    def batches(self, batches: "loader.Loader") -> Iterator["loader.Batch"]:
+        """Yield the batches; profile from the first step's request to the end of the last step."""
+        while True:
+            step = batches.step
+            if step >= self._end:
+                self.close(step)
+            elif step >= self._first and self._profiler is None and not self._is_over:
+                self._start(step)
+            batch = next(batches, None) if self._profiler is None else self._waited_for(batches)
+            if batch is None:
+                return
+            yield batch
+
+    def _start(self, step: int) -> None:
+        try:
+            from torch.profiler import ProfilerActivity, profile
+
+            activities = [ProfilerActivity.CPU]
+            if self._device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
+            profiler = profile(activities=activities)
+            profiler.start()
+            self._profiler, self._first = profiler, step
+        except Exception as error:  # noqa: BLE001 - such as another profiler that runs
+            self._is_over = True
+            _log.warning("steps from %d on are not profiled: %s", step, error)
+
+    def _waited_for(self, batches: "loader.Loader") -> "loader.Batch | None":
+        from torch.profiler import record_function
+
+        asked_us = time_ns() / 1000
+        with record_function(WAIT):
+            batch = next(batches, None)
+        if batch is not None and batch.micro == 0:
+            lay_s = batch.stats.get("handover_wait_seconds", 0.0)
+            ready_us = asked_us - 1e6 * lay_s if lay_s else time_ns() / 1000
+            seconds = {stage: batch.stats.get(name, 0.0) for stage, name in MAKING.items()}
+            names = ("samples", "fetched_bytes", "requests", "retries")
+            facts = {name: batch.stats[name] for name in names if name in batch.stats}
+            self._traced.append(_TracedBatch(batch.step, ready_us, seconds, {"step": batch.step, **facts}))
+        return batch
+
+    def close(self, end: int) -> None:
+        """End the profile before this step, if it runs."""
+        profiler, self._profiler, self._is_over = self._profiler, None, True
+        if profiler is None:
+            return
+        traced, self._traced = self._traced, []
+        try:
+            profiler.stop()
+            self._put(f"{self._first:012d}-{end:012d}", lambda: _trace_bytes(profiler, traced))
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            _log.warning("the profile of steps %d to %d is lost: %s", self._first, end, error)
+
+
+def checked_steps(steps: tuple[int, int]) -> tuple[int, int]:
+    """Return the steps. Raises: InvalidRuntime unless they are (first, end) with 0 <= first < end."""
+    first, end = steps
+    if not 0 <= first < end:
+        raise InvalidRuntime(
+            f"profile={steps!r}; accepted: (first step, step after the last), such as (100, 110)"
+        )
+    return first, end
+
+
+def _trace_bytes(profiler: Any, traced: Sequence[_TracedBatch]) -> bytes:
+    """Return the profiler's trace and the loader's spans as gzipped JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(file))
+        trace = json.loads(file.read_bytes())
+    base_us = trace.get("baseTimeNanoseconds", 0) / 1000
+    trace["traceEvents"] += _events(traced, base_us)
+    return gzip.compress(json.dumps(trace).encode(), 6, mtime=0)
+
+
+def _events(traced: Sequence[_TracedBatch], base_us: float) -> list[dict[str, Any]]:
+    """Return spans of the loader's stages, on as many rows as batches were made at the same time."""
+    rows: list[float] = []  # begin of each row's earliest span
+    events: list[dict[str, Any]] = []
+    for batch in sorted(traced, key=lambda batch: -batch.ready_us):
+        end_us = batch.ready_us
+        row = next((row for row, begin_us in enumerate(rows) if begin_us >= end_us), len(rows))
+        for stage in reversed(MAKING):
+            duration_us = 1e6 * batch.seconds[stage]
+            end_us -= duration_us
+            if duration_us:
+                event = {"ph": "X", "cat": "user_annotation", "name": f"loader {stage}", "args": batch.facts}
+                place = {"pid": PROCESS, "tid": row, "ts": end_us - base_us, "dur": duration_us}
+                events.append({**event, **place})
+        rows[row : row + 1] = [end_us]
+    name = {"ph": "M", "name": "process_name", "pid": PROCESS, "tid": 0, "args": {"name": PROCESS}}
+    return [name, *reversed(events)]

@@ -1,0 +1,203 @@
+"""Windows: once a minute all ranks gather what they did and waited for, and the first rank stores it as one table.
+
+A row is bytes of one length, so a single collective carries numbers and names; no step waits for it.
+"""
+
+from collections.abc import Callable, Mapping
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.errors import Corrupt
+from loader.run.batch.batch import MAKING, SlowSample
+from loader.run.metrics import STAGES, stage_seconds
+
+from .agreement import Collective
+
+if TYPE_CHECKING:
+    import loader
+
+EVERY_S = 60.0
+"""Seconds from one window to the next."""
+NO_RECORD, RECORD, DUE = range(3)
+"""Values that ranks exchange: no rank keeps a record, one does, and a window is due."""
+SECONDS = (*MAKING, "handover", "room", "copy")
+"""Stages of the loader with a column of seconds, such as `fetch_s`."""
+COUNTS = {
+    "samples": "consumed_samples_total",
+    "bytes": "fetched_bytes_total",
+    "retries": "retries_total",
+    "refetched": "refetched_total",
+    "damaged_pages": "cache_corrupt_total",
+    "substituted": "substituted_total",
+}
+"""Column -> counter of `Loader.metrics`."""
+SLOW_TEXTS = ("stage", "source", "key", "version", "path")
+"""Texts of the window's slowest sample."""
+TABLE = "training-window"
+ROW = np.dtype(
+    [
+        ("rank", "<i4"),
+        ("node", "S64"),
+        ("first_step", "<i8"),
+        ("end_step", "<i8"),
+        ("begun_us", "<i8"),
+        ("ended_us", "<i8"),
+        *((name, "<f8") for name in ("step_s", "wait_s", *(f"{stage}_s" for stage in SECONDS))),
+        *((name, "<i8") for name in COUNTS),
+        ("slow_read_s", "<f8"),
+        ("slow_step", "<i8"),
+        ("slow_wait_s", "<f8"),
+        ("slow_s", "<f8"),
+        ("slow_offset", "<i8"),
+        ("slow_nbytes", "<i8"),
+        ("slow_sample", "S320"),
+    ]
+)
+"""Row of a rank; `slow_sample` holds `SLOW_TEXTS`, joined by NUL, or nothing if they are too long."""
+
+
+class Windows:
+    """Numbers of this rank since the last window. The training's thread calls it, each rank as often as the others.
+
+    device: the default group's device; None for a single process.
+    put: stores the rows of a window, on the rank that keeps the record; None on others.
+    """
+
+    def __init__(self, rank: int, node: str, device: Any | None, put: Callable[[bytes], None] | None) -> None:
+        self._rank, self._node, self._put = rank, node.encode()[:64], put
+        self._collective = None if device is None else Collective(device)
+        self._batches: loader.Loader | None = None
+        self._slow: tuple[float, float, SlowSample] | None = None
+        self._next_s = monotonic() + EVERY_S
+
+    def begin(self, batches: "loader.Loader", step: int) -> None:
+        """Count from this step on, whose batch has come."""
+        self._batches = batches
+        self._reset(step)
+
+    def _reset(self, step: int) -> None:
+        assert self._batches is not None
+        self._first_step, self._begun_us, self._step_s = step, time_ns() // 1000, 0.0
+        self._before = self._batches.metrics()
+        self._slow = None
+
+    def batch(self, batch: "loader.Batch") -> None:
+        """Note the slowest sample of a batch that came."""
+        if (slow := batch.slowest) is not None:
+            entry = batch.wait_s, slow.seconds, slow
+            if self._slow is None or entry[:2] > self._slow[:2]:
+                self._slow = entry
+
+    def step(self, seconds: float) -> None:
+        """Add the seconds of a step."""
+        self._step_s += seconds
+        if self._collective is not None and self._collective.is_done():
+            self._finish()
+
+    def offer(self) -> int:
+        """Return this rank's value to exchange: DUE once a minute on the rank with the record."""
+        if self._put is None:
+            return NO_RECORD
+        if monotonic() < self._next_s:
+            return RECORD
+        self._next_s = monotonic() + EVERY_S
+        return DUE
+
+    def gather(self, step: int) -> None:
+        """Begin a window that ends before this step, unless it has no step."""
+        if self._batches is None or step <= self._first_step:
+            return
+        row = self._row(step).tobytes()
+        self._reset(step)
+        if self._collective is not None:
+            self._finish()
+            self._collective.gather(row)
+        elif self._put is not None:
+            self._put(row)
+
+    def close(self) -> None:
+        """Wait for the window on its way: a group may not end before."""
+        self._finish()
+
+    def _finish(self) -> None:
+        rows = None if self._collective is None else self._collective.result()
+        if rows is not None and self._put is not None:
+            self._put(rows.numpy().tobytes())
+
+    def _row(self, step: int) -> "np.ndarray[Any, Any]":
+        assert self._batches is not None
+        metrics = self._batches.metrics()
+        seconds = stage_seconds(metrics, self._before)
+        row = np.zeros(1, ROW)
+        row["rank"], row["node"] = self._rank, self._node
+        row["first_step"], row["end_step"] = self._first_step, step
+        row["begun_us"], row["ended_us"] = self._begun_us, time_ns() // 1000
+        row["step_s"], row["wait_s"] = self._step_s, seconds["consumer"]
+        for stage in SECONDS:
+            name = f"{STAGES[stage]}_sum"
+            row[f"{stage}_s"] = metrics[name] - self._before[name]
+        for column, counter in COUNTS.items():
+            row[column] = metrics[counter] - self._before[counter]
+        row["slow_read_s"] = metrics["read_latency_seconds"]
+        if self._slow is not None:
+            wait_s, _, slow = self._slow
+            row["slow_step"], row["slow_wait_s"], row["slow_s"] = slow.step, wait_s, slow.seconds
+            row["slow_offset"], row["slow_nbytes"] = slow.offset, slow.nbytes
+            texts = "\0".join(getattr(slow, name) for name in SLOW_TEXTS).encode()
+            row["slow_sample"] = texts if len(texts) <= ROW["slow_sample"].itemsize else b""
+        return row
+
+
+def window_bytes(rows: bytes) -> tuple[int, bytes]:
+    """Return the step after a window, and its Parquet table, from the gathered rows."""
+    import pyarrow as pa
+
+    from loader.dataset.tables.parquet import table_bytes
+
+    ranks = np.frombuffer(rows, ROW)
+    columns: dict[str, pa.Array] = {}
+    for name in ROW.names or ():
+        values = np.ascontiguousarray(ranks[name])
+        if name == "slow_sample":
+            texts = [value.decode(errors="replace").split("\0") for value in values.tolist()]
+            whole = [[*parts, *[""] * len(SLOW_TEXTS)][: len(SLOW_TEXTS)] for parts in texts]
+            for number, text in enumerate(SLOW_TEXTS):
+                columns[f"slow_{text}"] = pa.array([parts[number] for parts in whole], pa.string())
+        elif values.dtype.kind == "S":
+            decoded = [value.decode(errors="replace") for value in values.tolist()]
+            columns[name] = pa.array(decoded, pa.string())
+        else:
+            kind = {"i4": pa.int32(), "i8": pa.int64(), "f8": pa.float64()}[values.dtype.str[1:]]
+            columns[name] = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    return int(ranks["end_step"].max()), table_bytes(pa.table(columns), TABLE)
+
+
+def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, NDArray[Any]]:
+    """Return the rows of windows as columns, `attempt` among them; none without windows.
+
+    tables: Number of a start -> its windows, in order. Raises: Corrupt.
+    """
+    import pyarrow as pa
+
+    from loader.dataset.tables.parquet import parse_table
+
+    parsed: list[pa.Table] = []
+    for attempt, datas in tables.items():
+        for data in datas:
+            table = parse_table(data, where)
+            parsed.append(table.append_column("attempt", pa.array([attempt] * len(table), pa.int64())))
+    if not parsed:
+        return {}
+    try:
+        whole = pa.concat_tables(parsed)
+        return {name: whole[name].to_numpy() for name in ("attempt", *_column_names())}
+    except (KeyError, pa.ArrowException) as error:
+        raise Corrupt(f"{where} is no table of windows: {error}") from error
+
+
+def _column_names() -> list[str]:
+    names = [name for name in ROW.names or () if name != "slow_sample"]
+    return [*names, *(f"slow_{text}" for text in SLOW_TEXTS)]

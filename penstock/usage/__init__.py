@@ -1,0 +1,1 @@
+"""Usage: GPU-hours, queue hours and stored bytes, by who used them."""

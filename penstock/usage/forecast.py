@@ -1,0 +1,119 @@
+"""Extend weekly totals by a straight line, with the band in which a single future week falls.
+
+Ordinary least squares, and its prediction interval for one response: mean + t(n-2) s sqrt(1 + 1/n + (x - m)^2 / Sxx).
+Source: NIST/SEMATECH e-Handbook of Statistical Methods, 4.5.1.2. Student's t by Abramowitz and Stegun, 26.7.5.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+LEAST_WEEKS = 6
+"""Fewer weeks are too little history."""
+CONFIDENCE = 0.95
+"""Probability that a week falls inside its band, if the line holds."""
+FULL = 0.85
+"""Share of what is installed at which a cluster or a store counts as full."""
+FAR_WEEKS = 520
+"""Weeks ahead beyond which nothing is said."""
+
+
+class Band(NamedTuple):
+    """Forecast of one week."""
+
+    low: float
+    """Lower end of its band."""
+    mean: float
+    """Value of the line."""
+    high: float
+    """Upper end of its band."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A straight line over weekly totals."""
+
+    weeks: int
+    """Weeks of history."""
+    mean: float
+    """Mean of the totals."""
+    slope: float
+    """Growth per week."""
+    error: float
+    """Residual standard deviation of a week."""
+
+    def week(self, ahead: int) -> Band:
+        """Return the forecast of a week. ahead: 1 for the week after the history."""
+        n, centre = self.weeks, (self.weeks - 1) / 2
+        x = n - 1 + ahead - centre
+        mean = self.mean + self.slope * x
+        spread = n * (n * n - 1) / 12
+        half = student_t(CONFIDENCE, n - 2) * self.error * sqrt(1 + 1 / n + x * x / spread)
+        return Band(mean - half, mean, mean + half)
+
+    def passes(self, limit: float) -> tuple[int | None, int | None]:
+        """Return the weeks ahead in which the line and the band's upper end pass a limit; None: not in 10 years."""
+        bands = [self.week(ahead) for ahead in range(1, FAR_WEEKS + 1)]
+        line = next((ahead for ahead, band in enumerate(bands, 1) if band.mean > limit), None)
+        return line, next((ahead for ahead, band in enumerate(bands, 1) if band.high > limit), None)
+
+
+def forecast(totals: Sequence[float]) -> Forecast | None:
+    """Return the line over weekly totals, oldest first; None below six weeks, counted from the first use."""
+    first = next((place for place, total in enumerate(totals) if total), len(totals))
+    used = totals[first:]
+    n = len(used)
+    if n < LEAST_WEEKS:
+        return None
+    mean, centre = sum(used) / n, (n - 1) / 2
+    slope = sum((x - centre) * y for x, y in enumerate(used)) / (n * (n * n - 1) / 12)
+    residuals = sum((y - mean - slope * (x - centre)) ** 2 for x, y in enumerate(used))
+    return Forecast(weeks=n, mean=mean, slope=slope, error=sqrt(residuals / (n - 2)))
+
+
+def student_t(confidence: float, freedom: int) -> float:
+    """Return the two-sided quantile of Student's t: within 0.1 % for 4 degrees of freedom or more."""
+    z: float = NormalDist().inv_cdf((1 + confidence) / 2)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    return z + sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
+
+
+def outlook(
+    what: str, totals: Sequence[float], limit: float | None, until_us: int, unit: str
+) -> tuple[dict[str, Any], str]:
+    """Return a forecast as JSON and as a line. limit: what counts as full, in the unit; None if unknown.
+
+    until_us: UTC microseconds at which the last week ended.
+    """
+    line = forecast(totals)
+    body: dict[str, Any] = {"what": what, "unit": unit, "weeks": list(totals), "limit": limit}
+    if line is None:
+        return {
+            **body,
+            "problem": "too little history",
+        }, f"{what}: too little history (below {LEAST_WEEKS} weeks)"
+    band = line.week(1)
+    body |= {"slope": line.slope, "next_week": band._asdict()}
+    text = f"{what}: {line.weeks} weeks, {line.slope:+,.1f} {unit} a week; next week {band.mean:,.1f}"
+    text += f" ({max(0.0, band.low):,.1f} to {band.high:,.1f})"
+    if limit is None:
+        return body, text
+    mean, high = (_day(until_us, ahead) for ahead in line.passes(limit))
+    body |= {"full_in_week_of": mean, "full_at_the_earliest": high}
+    full = f"in the week of {mean}" if mean else "not in 10 years"
+    return body, f"{text}; passes {limit:,.1f} {unit} {full}" + (f", at the earliest {high}" if high else "")
+
+
+def _day(until_us: int, ahead: int | None) -> str | None:
+    """Return the day on which a week ahead begins."""
+    if ahead is None:
+        return None
+    return time.strftime("%Y-%m-%d", time.gmtime(until_us / 1e6 + (ahead - 1) * 7 * 86_400))

@@ -1,0 +1,271 @@
+"""Read Slurm's accounting by `sacct`: one record per start of a job, requeued starts included.
+
+A user chooses a job's name, which may hold any character. A random delimiter per call keeps names from forging fields.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from loader.errors import Corrupt, EngineUnreachable
+
+FIELDS = (
+    *(
+        "JobID",
+        "JobName",
+        "User",
+        "Account",
+        "QOS",
+        "Partition",
+        "State",
+        "Submit",
+        "Start",
+        "NNodes",
+        "NodeList",
+    ),
+    *("ReqTRES", "AllocTRES", "TimelimitRaw", "Reason", "End"),
+)
+"""sacct's columns, in order. The last one has no text of a user's, so that a record's end is plain."""
+DAY_US = 86_400 * 1_000_000
+WEEK_US = 7 * DAY_US
+MAX_NODES = 65_536
+"""Most node names in one record: Slurm's own limit of nodes."""
+YEAR_MINUTES = 525_600
+"""Slurm's limit of a job in a partition without one."""
+_RANGES = re.compile(r"([^\[\],]*)(?:\[([0-9,\-]+)\])?")
+_RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
+_JOB = re.compile(r"[0-9][0-9_\[\]\-,%+.]*")
+_NONE = ("", "None", "Unknown", "None assigned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountedJob:
+    """One start of a Slurm job, or one that never started."""
+
+    job_id: str
+    """Slurm's id, such as "12", or "12_3" for an element of an array."""
+    name: str
+    """Name that its user chose."""
+    user: str
+    """User's login name."""
+    account: str
+    """Account that is billed."""
+    qos: str
+    """Quality of service."""
+    partition: str
+    """Partition, or several with commas while it waits."""
+    state: str
+    """Slurm's word, such as PREEMPTED, without what follows it."""
+    submitted_us: int
+    """UTC microseconds of its submission, or of its requeue."""
+    begun_us: int | None
+    """UTC microseconds of its start; None without one."""
+    ended_us: int | None
+    """UTC microseconds of its end; None while it waits or runs."""
+    nodes: int
+    """Nodes that it has; while it waits, nodes that it asks for."""
+    node_names: tuple[str, ...]
+    """Their names; () without a start."""
+    gpus: int
+    """GPUs that it has; without a start, GPUs that it asks for."""
+    reason: str
+    """Slurm's reason code for its last wait; "" for none."""
+    asked_gpus: int = 0
+    """GPUs that it asks for: the fewest of a range of nodes."""
+    limit_s: int = 0
+    """Time limit in s; 0 for none of its own."""
+    gpu_type: str = ""
+    """Slurm's name for the kind of GPU, several joined by "+"; "" if it is not accounted."""
+
+
+def sacct_command(
+    *, since_us: int = 0, until_us: int | None = None, name: str = "", delimiter: str = "|"
+) -> list[str]:
+    """Return the command that lists all users' jobs of a time, with times in seconds since 1970."""
+    options = [
+        f"--starttime={_utc(since_us)}",
+        *([f"--endtime={_utc(until_us)}"] if until_us is not None else []),
+    ]
+    if name:
+        options.append(f"--name={name}")
+    fixed = ["-D", "--parsable2", "--noconvert", "--allusers", "--allocations", "--noheader"]
+    return [
+        *("env", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "sacct"),
+        *fixed,
+        f"--delimiter={delimiter}",
+        f"--format={','.join(FIELDS)}",
+        *options,
+    ]
+
+
+def accounted_jobs(
+    answer: Callable[[Sequence[str]], str], *, since_us: int = 0, until_us: int | None = None, name: str = ""
+) -> list[AccountedJob]:
+    """Return the jobs that waited or ran in a time, in the order of their submission.
+
+    Without a name it asks week by week: sacct over months of a large cluster takes minutes.
+
+    answer: Runs a command through the cluster's prefix and returns its output, or raises EngineUnreachable.
+    until_us: UTC microseconds; None for now.
+    name: Name of the jobs; "" for all.
+
+    Raises: EngineUnreachable if sacct fails, as it does on a cluster without accounting. Corrupt.
+    """
+    now_us = time.time_ns() // 1000 if until_us is None else until_us
+    begins = range(since_us, now_us, WEEK_US) if since_us and not name else [since_us]
+    jobs = dict[tuple[str, int, int | None], AccountedJob]()
+    for begin_us in begins:
+        is_last = len(begins) == 1 or begin_us + WEEK_US >= now_us
+        for job in _listed(answer, begin_us, until_us if is_last else begin_us + WEEK_US, name):
+            jobs.pop((job.job_id, job.submitted_us, None), None)  # it waited when an earlier week was listed
+            jobs[job.job_id, job.submitted_us, job.begun_us] = job
+    return sorted(jobs.values(), key=_order)
+
+
+def _listed(
+    answer: Callable[[Sequence[str]], str], since_us: int, until_us: int | None, name: str
+) -> list[AccountedJob]:
+    delimiter = secrets.token_hex(8)
+    try:
+        text = answer(sacct_command(since_us=since_us, until_us=until_us, name=name, delimiter=delimiter))
+    except EngineUnreachable as error:
+        raise EngineUnreachable(
+            f"sacct lists no jobs; usage needs Slurm's accounting (slurmdbd): {error}"
+        ) from error
+    return parse_jobs(text, delimiter)
+
+
+def parse_jobs(text: str, delimiter: str = "|") -> list[AccountedJob]:
+    """Return the jobs that sacct lists, in the order of their submission. Raises: Corrupt, which names the line."""
+    jobs = [_job(record.split(delimiter), line) for line, record in _records(text, delimiter)]
+    return sorted(jobs, key=_order)
+
+
+def _order(job: AccountedJob) -> tuple[int, int]:
+    return job.submitted_us, job.begun_us or job.submitted_us
+
+
+@lru_cache(maxsize=1024)
+def expand_nodes(text: str) -> tuple[str, ...]:
+    """Return the node names of a list: `m[1-3,5],gpu01`. Raises: ValueError."""
+    names = list[str]()
+    for item in _split(text):
+        parts, end = list[list[str]](), 0
+        while end < len(item):
+            match = _RANGES.match(item, end)
+            if match is None or match.end() == end:
+                raise ValueError(f"{item!r} is no list of nodes")
+            end = match.end()
+            parts.append([match[1] + number for number in _numbers(match[2])] if match[2] else [match[1]])
+        total = 1
+        for part in parts:
+            total *= len(part)
+        if not item or len(names) + total > MAX_NODES:
+            raise ValueError(f"{item!r} is no list of at most {MAX_NODES:,} nodes")
+        names += map("".join, product(*parts))
+    return tuple(names)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the parts between commas that stand outside brackets."""
+    begin, depth = 0, 0
+    for place, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and not depth:
+            yield text[begin:place]
+            begin = place + 1
+    yield text[begin:]
+
+
+def _numbers(ranges: str) -> list[str]:
+    results = list[str]()
+    for item in ranges.split(","):
+        match = _RANGE.fullmatch(item)
+        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if not 0 <= int(last) - int(first) < MAX_NODES - len(results):
+            raise ValueError(f"{ranges!r} is no range of at most {MAX_NODES:,} nodes")
+        results += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return results
+
+
+def _records(text: str, delimiter: str) -> Iterator[tuple[int, str]]:
+    """Yield the number of the first line of each record, and the record: a job's name may hold a line's end."""
+    record, begun = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if not record and not line.strip():
+            continue
+        record, begun = (f"{record}\n{line}", begun) if record else (line, number)
+        count = record.count(delimiter) + 1
+        if count > len(FIELDS):
+            raise Corrupt(f"sacct, line {begun}: {count} fields instead of {len(FIELDS)}: {record[:200]!r}")
+        if count == len(FIELDS):
+            yield begun, record
+            record = ""
+    if record:
+        raise Corrupt(f"sacct, line {begun}: the record is cut off: {record[:200]!r}")
+
+
+def _job(values: Sequence[str], line: int) -> AccountedJob:
+    fields = dict(zip(FIELDS, values, strict=True))
+    try:
+        if not _JOB.fullmatch(fields["JobID"]):
+            raise ValueError(f"JobID = {fields['JobID']!r}")
+        submitted_us, begun_us, ended_us = (_time_us(fields, name) for name in ("Submit", "Start", "End"))
+        if submitted_us is None or (ended_us is not None and ended_us < (begun_us or submitted_us)):
+            raise ValueError(f"Submit, Start, End = {fields['Submit']}, {fields['Start']}, {fields['End']}")
+        node_list, (asked, kind) = fields["NodeList"], _gpus(fields["ReqTRES"])
+        gpus, kind = (asked, kind) if begun_us is None else _gpus(fields["AllocTRES"])
+        minutes = _whole(fields, "TimelimitRaw") if fields["TimelimitRaw"].isdigit() else 0
+        return AccountedJob(
+            job_id=fields["JobID"],
+            name=fields["JobName"],
+            user=fields["User"],
+            account=fields["Account"],
+            qos=fields["QOS"],
+            partition=fields["Partition"],
+            state=fields["State"].partition(" ")[0],
+            submitted_us=submitted_us,
+            begun_us=begun_us,
+            ended_us=ended_us,
+            nodes=_whole(fields, "NNodes"),
+            node_names=() if node_list in _NONE else expand_nodes(node_list),
+            gpus=gpus,
+            reason="" if fields["Reason"] in _NONE else fields["Reason"],
+            asked_gpus=asked,
+            limit_s=minutes * 60 if minutes < YEAR_MINUTES else 0,
+            gpu_type=kind,
+        )
+    except ValueError as error:
+        raise Corrupt(f"sacct, line {line}: {error}") from error
+
+
+def _whole(fields: dict[str, str], name: str) -> int:
+    text = fields[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise ValueError(f"{name} = {text[:100]!r}; a whole number is needed")
+    return int(text)
+
+
+def _time_us(fields: dict[str, str], name: str) -> int | None:
+    return None if fields[name] in _NONE else _whole(fields, name) * 1_000_000
+
+
+def _gpus(tres: str) -> tuple[int, str]:
+    """Return number and kinds of GPUs in a list such as `cpu=8,gres/gpu=2,gres/gpu:a100=2`."""
+    total, kinds = None, dict[str, int]()
+    for item in filter(None, tres.split(",")):
+        name, _, count = item.partition("=")
+        if name == "gres/gpu":
+            total = _whole({item: count}, item)
+        elif name.startswith("gres/gpu:"):
+            kinds[name.partition(":")[2]] = _whole({item: count}, item)
+    return sum(kinds.values()) if total is None else total, "+".join(sorted(kinds))
+
+
+def _utc(at_us: int) -> str:
+    # sacct takes second 0 for no time at all, and lists from the last midnight on.
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(DAY_US, at_us) // 1_000_000))

@@ -1,0 +1,179 @@
+"""Add up what jobs and runs used: GPU-hours, queue hours, failures; by account, user, run, dataset version or GPU.
+
+Only time inside the window counts: a start that began before it counts with its share of each part.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .sacct import AccountedJob
+
+LOST = ("repeated steps", "waiting for data", "idle")
+"""Parts of a run's goodput that count as lost."""
+FAILURES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED"})
+"""States of a start that failed. Preemption, the time limit and cancellation are no failures."""
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUsage:
+    """One start of a job, or a job that never started."""
+
+    account: str = ""
+    """Account that is billed; "" for none."""
+    user: str = ""
+    """User's login name; "" if unknown."""
+    run: str = ""
+    """Training run of penstock; "" for other jobs."""
+    versions: tuple[str, ...] = ()
+    """Dataset versions that it read, such as "photos@3"; () if unknown."""
+    gpu_type: str = ""
+    """Scheduler's name for the kind of GPU; "" if unknown."""
+    submitted_us: int | None = None
+    """UTC microseconds from which it waited; None if it is unknown."""
+    begun_us: int | None
+    """UTC microseconds of its start; None without one."""
+    ended_us: int
+    """UTC microseconds of its end, or of the count while it waits or runs."""
+    nodes: int = 1
+    """Nodes that it had."""
+    gpus: int = 0
+    """GPUs that it had."""
+    asked_gpu_s: float | None = None
+    """GPU-seconds that its job asked for, in one start of each job; None: what it had."""
+    failed: bool = False
+    """True if it failed: not preempted, cancelled or out of time."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Part of `penstock.train.goodput.PARTS` -> share of its time, from 0 to 1; empty without a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """Sums of one account, user, run, version or kind of GPU."""
+
+    name: str
+    """Its name; "" for starts without one."""
+    starts: int = 0
+    """Starts that had time in the window."""
+    asked: float = 0.0
+    """GPU-hours that jobs asked for, by their time limits."""
+    allocated: float = 0.0
+    """GPU-hours that starts had."""
+    new_steps: float = 0.0
+    """GPU-hours in steps that no earlier start had done."""
+    lost: float = 0.0
+    """GPU-hours in repeated steps, waiting for data, and idle."""
+    unknown: float = 0.0
+    """GPU-hours without a record: other jobs, and gaps of a record."""
+    queue_hours: float = 0.0
+    """Hours that jobs waited to start."""
+    failures: int = 0
+    """Starts that failed."""
+    node_hours: float = 0.0
+    """Node-hours that starts had."""
+
+    @property
+    def other(self) -> float:
+        """GPU-hours of starting, restoring, saving and stopping."""
+        return max(0.0, self.allocated - self.new_steps - self.lost - self.unknown)
+
+    @property
+    def failures_per_1000_node_days(self) -> float | None:
+        """Failures per 1,000 node-days; None without node-hours."""
+        return self.failures * 24_000 / self.node_hours if self.node_hours else None
+
+
+def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsage:
+    """Return what a start of a Slurm job used. first: True for the start that counts what its job asked for."""
+    limit_s = job.limit_s or ((job.ended_us or now_us) - (job.begun_us or job.submitted_us)) / 1e6
+    asked = job.asked_gpus or (job.gpus if job.begun_us is None else 0)
+    return StartUsage(
+        account=job.account,
+        user=job.user,
+        gpu_type=job.gpu_type,
+        submitted_us=job.submitted_us,
+        begun_us=job.begun_us,
+        ended_us=now_us if job.ended_us is None else job.ended_us,
+        nodes=job.nodes,
+        gpus=job.gpus,
+        asked_gpu_s=asked * limit_s if first else 0.0,
+        failed=job.state in FAILURES,
+    )
+
+
+KEYS: Mapping[str, Callable[[StartUsage], Sequence[str]]] = {
+    "account": lambda start: (start.account,),
+    "user": lambda start: (start.user,),
+    "run": lambda start: (start.run,),
+    "dataset": lambda start: start.versions or ("",),
+    "gpu": lambda start: (start.gpu_type,),
+}
+"""Name of a way to group -> names of the rows in which a start counts."""
+
+
+def usage_by(by: str, starts: Iterable[StartUsage], since_us: int, until_us: int) -> list[UsageRow]:
+    """Return a row per name, those with most GPU-hours first. A start that read two versions counts for both."""
+    groups = defaultdict[str, list[StartUsage]](list)
+    for start in starts:
+        for name in KEYS[by](start):
+            groups[name].append(start)
+    rows = [usage_row(name, group, since_us, until_us) for name, group in groups.items()]
+    used = [row for row in rows if row.starts or row.queue_hours or row.asked]
+    return sorted(used, key=lambda row: (-row.allocated, -row.node_hours, row.name))
+
+
+def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: int) -> UsageRow:
+    """Return the sums of starts, in a window of UTC microseconds."""
+    sums = defaultdict[str, float](float)
+    for start in starts:
+        begun_us = start.ended_us if start.begun_us is None else start.begun_us
+        if start.submitted_us is not None:
+            sums["queue"] += _seconds(start.submitted_us, begun_us, since_us, until_us)
+        if since_us <= (begun_us if start.submitted_us is None else start.submitted_us) < until_us:
+            had = start.gpus * (start.ended_us - begun_us) / 1e6
+            sums["asked"] += had if start.asked_gpu_s is None else start.asked_gpu_s
+        seconds = _seconds(begun_us, start.ended_us, since_us, until_us)
+        sums["failures"] += start.failed and since_us <= start.ended_us < until_us
+        if start.begun_us is None or not seconds:
+            continue
+        gpu_s = start.gpus * seconds
+        sums["starts"] += 1
+        sums["gpu"] += gpu_s
+        sums["node"] += start.nodes * seconds
+        sums["new"] += gpu_s * start.parts.get("new steps", 0.0)
+        sums["lost"] += gpu_s * sum(start.parts.get(part, 0.0) for part in LOST)
+        sums["unknown"] += gpu_s * (start.parts.get("unknown", 0.0) if start.parts else 1.0)
+    return UsageRow(
+        name=name,
+        starts=int(sums["starts"]),
+        asked=sums["asked"] / HOUR_S,
+        allocated=sums["gpu"] / HOUR_S,
+        new_steps=sums["new"] / HOUR_S,
+        lost=sums["lost"] / HOUR_S,
+        unknown=sums["unknown"] / HOUR_S,
+        queue_hours=sums["queue"] / HOUR_S,
+        failures=int(sums["failures"]),
+        node_hours=sums["node"] / HOUR_S,
+    )
+
+
+def weekly_gpu_hours(starts: Sequence[StartUsage], since_us: int, until_us: int) -> list[float]:
+    """Return GPU-hours per whole week of the window, the last one ending with it."""
+    week_us = int(7 * DAY_S * 1e6)
+    count = (until_us - since_us) // week_us
+    ends = [until_us - week_us * number for number in reversed(range(count))]
+    return [
+        sum(
+            start.gpus * _seconds(start.begun_us, start.ended_us, end - week_us, end)
+            for start in starts
+            if start.begun_us is not None
+        )
+        / HOUR_S
+        for end in ends
+    ]
+
+
+def _seconds(begun_us: int, ended_us: int, since_us: int, until_us: int) -> float:
+    return max(0, min(ended_us, until_us) - max(begun_us, since_us)) / 1e6

@@ -1,0 +1,181 @@
+"""`penstock node check|suspects|drain|return|watch`: find, prove and drain bad nodes."""
+
+import getpass
+import json
+import signal
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import loader
+from loader.errors import InvalidStore
+
+from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
+    from ..nodes.watch import NodeControl, NodeReview
+
+_CLUSTER = "TOML file of the cluster"
+
+
+def _check_arguments(parser: ArgumentParser) -> None:
+    cluster_argument(parser, f"{_CLUSTER}, whose [train.checks] run too")
+
+
+def _watched_cluster(arguments: Namespace) -> "tuple[Cluster, NodeControl]":
+    from ..compute.cluster import read_cluster
+    from ..nodes.controls import control_of
+
+    cluster = read_cluster(arguments.cluster)
+    return cluster, control_of(cluster)
+
+
+def _cluster_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--cluster", metavar="FILE", required=True, help=_CLUSTER)
+
+
+def _drain_arguments(parser: ArgumentParser) -> None:
+    _return_arguments(parser)
+    parser.add_argument("--reason", required=True, metavar="R", help="why, for the scheduler and the record")
+
+
+def _return_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("node", help="name of the node")
+    _cluster_arguments(parser)
+
+
+def _suspects_arguments(parser: ArgumentParser) -> None:
+    cluster_argument(parser, f"{_CLUSTER}: its accounting names the nodes of each start")
+
+
+def _watch_arguments(parser: ArgumentParser) -> None:
+    _cluster_arguments(parser)
+    parser.add_argument(
+        "--apply", action="store_true", help="drain and return nodes; else say what it would do"
+    )
+    parser.add_argument("--once", action="store_true", help="review once, and end")
+    text = "other root that trainings read, for proofs; may be repeated"
+    parser.add_argument("--data", action="append", default=[], metavar="ROOT", help=text)
+
+
+def _root(arguments: Namespace) -> "loader.Root | None":
+    try:
+        return loader.Root(arguments.root)
+    except InvalidStore:
+        if arguments.root is not None:
+            raise
+        return None
+
+
+def check(arguments: Namespace) -> Answer:
+    """Run the checks of this node; the exit status is Nagios' of the worst one."""
+    from ..compute.cluster import Cluster
+    from ..nodes.node_check import put_failures, run_checks, this_node, worst
+    from ..nodes.proof import checks_of
+
+    root = _root(arguments)
+    results = run_checks(checks_of(cluster_of(arguments) or Cluster(), None if root is None else root.url))
+    if root is not None:
+        put_failures(root.store, this_node(), results)
+    rows = [(one.check, one.status.name.lower(), one.text) for one in results]
+    table = Table(
+        form=("{:<16}", " {:<8}", " {}"), header=("check", "status", "text"), rows=rows, titled=False
+    )
+    words: list[str | Table] = (
+        [table] if rows else ["no checks: pass --root, or --cluster with [train.checks]"]
+    )
+    return [one.to_json() for one in results], words, int(worst(results))
+
+
+def suspects(arguments: Namespace) -> Answer:
+    """List the nodes that the record's signs speak against."""
+    from ..nodes.quarantine import cases, settled_us
+    from ..nodes.signs import read_signs
+    from ..nodes.suspects import suspects as suspects_of
+    from ..train.submitting import launcher_of
+
+    root, now_us = loader.Root(arguments.root), time.time_ns() // 1000
+    cluster = cluster_of(arguments)
+    spans = None if cluster is None else launcher_of(root.url, cluster).spans
+    named = suspects_of(read_signs(root.store, now_us, spans), now_us, settled_us(cases(root.store)))
+    rows = [(one.node, one.sign, one.text) for one in named]
+    table = Table(form=("{:<20}", " {:<12}", " {}"), header=("node", "sign", "figures"), rows=rows)
+    body = [{"node": one.node, "sign": one.sign, "at_us": one.at_us, "text": one.text} for one in named]
+    return body, [table] if rows else "no suspects", 0
+
+
+def drain(arguments: Namespace) -> Answer:
+    """Drain a node for a reason of yours."""
+    from ..nodes.watch import drain_by_hand
+
+    _, control = _watched_cluster(arguments)
+    store = loader.Root(arguments.root).store
+    case = drain_by_hand(store, control, arguments.node, arguments.reason, getpass.getuser())
+    body = {"node": case.node, "case": case.number, "reason": case.reason}
+    return body, f"{case.node} is drained: {case.reason}", 0
+
+
+def give_back(arguments: Namespace) -> Answer:
+    """Return a node that penstock drained."""
+    from ..nodes.watch import return_by_hand
+
+    _, control = _watched_cluster(arguments)
+    store = loader.Root(arguments.root).store
+    number = return_by_hand(store, control, arguments.node, getpass.getuser())
+    return (
+        {"node": arguments.node, "case": number},
+        f"{arguments.node} is in service; case q-{number} is closed",
+        0,
+    )
+
+
+def watch(arguments: Namespace) -> Answer:
+    """Prove suspects, drain them within the caps, and return nodes after clean checks."""
+    from ..nodes.proof import NodeProver
+    from ..nodes.watch import NodeWatch, watch_until
+    from ..train.submitting import launcher_of
+
+    cluster, control = _watched_cluster(arguments)
+    root = loader.Root(arguments.root)
+    prover = NodeProver(cluster, [root.url, *arguments.data])
+    spans = launcher_of(root.url, cluster).spans
+    watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans)
+    if arguments.once:
+        review = watched.review()
+        return review.to_json(), _lines(review) or "nothing to do", 0
+    ends = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ends.set())
+    watch_until(watched, partial(_show, as_json=arguments.json), ends.wait)
+    return {}, "", 0
+
+
+def _lines(review: "NodeReview") -> str:
+    alert = [f"ALERT: {review.alert}"] if review.alert else []
+    return "\n".join([*review.lines, *alert])
+
+
+def _show(review: "NodeReview", *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(review.to_json()), flush=True)
+    elif review.lines:
+        show(_lines(review))
+
+
+VERB = Verb(
+    text="find and drain bad nodes",
+    verbs={
+        "check": Verb(text="run the checks of this node", run=check, arguments=_check_arguments),
+        "suspects": Verb(
+            text="list nodes with signs against them", run=suspects, arguments=_suspects_arguments
+        ),
+        "drain": Verb(text="drain a node", run=drain, arguments=_drain_arguments),
+        "return": Verb(
+            text="return a node that penstock drained", run=give_back, arguments=_return_arguments
+        ),
+        "watch": Verb(text="prove, drain and return nodes", run=watch, arguments=_watch_arguments),
+    },
+)

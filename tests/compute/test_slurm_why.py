@@ -1,0 +1,213 @@
+"""Words for a waiting Slurm job from recorded answers of scontrol, squeue and sinfo."""
+
+import time
+
+import pytest
+
+from loader.errors import EngineUnreachable
+from penstock.compute.engines.slurm_limits import limit_behind
+from penstock.compute.engines.slurm_listing import QueuedJob, preemption_words, queued_jobs, resources_of
+from penstock.compute.engines.slurm_why import why_waiting
+
+NONE = "cpu=N(2),mem=N(0),node=N(1),billing=N(2),gres/gpu=N(2)"
+ROW = "ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=4 ParentAccount={parent} {limits}"
+ASSOCIATIONS = "\n".join(
+    [
+        "Current Association Manager state",
+        "Association Records",
+        ROW.format(account="root", user="", parent="", limits=f"GrpJobs=N(9) GrpTRES={NONE}"),
+        ROW.format(
+            account="lab",
+            user="",
+            parent="root(1)",
+            limits=f"GrpJobs=20(20) GrpTRES={NONE.replace('cpu=N', 'cpu=900')}",
+        ),
+        ROW.format(
+            account="vision",
+            user="",
+            parent="lab(3)",
+            limits="GrpJobs=5(2) GrpTRES=cpu=N(320),mem=N(0),node=64(5),gres/gpu=64(40) "
+            "GrpTRESRunMins=cpu=N(8589934590),gres/gpu=100(99)",
+        ),
+        ROW.format(
+            account="vision",
+            user="ann(1000)",
+            parent="",
+            limits=f"GrpJobs=N(2) GrpTRES={NONE} MaxJobs=50(50) MaxTRESPJ=node=4,gres/gpu=32 MaxWallPJ=",
+        ),
+        ROW.format(account="vision", user="bob(1001)", parent="", limits="MaxJobs=1(1) MaxTRESPJ=node=1"),
+    ]
+)
+QOS = (
+    "QOS=high(4) UsageRaw=0.000000 GrpJobs=N(1) GrpTRES=cpu=200(100),node=4(4),gres/gpu=N(0) MaxTRESPJ=node=2 "
+    "MinTRESPJ=gres/gpu=8 PreemptMode=OFF Priority=1000 Account Limits= vision={{MaxJobsPA=3(3) MaxTRESPA=node=N(1)}} "
+    "User Limits= {ann}={{MaxJobsPU=1(1) MaxTRESPU=cpu=N(1),gres/gpu=16(16)}} 77={{MaxJobsPU=1(0)}}"
+)
+NOW_S = 1_800_000_000
+JOB = QueuedJob(
+    job_id="9",
+    state="PENDING",
+    account="vision",
+    user="ann",
+    user_id="1000",
+    qos="high",
+    partition="long",
+    nodes=8,
+    resources={"cpu": 256, "node": 8, "gres/gpu": 64},
+    submitted_s=NOW_S - 7_800,
+)
+
+
+def job(reason: str, **more: object) -> QueuedJob:
+    return QueuedJob(**{name: getattr(JOB, name) for name in JOB.__slots__} | {"reason": reason, **more})
+
+
+def line(job_id: int, tres: str, end_s: object) -> str:
+    values = (
+        job_id,
+        "RUNNING",
+        "vision",
+        "bob",
+        1001,
+        "high",
+        "long",
+        4,
+        tres,
+        "1:00:00",
+        1,
+        end_s,
+        1,
+        "(null)",
+    )
+    return "|".join(str(value).ljust(20) for value in (*values, "None")) + "|"
+
+
+def answer(ann: str = "1000", drained: str = "", **more: str):
+    """answer(...) -> an `Answer` of a recorded cluster."""
+    ends = [line(8124, "cpu=8,gres/gpu=8", "N/A"), line(8123, "cpu=8,mem=1G,gres/gpu=32", NOW_S + 2_400)]
+    texts = {
+        "flags=assoc": ASSOCIATIONS,
+        "flags=qos": QOS.format(ann=ann),
+        "partition": "PartitionName=long QoS=N/A MaxNodes=4 MaxTime=1-00:00:00 MinNodes=0 TotalNodes=9",
+        "squeue": "\n".join(ends),
+        "-R": drained,
+        "--states=idle": "3 n[1-3]\n",
+        **more,
+    }
+
+    def answer(command) -> str:
+        return next(text for key, text in texts.items() if key in command)
+
+    return answer
+
+
+def test_limit_is_said_with_its_users_the_next_end_and_the_nodes_that_fit() -> None:
+    drained = "m3|penstock|penstock q-41: 4 wrong of 1,912 reads\nm7|ann|fan|loud\n"
+    end = time.strftime("%Y-%m-%d ", time.gmtime(NOW_S + 2_400)).removeprefix(
+        time.strftime("%Y-%m-%d ", time.gmtime(NOW_S))
+    ) + time.strftime("%H:%M UTC", time.gmtime(NOW_S + 2_400))
+    assert why_waiting(answer(drained=drained), job("AssocGrpGRES"), NOW_S) == (
+        "waits 2 h 10 min: account vision uses 40 of 64 GPUs, 64 more are asked (AssocGrpGRES). "
+        f"Next to end: job 8123 (32 GPUs), by {end}. 3 nodes would fit.\n"
+        "Out of service: m3 (penstock q-41: 4 wrong of 1,912 reads, by penstock); m7 (fan|loud, by ann)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "owner", "resource", "limit", "used", "asked"),
+    [
+        ("AssocGrpJobsLimit", "account lab", "jobs", 20, 20, 1),
+        ("AssocGrpNodeLimit", "account vision", "node", 64, 5, 8),
+        ("AssocGrpCpuLimit", "account lab", "cpu", 900, 2, 256),
+        ("AssocGrpGRESRunMinutes", "account vision", "gres/gpu minutes", 100, 99, 0),
+        ("AssocMaxJobsLimit", "user ann in account vision", "jobs", 50, 50, 1),
+        ("AssocMaxNodePerJobLimit", "user ann in account vision", "node", 4, None, 8),
+        ("AssocMaxGRESPerJob", "user ann in account vision", "gres/gpu", 32, None, 64),
+        ("QOSGrpCpuLimit", "QOS high", "cpu", 200, 100, 256),
+        ("QOSGrpNodeLimit", "QOS high", "node", 4, 4, 8),
+        ("QOSMaxNodePerJobLimit", "QOS high", "node", 2, None, 8),
+        ("QOSMinGRES", "QOS high", "gres/gpu", 8, None, 64),
+        ("QOSMaxJobsPerUserLimit", "user ann in QOS high", "jobs", 1, 1, 1),
+        ("QOSMaxGRESPerUser", "user ann in QOS high", "gres/gpu", 16, 16, 64),
+        ("QOSMaxJobsPerAccountLimit", "account vision in QOS high", "jobs", 3, 3, 1),
+        ("MaxJobsPerAccount", "account vision in QOS high", "jobs", 3, 3, 1),
+    ],
+)
+@pytest.mark.parametrize("ann", ["1000", "ann(1000)"])
+def test_limit_behind_a_reason(ann, reason, owner, resource, limit, used, asked) -> None:
+    behind = limit_behind(answer(ann), job(reason))
+    assert behind is not None
+    assert (behind.owner, behind.resource, behind.limit, behind.used) == (owner, resource, limit, used)
+    assert behind.asked == asked
+
+
+@pytest.mark.parametrize("reason", ["Resources", "AssocGrpEnergy", "QOSMaxMemoryPerUser", "JobHeldUser", ""])
+def test_reason_without_a_limit_names_none(reason) -> None:
+    assert limit_behind(answer(), job(reason)) is None
+
+
+def test_unknown_reason_stays_in_slurms_words() -> None:
+    text = why_waiting(answer(), job("BurstBufferStageIn"), NOW_S)
+    assert text == "waits 2 h 10 min: BurstBufferStageIn."
+
+
+def test_association_of_another_account_counts_only_below_its_own() -> None:
+    behind = limit_behind(answer(), job("AssocGrpJobsLimit"))
+    assert behind is not None
+    assert behind.filters == ("--account=lab,vision",)
+
+
+def test_line_that_is_no_job_is_no_end_of_one() -> None:
+    with pytest.raises(EngineUnreachable, match="which is no job"):
+        queued_jobs(lambda _: "slurm_load_jobs: something\n")
+
+
+def test_resources_are_numbers() -> None:
+    assert resources_of("cpu=8,mem=62.50G,node=2,gres/gpu=4,gres/gpu:a100=4") == {
+        "cpu": 8,
+        "mem": 64_000,
+        "node": 2,
+        "gres/gpu": 4,
+        "gres/gpu:a100": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "qos", "words"),
+    [
+        (
+            "preempt/qos|REQUEUE|30 sec",
+            "00:02:00|requeue",
+            "leaves 150 s (GraceTime 120 of QOS high, KillWait 30)",
+        ),
+        (
+            "preempt/qos|REQUEUE|30 sec",
+            "00:00:00|cluster",
+            "leaves 30 s (GraceTime 0 of QOS high, KillWait 30): less",
+        ),
+        ("preempt/qos|REQUEUE|30 sec", "1-00:00:00|", "leaves 86430 s"),
+        ("preempt/qos|REQUEUE|30 sec", "00:02:00|off", ""),
+        (
+            "preempt/qos|GANG,SUSPEND|30 sec",
+            "00:02:00|cluster",
+            "suspends it (QOS high), and lets it save nothing",
+        ),
+        ("preempt/none|OFF|30 sec", "", ""),
+        (
+            "preempt/partition_prio|REQUEUE|9 sec",
+            "",
+            "leaves 16 s (GraceTime 7 of partition long, KillWait 9)",
+        ),
+    ],
+)
+def test_grace_of_a_preemption_is_read(config, qos, words) -> None:
+    values = dict(zip(("PreemptType", "PreemptMode", "KillWait"), config.split("|"), strict=True))
+    text = "".join(f"{name:<24}= {value}\n" for name, value in values.items())
+    more = {
+        "config": text,
+        "sacctmgr": qos,
+        "partition": "GraceTime=7 Hidden=NO PreemptMode=REQUEUE State=UP",
+    }
+    said = preemption_words(answer(**more), job(""), 60)
+    assert words in said
+    assert bool(said) == bool(words)

@@ -1,0 +1,150 @@
+"""Suspects and caps, over plain records."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.nodes.suspects import (
+    ALERT_EVERY_US,
+    DRAIN_EVERY_US,
+    MINUTE_US,
+    Attempt,
+    Drain,
+    FailedCheck,
+    LossDifference,
+    NodeFault,
+    NodeSigns,
+    NodeWindow,
+    Suspect,
+    caps,
+    suspects,
+)
+
+NOW_US = 1_000 * MINUTE_US
+
+
+def named(signs: NodeSigns, **options: dict[str, int]) -> list[tuple[str, str]]:
+    return [(one.node, one.sign) for one in suspects(signs, NOW_US, **options)]
+
+
+def fault(node: str, minutes_ago: float, begin: int = 0, kind: str = "read") -> NodeFault:
+    at_us = NOW_US - round(minutes_ago * MINUTE_US)
+    return NodeFault(node=node, at_us=at_us, address="shards/a.tar", begin=begin, end=begin + 10, kind=kind)
+
+
+def test_three_wrong_reads_in_ten_minutes_make_a_suspect() -> None:
+    three = [fault("n1", minutes, begin) for begin, minutes in enumerate((9, 5, 1))]
+    (suspect,) = suspects(NodeSigns(faults=three), NOW_US)
+    assert (suspect.node, suspect.sign, suspect.faults) == ("n1", "wrong reads", tuple(three))
+    assert named(NodeSigns(faults=three[:2])) == []
+    assert named(NodeSigns(faults=[*three[:2], fault("n1", 20, 7), fault("n2", 1, 8)])) == []
+    assert (
+        named(NodeSigns(faults=three), after_us={"n1": NOW_US - MINUTE_US}) == []
+    )  # settled by its last drain
+
+
+def test_ranges_that_are_wrong_on_two_nodes_count_against_neither() -> None:
+    both = [fault(node, 1, begin) for node in ("n1", "n2") for begin in range(3)]
+    assert named(NodeSigns(faults=both)) == []
+    pages = [replace(one, kind="cache page") for one in both]
+    assert named(NodeSigns(faults=pages)) == [
+        ("n1", "wrong reads"),
+        ("n2", "wrong reads"),
+    ]  # each has its own disk
+
+
+def windows(latency_s: dict[str, float], numbers: range) -> list[NodeWindow]:
+    return [
+        NodeWindow(
+            run="big", attempt=1, end_step=n, node=node, ended_us=NOW_US + (n - 9) * MINUTE_US, slow_read_s=s
+        )
+        for n in numbers
+        for node, s in latency_s.items()
+    ]
+
+
+def test_three_slow_windows_in_a_row_make_a_suspect() -> None:
+    slow = {"n1": 0.02, "n2": 0.021, "n3": 0.019, "n4": 0.09}
+    assert named(NodeSigns(windows=windows(slow, range(3)))) == [("n4", "slow reads")]
+    assert named(NodeSigns(windows=windows(slow, range(2)))) == []
+    healed = windows(slow, range(3)) + windows(slow | {"n4": 0.02}, range(3, 4))
+    assert named(NodeSigns(windows=healed)) == []
+    twice = {"n1": 0.02, "n2": 0.05, "n3": 0.035, "n4": 0.07}  # above twice the median, within the deviations
+    assert named(NodeSigns(windows=windows(twice, range(3)))) == []
+    assert named(NodeSigns(windows=windows({"n1": 0.0, "n2": 0.05}, range(3)))) == []
+
+
+def attempt(run: str, number: int, nodes: str, *, failed: bool) -> Attempt:
+    return Attempt(
+        run=run, number=number, nodes=tuple(nodes.split()), ended_us=NOW_US + number, failed=failed
+    )
+
+
+def test_failed_attempts_name_the_node_that_they_have_in_common() -> None:
+    failed = [attempt("big", n, f"n1 n{n + 1}", failed=True) for n in range(1, 4)]
+    assert named(NodeSigns(attempts=[*failed, attempt("big", 4, "n7 n8", failed=False)])) == [
+        ("n1", "crashes")
+    ]
+    assert named(NodeSigns(attempts=failed)) == []  # the run never went on: it may be the run
+    one_gang = [attempt("big", n, "n1 n2", failed=True) for n in range(1, 4)]
+    assert named(NodeSigns(attempts=[*one_gang, attempt("big", 4, "n7 n8", failed=False)])) == []
+    later = [attempt("other", n, "n1", failed=False) for n in range(4, 8)]
+    assert named(NodeSigns(attempts=[*failed, attempt("big", 4, "n7 n8", failed=False), *later])) == []
+
+
+def test_a_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:
+    loss = LossDifference(
+        run="big", step=7, at_us=NOW_US, nodes=("n1", "n2"), replay_nodes=("n2", "n3"), text="nan here, 1.5"
+    )
+    assert named(NodeSigns(losses=[loss])) == [("n1", "loss")]
+    assert named(NodeSigns(losses=[replace(loss, replay_nodes=("n3", "n4"))])) == []
+
+
+def test_a_failed_check_makes_a_suspect() -> None:
+    check = FailedCheck(node="n1", at_us=NOW_US, check="store", text="2 of 64 ranges are wrong")
+    assert suspects(NodeSigns(checks=[check]), NOW_US) == [
+        Suspect(node="n1", sign="check", at_us=NOW_US, text="store failed: 2 of 64 ranges are wrong")
+    ]
+    assert named(NodeSigns(checks=[replace(check, at_us=NOW_US - 61 * MINUTE_US)])) == []
+
+
+def drained(node: str, minutes_ago: float, *, returned: bool = False) -> Drain:
+    at_us = NOW_US - round(minutes_ago * MINUTE_US)
+    return Drain(node=node, drained_us=at_us, returned_us=at_us + 1 if returned else None)
+
+
+def test_caps_drain_one_node_in_ten_minutes() -> None:
+    decision = caps(["n1", "n2"], [], 1000, NOW_US)
+    assert (decision.drain, list(decision.waiting)) == (("n1",), ["n2"])
+    assert caps(["n2"], [drained("n1", 9)], 1000, NOW_US).drain == ()
+    assert caps(["n2"], [drained("n1", 10)], 1000, NOW_US).drain == ("n2",)
+
+
+@pytest.mark.parametrize(("n_nodes", "limit"), [(4, 1), (99, 1), (100, 2), (1250, 25)])
+def test_caps_drain_two_percent_and_at_least_one(n_nodes: int, limit: int) -> None:
+    full = [drained(f"m{n}", 100) for n in range(limit)]
+    assert caps(["n1"], full[1:], n_nodes, NOW_US).drain == ("n1",)
+    decision = caps(["n1"], full, n_nodes, NOW_US)
+    assert decision.drain == ()
+    assert "n1" in decision.alert
+
+
+def test_caps_never_drain_a_node_a_third_time() -> None:
+    twice = [drained("n1", 100, returned=True), drained("n1", 50, returned=True)]
+    decision = caps(["n1", "n2"], twice, 1000, NOW_US)
+    assert decision.drain == ("n2",)
+    assert "n1" in decision.alert
+    assert caps(["n1"], twice[:1], 1000, NOW_US).drain == ("n1",)
+
+
+@pytest.mark.parametrize("n_nodes", [4, 1250])
+def test_a_check_that_fails_everywhere_drains_one_and_alerts_once_in_a_day(n_nodes: int) -> None:
+    everywhere = [f"n{n:04d}" for n in range(n_nodes)]
+    drains, alerts_us = list[Drain](), list[int]()
+    for minute in range(24 * 60):
+        now_us = NOW_US + minute * MINUTE_US
+        decision = caps(everywhere, drains, n_nodes, now_us, alerts_us)
+        drains += [Drain(node=node, drained_us=now_us) for node in decision.drain]
+        alerts_us += [now_us] * bool(decision.alert)
+    assert (len(drains), len(alerts_us)) == (1, 1)
+    assert ALERT_EVERY_US > DRAIN_EVERY_US

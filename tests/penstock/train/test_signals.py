@@ -1,0 +1,98 @@
+"""A scheduler's signal to all processes of a job: the trainer stops and saves, and no other process ends by it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from loader.run.workers import stop_signals
+from penstock.checkpoints import Checkpoints
+from penstock.train.run import AGAIN
+from tests.penstock.train.conftest import REPOSITORY, Rank, digests
+
+Start = Callable[..., list[Rank]]
+
+
+def members(session: int) -> dict[int, int]:
+    """Return process number -> group of all processes of a session, as Slurm's step has them."""
+    groups = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    groups[int(entry.name)] = int(fields[2])
+    return groups
+
+
+def test_signal_to_every_process_of_a_step_ends_none_but_the_trainer(root: str, tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    script = str(Path(__file__).with_name("training.py"))
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with file.open("wb") as out:
+        trainer = subprocess.Popen(
+            [sys.executable, script, root, "--executor", "processes"],
+            stdout=out,
+            stderr=out,
+            cwd=REPOSITORY,
+            env={**environment, "PYTHONPATH": str(REPOSITORY)},
+            start_new_session=True,
+        )
+    rank = Rank(trainer.pid, file)
+    is_training = threading.Event()
+
+    def signal_others() -> None:
+        """From their first moment on: a worker that starts may not end either."""
+        while not is_training.wait(0.002):
+            for pid in members(trainer.pid).keys() - {trainer.pid}:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+
+    others = threading.Thread(target=signal_others)
+    others.start()
+    try:
+        rank.wait_for("took", 3)
+        is_training.set()
+        others.join()
+        groups = members(trainer.pid)
+        assert len(groups) >= 3, "the trainer, its fork server, a worker"
+        for group in set(groups.values()):
+            os.killpg(group, signal.SIGUSR1)
+        assert trainer.wait(60) == AGAIN, rank.text
+    finally:
+        is_training.set()
+        trainer.kill()
+    assert "ended by signal" not in rank.text
+    assert Checkpoints(root, "alone").steps() == [len(digests([rank]))]
+
+
+def test_second_signal_does_not_change_how_a_run_ends(root: str, start: Start) -> None:
+    ranks = start(2, "--signal-at-exit")
+    ranks[0].wait_for("took", 2)
+    ranks[0].signal(signal.SIGTERM)
+    assert [rank.status() for rank in ranks] == [AGAIN, AGAIN], ranks[0].text
+
+
+@pytest.mark.parametrize("number", stop_signals.STOP_SIGNALS)
+def test_blocked_signal_reaches_no_process_before_it_survives(number: signal.Signals) -> None:
+    code = (
+        "import os, sys; print(flush=True); sys.stdin.readline();"
+        "from loader.run.workers.stop_signals import survive_stop_signals as survive; survive(); print('alive')"
+    )
+    with (
+        stop_signals.stop_signals_blocked(),
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY
+        ) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.communicate(b"\n")[0] == b"alive\n"
+    assert process.returncode == 0

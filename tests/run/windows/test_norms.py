@@ -1,0 +1,179 @@
+"""Norms are exact: sums over fractions, quantiles of their rank, in the space of their transform."""
+
+import itertools
+from collections.abc import Iterator
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import loader
+from loader.dataset.norms.quantiles import ValueCounts, added
+from loader.dataset.norms.sums import ExactSums, exact_sums
+from loader.errors import Corrupt, FieldMismatch, InvalidPlan
+
+NUMBERS = itertools.count()
+floats = arrays.arrays(
+    st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)]),
+    st.tuples(st.integers(1, 20), st.integers(1, 3)),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32),
+)
+
+
+@settings(max_examples=150)
+@given(values=floats, cut=st.integers(0, 20), seed=st.integers(0, 2**32 - 1))
+def test_sums_are_those_of_fractions_in_any_split(values: np.ndarray, cut: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).integers(1, 6, len(values))
+    parts = [(values[part], weights[part]) for part in (slice(cut), slice(cut, None)) if len(values[part])]
+    sums = [sum(own, ExactSums()) for own in zip(*(exact_sums(*part) for part in parts), strict=True)]
+    for dim, own in enumerate(sums):
+        exact = [Fraction(float(value)) for value in values[:, dim]]
+        pairs = list(zip(exact, weights.tolist(), strict=True))
+        n, total = sum(weight for _, weight in pairs), sum(value * weight for value, weight in pairs)
+        squares = sum(value * value * weight for value, weight in pairs)
+        assert own.n == n
+        assert own.mean == float(total / n)
+        variance = squares / n - (total / n) ** 2
+        with localcontext() as context:
+            context.prec = 400
+            root = (Decimal(variance.numerator) / Decimal(variance.denominator)).sqrt()
+            assert own.std == float(root)
+        assert (own.low, own.high) == (values[:, dim].min(), values[:, dim].max())
+
+
+@settings(max_examples=100)
+@given(values=floats, cut=st.integers(0, 20), q=st.floats(0, 1))
+def test_quantiles_have_their_rank_in_any_split(values: np.ndarray, cut: int, q: float) -> None:
+    values = values.astype(np.float32)
+    counts = added(ValueCounts.of(values[part]) for part in (slice(cut), slice(cut, None)))
+    for dim in range(values.shape[1]):
+        true = float(np.sort(values[:, dim])[int(q * (len(values) - 1))])
+        assert abs(counts.quantile(dim, q) - true) <= abs(true) * 2**-11 + 2**-137
+
+
+@pytest.fixture
+def root() -> Iterator[loader.Root]:
+    with loader.Root(f"memory://norms-{next(NUMBERS)}") as opened:
+        yield opened
+
+
+def stored(root: loader.Root, n: int = 4) -> loader.View:
+    rng = np.random.default_rng(7)
+    with root.write("arm") as writer:
+        for number in range(n):
+            rows = 6 + 3 * number
+            fields: dict[str, Any] = {"action.ns.npy": np.arange(rows) * 20_000_000}
+            fields["action.npy"] = rng.normal(3, 2, (rows, 2)).astype(np.float32)
+            fields["state.npy"], fields["state.ns.npy"] = (
+                rng.normal(0, 1, (rows, 3)),
+                np.arange(rows) * 20_000_000,
+            )
+            writer.add(f"ep{number}", fields)
+    return root.open("arm@latest").select("action.npy", "state.npy")
+
+
+AT: dict[str, Any] = {"action.npy": loader.rows(0, 4), "state.npy": [0]}
+
+
+class Relative:
+    """Actions less the window's first one."""
+
+    version = "1"
+
+    def __call__(self, window: dict[str, Any]) -> dict[str, Any]:
+        return window | {"action.npy": window["action.npy"] - window["action.npy"][:1]}
+
+
+def delivered(view: loader.View, transform: Any = None) -> dict[str, np.ndarray]:
+    """All values of all windows that are no padding, out of a Loader."""
+    plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=AT)}, seed=1, global_batch=1)
+    values: dict[str, list[np.ndarray]] = {"action.npy": [], "state.npy": []}
+    with loader.Loader(plan, framework="numpy", workers=0, epochs=1) as batches:
+        for batch in batches:
+            window = {name: value[0] for name, value in batch.fields.items()}
+            window = window if transform is None else transform(window)
+            for field, own in values.items():
+                own.append(window[field][~window[f"{field}.is_pad"]])
+    return {field: np.concatenate(own) for field, own in values.items()}
+
+
+@pytest.mark.parametrize("transform", [None, Relative()])
+def test_norm_is_of_what_windows_deliver(root: loader.Root, transform: Any) -> None:
+    view = stored(root)
+    windows = loader.windows(view, anchor="action.npy", at=AT)
+    norm = loader.norm(windows, ["action.npy", "state.npy"], transform=transform)
+    for field, values in delivered(view, transform).items():
+        own = norm[field]
+        assert own.n == len(values)
+        np.testing.assert_allclose(own.mean, values.astype(np.float64).mean(0), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(own.std, values.astype(np.float64).std(0), rtol=1e-12)
+        assert (own.min == values.min(0)).all()
+        low = np.quantile(values.astype(np.float32), 0.25, axis=0, method="lower")
+        np.testing.assert_allclose(own.quantile(0.25), low, rtol=2**-11)
+    again = loader.norm(windows, ["action.npy", "state.npy"], transform=transform)
+    assert [one["action.npy"].sums for one in (norm, again)] == [norm["action.npy"].sums] * 2
+    assert len(list(root.store.list("norms/"))) == 1
+
+
+def test_normaliser_applies_its_transform_first(root: loader.Root) -> None:
+    view = stored(root)
+    windows = loader.windows(view, anchor="action.npy", at=AT)
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=4)
+    norm = loader.norm(windows, ["action.npy"], transform=Relative())
+    for mode in ("std", "minmax", "quantile"):
+        scale = loader.normalise(norm, mode)
+        with loader.Loader(plan, framework="numpy", workers=0, steps=1, transform=scale) as batches:
+            (batch,) = batches
+        with loader.Loader(plan, framework="numpy", workers=0, steps=1) as batches:
+            (raw,) = batches
+        relative = raw["action.npy"] - raw["action.npy"][:, :1]
+        assert batch["action.npy"].dtype == np.float32
+        np.testing.assert_allclose(scale.inverse("action.npy", batch["action.npy"]), relative, atol=1e-5)
+        if mode == "minmax":
+            assert np.abs(batch["action.npy"][~batch["action.npy.is_pad"]]).max() <= 1
+    absolute = loader.norm(windows, ["action.npy"])
+    assert absolute.path != norm.path
+    with pytest.raises(FieldMismatch, match="not 'state"):
+        norm["state.npy"]
+    with pytest.raises(FieldMismatch, match="the norm's values are"):
+        loader.normalise(norm)({"action.npy": np.zeros((4, 3), np.float32)})
+    with pytest.raises(FieldMismatch, match="the sample has no"):
+        loader.normalise(absolute)({"state.npy": np.zeros((1, 3))})
+
+
+def test_wrong_requests_are_refused(root: loader.Root) -> None:
+    windows = loader.windows(stored(root), anchor="action.npy", at=AT)
+    with pytest.raises(InvalidPlan, match="the arrays of the windows"):
+        loader.norm(windows, ["cls"])
+    with pytest.raises(InvalidPlan, match="an attribute `version`"):
+        loader.norm(windows, ["action.npy"], transform=dict)
+    with pytest.raises(InvalidPlan, match="accepted: 'std'"):
+        loader.normalise(loader.norm(windows, ["action.npy"]), "robust")  # type: ignore[arg-type]
+
+
+def test_values_that_are_not_finite_are_refused(root: loader.Root) -> None:
+    with root.write("bad") as writer:
+        writer.add("ep0", {"action.npy": np.array([[1.0], [np.nan]], np.float32)})
+    windows = loader.windows(root.open("bad@1"), anchor="action.npy", at={"action.npy": loader.rows(0, 1)})
+    with pytest.raises(FieldMismatch, match="not finite"):
+        loader.norm(windows, ["action.npy"])
+
+
+def test_a_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:
+    with loader.Root(str(tmp_path)) as root:
+        windows = loader.windows(stored(root), anchor="action.npy", at=AT)
+        loader.norm(windows, ["action.npy"])
+        (path,) = tmp_path.glob("norms/*.parquet")
+        table = pq.read_table(path)
+        edited = table.set_column(2, table.schema.field("n"), pa.array([9, 9], pa.int64()))
+        pq.write_table(edited, path)
+        with pytest.raises(Corrupt, match="differs from its checksum"):
+            loader.norm(windows, ["action.npy"])

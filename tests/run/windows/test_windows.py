@@ -1,0 +1,398 @@
+"""Windows of episodes: each value as a search over exact fractions finds it, whoever reads them and from where on."""
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.errors import Corrupt, DecodeFailed, InvalidPlan, InvalidRuntime
+from loader.modalities.video.packet_table import index_packets
+from penstock.cli import main
+from penstock.denied.hashed_names import Marks
+from penstock.upkeep.takedown.derived import derived_edits
+from tests.run.numbered_video import numbers_in, video
+
+NUMBERS = itertools.count()
+NO_MARKS = Marks(salt="", dataset="arm", kinds=(), denied=frozenset(), hashes=frozenset())
+SECOND = 10**9
+Clock = list[int]
+
+
+def episode(number: int, anchor: Clock | None, state: Clock | None, n_rows: int = 0) -> dict[str, Any]:
+    """An episode whose rows hold their own numbers."""
+    n, m = (len(anchor), len(state)) if anchor and state else (n_rows, n_rows)
+    fields: dict[str, Any] = {
+        "action.npy": np.stack([np.full(n, number), np.arange(n)], 1).astype(np.float32),
+        "arm.joint.npy": np.arange(m, dtype=np.float64) * 10,
+        "task.txt": f"task {number}",
+    }
+    if anchor and state:
+        fields |= {"action.ns.npy": np.array(anchor, np.int64), "arm.ns.npy": np.array(state, np.int64)}
+    return fields
+
+
+@pytest.fixture
+def root() -> Iterator[loader.Root]:
+    with loader.Root(f"memory://windows-{next(NUMBERS)}") as opened:
+        yield opened
+
+
+def stored(root: loader.Root, episodes: list[dict[str, Any]]) -> loader.View:
+    with root.write("arm") as writer:
+        for number, fields in enumerate(episodes):
+            writer.add(f"ep{number}", fields)
+    return root.open("arm@latest").select("action.npy", "arm.joint.npy", "task.txt")
+
+
+def batches(plan: loader.Plan, **options: Any) -> loader.Loader:
+    return loader.Loader(plan, framework="numpy", workers=0, **options)
+
+
+def regular(n: int, start: int = 0) -> Clock:
+    """A clock of 50 Hz."""
+    return [start + SECOND * row // 50 for row in range(n)]
+
+
+clocks = st.lists(st.integers(1, 60), min_size=1, max_size=12).flatmap(
+    lambda gaps: st.integers(-40, 40).map(
+        lambda start: [start + sum(gaps[: row + 1]) for row in range(len(gaps))]
+    )
+)
+
+
+@settings(max_examples=60)
+@given(
+    anchor=clocks,
+    state=clocks,
+    offsets=st.lists(st.integers(-90, 90), min_size=1, max_size=5),
+    rule=st.sampled_from(["last", "nearest", "linear"]),
+    rows=st.tuples(st.integers(-3, 0), st.integers(1, 4)),
+    max_age=st.none() | st.integers(0, 50),
+    every=st.integers(1, 3),
+)
+def test_windows_are_what_a_search_finds(
+    anchor: Clock,
+    state: Clock,
+    offsets: list[int],
+    rule: str,
+    rows: tuple[int, int],
+    max_age: int | None,
+    every: int,
+) -> None:
+    with loader.Root(f"memory://windows-{next(NUMBERS)}") as root:
+        view = stored(root, [episode(0, anchor, state)])
+        windows = loader.windows(
+            view,
+            anchor="action.npy",
+            at={"action.npy": loader.rows(*rows), "arm.joint.npy": offsets},
+            rule={"arm.joint.npy": rule},
+            max_age=max_age,
+            every=every,
+        )
+        assert len(windows) == -(-len(anchor) // every)
+        plan = loader.plan({"arm": windows}, seed=3, global_batch=1)
+        with batches(plan, epochs=1) as read:
+            seen = {int(batch["row"][0]): batch for batch in read}
+    assert sorted(seen) == list(range(0, len(anchor), every))
+    for row, batch in seen.items():
+        assert batch["anchor_ns"][0] == anchor[row]
+        chunk = range(row + rows[0], row + rows[1])
+        assert batch["action.npy"][0, :, 1].tolist() == [min(max(one, 0), len(anchor) - 1) for one in chunk]
+        assert batch["action.npy.is_pad"][0].tolist() == [not 0 <= one < len(anchor) for one in chunk]
+        for place, offset in enumerate(offsets):
+            time = Fraction(anchor[row] + offset)
+            at, value = searched(time, state, rule)
+            assert batch["arm.joint.npy"][0, place] == pytest.approx(float(value), abs=1e-9)
+            age = time - state[at]
+            assert batch["arm.joint.npy.age_ns"][0, place] == age
+            outside = not anchor[0] <= time <= anchor[-1] or time < state[0]
+            assert batch["arm.joint.npy.is_pad"][0, place] == (
+                outside or (max_age is not None and age > max_age)
+            )
+
+
+def searched(time: Fraction, clock: Clock, rule: str) -> tuple[int, Fraction]:
+    """The number of the value at a time, and ten times its exact place."""
+    before = [at for at, ns in enumerate(clock) if ns <= time]
+    last = before[-1] if before else 0
+    if rule == "nearest":
+        nearest = min(range(len(clock)), key=lambda at: (abs(clock[at] - time), at))
+        return nearest, Fraction(10 * nearest)
+    if rule == "linear" and before and last + 1 < len(clock):
+        share = (time - clock[last]) / (clock[last + 1] - clock[last])
+        return last, 10 * (last + share)
+    return last, Fraction(10 * last)
+
+
+def test_every_row_of_every_episode_is_one_window(root: loader.Root) -> None:
+    view = stored(root, [episode(n, regular(7 + 5 * n), regular(30)) for n in range(6)])
+    windows = loader.windows(
+        view, anchor="action.npy", at={"action.npy": loader.rows(0, 4), "arm.joint.npy": [0]}
+    )
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=8)
+    with batches(plan, epochs=2) as read:
+        ids = [key for batch in read for _, key in filter(None, batch.ids)]
+        first, fields = read.batch_at(0), read.batch_at(0).fields
+    assert Counter(ids) == {f"ep{n}@{row}": 2 for n in range(6) for row in range(7 + 5 * n)}
+    assert [key for _, key in first.ids] == [
+        f"ep{int(action[0, 0])}@{row}"
+        for action, row in zip(first["action.npy"], first["row"].tolist(), strict=True)
+    ]
+    assert first["task.txt"] == [f"task {int(action[0, 0])}" for action in first["action.npy"]]
+    assert fields["action.npy"].shape == (8, 4, 2)
+
+
+def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) -> None:
+    view = stored(root, [episode(n, regular(9 + n), regular(40)) for n in range(9)])
+    windows = loader.windows(
+        view, anchor="action.npy", at={"action.npy": [0, "20ms"], "arm.joint.npy": ["-0.1s", 0]}
+    )
+    plan = loader.plan({"arm": windows}, seed=5, global_batch=10)
+
+    def digests(plan: loader.Plan, world: int, first: int = 0) -> list[int]:
+        sums = [0] * (12 - first)
+        for rank in range(world):
+            with loader.Loader(plan, rank, world, framework="numpy", workers=0, steps=12) as read:
+                read.load_state_dict(plan.state(first))
+                for batch in read:
+                    sums[batch.step - first] = (sums[batch.step - first] + batch.digest) % 2**64
+        return sums
+
+    whole = digests(plan, 1)
+    assert len(set(whole)) == 12
+    assert digests(plan, 2) == digests(plan, 5) == whole
+    assert digests(plan, 3, first=7) == whole[7:]
+    plan.save(root)
+    again = loader.open_plan(root, plan.hash)
+    assert again.hash == plan.hash
+    assert digests(again, 1) == whole
+    other = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": ["-0.1s", 0]})
+    assert other.identity == windows.identity  # what a window takes is the plan's
+    assert loader.plan({"arm": other}, seed=5, global_batch=10).hash != plan.hash
+
+
+def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
+    view = stored(root, [episode(n, regular(10), regular(10)) for n in range(4)]).where("key != 'ep1'")
+    windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]}, every=2)
+    plan = loader.plan({"arm": windows}, seed=5, global_batch=3)
+    held = plan.quarantined({"arm": ["ep2"]}, 3)
+    for step in range(15):
+        there = [key for _, key in plan.batch_ids(step)]
+        left = [key for _, key in held.batch_ids(step)]
+        assert any(key.startswith("ep2@") for key in left) == (
+            step < 3 and any(k.startswith("ep2@") for k in there)
+        )
+        for key in set(there):
+            assert step in [place.step for place in plan.steps_of("arm", key, before=15)]
+            assert step in [place.step for place in plan.steps_of("arm", key.partition("@")[0], before=15)]
+    assert len(plan.steps_of("arm", "ep3", before=15)) == 15
+    assert [place.step for place in held.steps_of("arm", "ep2", before=15)] == [
+        step for step in range(3) for _, key in plan.batch_ids(step) if key.startswith("ep2@")
+    ]
+    (explained,) = [one for one in loader.explain(plan, 0) if one.slot == 0]
+    assert explained.address.key == plan.batch_ids(0)[0][1].partition("@")[0]
+
+
+def test_plan_grows_by_the_windows_of_new_episodes(root: loader.Root) -> None:
+    at: dict[str, Any] = {"action.npy": [0], "arm.joint.npy": [0]}
+    view = stored(root, [episode(n, regular(6 + n), regular(20)) for n in range(4)])
+    plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=at)}, seed=5, global_batch=3)
+    with root.write("arm") as writer:
+        for number in range(4, 7):
+            writer.add(f"ep{number}", episode(number, regular(5), regular(20)))
+    later = root.exclude("arm@latest", ["ep1"], reason="bad")
+    grown = plan.grow({"arm": later}, 4)
+    assert [grown.batch_ids(step) for step in range(4)] == [plan.batch_ids(step) for step in range(4)]
+    ids = [key for step in range(4, 80) for _, key in grown.batch_ids(step)]
+    assert not [key for key in ids if key.startswith("ep1@")]
+    whole = {f"ep{n}@{row}" for n in (0, 2, 3) for row in range(6 + n)}
+    whole |= {f"ep{n}@{row}" for n in range(4, 7) for row in range(5)}
+    assert set(ids) == whole
+    counts = Counter(ids[len(ids) - 5 * len(whole) :])
+    assert max(counts.values()) - min(counts.values()) <= 2
+    grown.save(root)
+    again = loader.open_plan(root, grown.hash)
+    with batches(again, steps=30) as one, batches(grown, steps=30) as other:
+        assert [batch.digest for batch in one] == [batch.digest for batch in other]
+    assert {place.step for place in grown.steps_of("arm", "ep5", before=40)} == {
+        step for step in range(40) for _, key in grown.batch_ids(step) if key.startswith("ep5@")
+    }
+    with pytest.raises(InvalidPlan, match="another anchor"):
+        plan.grow(
+            {"arm": loader.windows(later.select("action.npy"), anchor="action.npy", at={"action.npy": [0]})},
+            4,
+        )
+
+
+def test_windows_inside_an_episode_have_no_padding(root: loader.Root) -> None:
+    view = stored(root, [episode(n, regular(4 + 3 * n), regular(50)) for n in range(3)])
+    windows = loader.windows(
+        view, anchor="action.npy", at={"action.npy": loader.rows(-1, 4), "arm.joint.npy": [0]}, pad="inside"
+    )
+    assert len(windows) == 0 + 3 + 6
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=3)
+    with batches(plan, epochs=1) as read:
+        rows = sorted(
+            (int(a[0, 0]), int(r)) for b in read for a, r in zip(b["action.npy"], b["row"], strict=True)
+        )
+        assert not any(b["action.npy.is_pad"].any() for b in (read.batch_at(step) for step in range(3)))
+    assert rows == [(1, row) for row in range(1, 4)] + [(2, row) for row in range(1, 7)]
+
+
+def test_without_clocks_rows_are_steps(root: loader.Root) -> None:
+    view = stored(root, [episode(n, None, None, n_rows=5) for n in range(2)])
+    at = {"action.npy": loader.rows(0, 3), "arm.joint.npy": [0]}
+    plan = loader.plan({"arm": loader.windows(view, anchor="action.npy", at=at)}, seed=1, global_batch=10)
+    with batches(plan, steps=1) as read:
+        (batch,) = read
+    assert not [name for name in batch.fields if name.endswith("_ns")]
+    assert (batch["arm.joint.npy"][:, 0] == 10 * batch["row"]).all()
+    assert (batch["action.npy.is_pad"].sum(1) == np.maximum(0, batch["row"] - 2)).all()
+    timed = loader.windows(view, anchor="action.npy", at={"action.npy": ["20ms"], "arm.joint.npy": [0]})
+    with pytest.raises(InvalidRuntime, match="its rows are steps"):
+        batches(loader.plan({"arm": timed}, seed=1, global_batch=10))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": {"action.npy": [0.02]}}, "0.02 is no time"),
+        ({"at": {"action.npy": ["20 minutes"]}}, "'20 minutes' is no time"),
+        ({"at": {}}, "a dict of field -> times"),
+        ({"at": {"state.npy": [0]}}, "the view selects"),
+        ({"at": {"task.txt": [0]}}, "arrays and videos"),
+        ({"at": {"action.npy": [0]}, "anchor": "task.txt"}, "an array field"),
+        ({"at": {"action.npy": [0]}, "rule": {"action.npy": "first"}}, "accepted"),
+        ({"at": {"action.npy": loader.rows(0, 2)}, "rule": {"action.npy": "linear"}}, "names rows"),
+        ({"at": {"action.npy": ["1ms"]}, "pad": "inside"}, "counts rows"),
+        ({"at": {"action.npy": [0]}, "pad": "wrap"}, "accepted: 'mask', 'inside'"),
+        ({"at": {"action.npy": [0]}, "every": 0}, "every"),
+    ],
+)
+def test_wrong_words_are_refused(root: loader.Root, options: dict[str, Any], message: str) -> None:
+    view = stored(root, [episode(0, regular(5), regular(5))])
+    with pytest.raises(InvalidPlan, match=message):
+        loader.windows(view, **{"anchor": "action.npy", **options})
+
+
+def test_times_are_exact() -> None:
+    assert loader.times("-1s", 0, "250ms").values == (-SECOND, -750_000_000, -500_000_000, -250_000_000)
+    assert loader.times(0, Fraction(1, 10), Fraction(1, 30)).values == (0, 33_333_333, 66_666_666, 99_999_999)
+    assert loader.rows(-2, 3, 2).values == (-2, 0, 2)
+    assert loader.times("1.5us", "2us", 250).values == (1500, 1750)
+
+
+def test_a_clock_that_goes_back_is_named(root: loader.Root) -> None:
+    clock = regular(6)
+    clock[4] = clock[3]
+    view = stored(root, [episode(0, clock, regular(6))])
+    windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=2)
+    with (
+        batches(plan, on_corrupt="raise") as read,
+        pytest.raises(DecodeFailed, match=r"action\.ns\.npy.*row 4"),
+    ):
+        next(iter(read))
+
+
+def test_episodes_without_whole_rows_are_named(root: loader.Root) -> None:
+    with root.write("bare") as writer:
+        writer.add("ep0", {"action.npy": np.zeros((3, 2), np.float32)})
+        writer.add("ep1", {"action.npy": np.zeros((0, 2), np.float32)})
+    with pytest.raises(InvalidPlan, match="such as 'ep1'"):
+        loader.windows(root.open("bare@1"), anchor="action.npy", at={"action.npy": [0]})
+
+
+def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
+    with loader.Root(str(tmp_path)) as root:
+        view = stored(root, [episode(n, regular(5), regular(5)) for n in range(3)])
+        windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
+        plan = loader.plan({"arm": windows}, seed=1, global_batch=2)
+        plan.save(root)
+        (table,) = tmp_path.glob("windows/*.parquet")
+        key = f"windows/{table.name}"
+        other = loader.windows(view.where("key != 'ep0'"), anchor="action.npy", at={"action.npy": [0]})
+        assert len(other) == 10
+        records = [root.record("arm@1")]
+        loader.norm(windows, ["action.npy"])
+        (norm,) = root.store.list("norms/")
+        assert {key, norm.key} <= {*derived_edits(root.store, records, NO_MARKS).remade}
+        before = table.stat().st_mtime_ns
+        loader.windows(view, anchor="action.npy", at={"action.npy": [0]})
+        assert table.stat().st_mtime_ns == before
+        rows = pq.read_table(table)
+        edited = pa.table({"first": [0, 5, 10, 14]}).replace_schema_metadata(rows.schema.metadata)
+        pq.write_table(edited, table)
+        with pytest.raises(Corrupt, match="damaged or edited"):
+            loader.windows(view, anchor="action.npy", at={"action.npy": [0]})
+
+
+def test_cameras_of_several_rates_show_the_frame_of_their_time(root: loader.Root) -> None:
+    times = {"a.mp4": [40 * n for n in range(30)], "b.mp4": [7 + 33 * n + n % 3 for n in range(36)]}
+    clips = {name: video(len(pts), pts=pts) for name, pts in times.items()}
+    anchor = [SECOND * row // 30 for row in range(36)]
+    with root.write("arm") as writer:
+        tables = {f"{name}.packets": index_packets(data) for name, data in clips.items()}
+        writer.add("ep0", {"action.npy": np.arange(36), "action.ns.npy": np.array(anchor), **clips, **tables})
+    view = root.open("arm@1").select("a.mp4", "b.mp4", "action.npy")
+    at: dict[str, Any] = {"a.mp4": ["-80ms", 0], "b.mp4": [0], "action.npy": [0]}
+    windows = loader.windows(view, anchor="action.npy", at=at, rule={"b.mp4": "nearest"})
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=6)
+    with batches(plan, epochs=1) as read:
+        for batch in read:
+            for slot, ns in enumerate(batch["anchor_ns"].tolist()):
+                a = [
+                    max([n for n, t in enumerate(times["a.mp4"]) if t * 10**6 <= ns + d] or [0])
+                    for d in (-80 * 10**6, 0)
+                ]
+                b = min(range(36), key=lambda n: (abs(times["b.mp4"][n] * 10**6 - ns), n))
+                assert numbers_in(batch["a.mp4"][slot]) == a
+                assert numbers_in(batch["b.mp4"][slot]) == [b]
+                assert batch["a.mp4.age_ns"][slot].tolist() == [
+                    ns + d - times["a.mp4"][n] * 10**6 for d, n in zip((-80 * 10**6, 0), a, strict=True)
+                ]
+                shown = [ns - 80 * 10**6 >= 0, ns < 1200 * 10**6]
+                assert batch["a.mp4.is_pad"][slot].tolist() == [not one for one in shown]
+    with pytest.raises(InvalidRuntime, match="names the frames"):
+        batches(plan, decode={"a.mp4": loader.video(frames=4)})
+    with pytest.raises(InvalidPlan, match="at= does not name it"):
+        loader.windows(view, anchor="action.npy", at={"a.mp4": [0], "action.npy": [0]})
+
+
+def test_real_episodes_show_frame_k_at_row_k(tmp_path: Path) -> None:
+    folder = os.environ.get("PENSTOCK_MEDIA")
+    if not folder:
+        return
+    source = f"{folder}/robot/g1_lerobot_v21"
+    assert main(["import", "lerobot", source, "g1", "--root", str(tmp_path), "--episodes", "29"]) == 0
+    camera = "observation.images.cam_high.mp4"
+    with loader.Root(str(tmp_path)) as root:
+        view = root.open("g1@1").select(camera, "observation.state.npy", "action.npy")
+        at: dict[str, Any] = {camera: [0], "observation.state.npy": [0], "action.npy": loader.rows(0, 50)}
+        windows = loader.windows(view, anchor="action.npy", at=at, every=10)
+        plan = loader.plan({"g1": windows}, seed=1, global_batch=4)
+        whole = root.open("g1@1")[0]
+        frames = loader.video(frames=len(whole["action.npy"]), start=0, size=(48, 64))(whole[camera], None)
+        rows = []
+        with batches(plan, epochs=1, decode={camera: loader.video(size=(48, 64))}) as read:
+            for batch in read:
+                for slot in np.flatnonzero(batch.mask).tolist():
+                    row = int(batch["row"][slot])
+                    rows.append(row)
+                    assert (batch[camera][slot, 0] == frames[row]).all()
+                    assert (
+                        batch["observation.state.npy"][slot, 0] == whole["observation.state.npy"][row]
+                    ).all()
+                    assert 0 <= batch[f"{camera}.age_ns"][slot, 0] < 10**5
+    assert sorted(rows) == list(range(0, len(frames), 10))

@@ -69,9 +69,7 @@ class Watch:
         )
         named = suspects(signs, now_us, self._settled)
         proved = {one.node: one for one in named if self._is_proved(one, now_s)}
-        decision = caps(
-            proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts]
-        )
+        decision = caps(proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts])
         for name in decision.drain:
             self._drain(name, proved[name].sign, now_us)
         if decision.alert:
@@ -92,9 +90,7 @@ class Watch:
             if drain.returned_us is None and self.signs[drain.node] == "check":
                 self._nodes[drain.node].is_drained = False
                 now_us = us(now_s)
-                self.drains[place] = Drain(
-                    node=drain.node, drained_us=drain.drained_us, returned_us=now_us
-                )
+                self.drains[place] = Drain(node=drain.node, drained_us=drain.drained_us, returned_us=now_us)
                 self._settled[drain.node] = now_us
 
     def _is_proved(self, suspect: Suspect, now_s: float) -> bool:
@@ -130,7 +126,9 @@ class Watch:
                 )
                 if node.lemon == "flip":
                     count = sum(draw.random() < FLIPS for _ in range(READS_PER_LOOK))
-                    faults += [self._fault(node, now_us, f"data/{draw.getrandbits(40):x}.tar") for _ in range(count)]
+                    faults += [
+                        self._fault(node, now_us, f"data/{draw.getrandbits(40):x}.tar") for _ in range(count)
+                    ]
                 if is_damaged and draw.random() < 4 * GPUS / 1000:
                     # A rank meets the damaged shard: several samples of it, which no other node need have read.
                     shard = f"damaged/{draw.randrange(3)}.tar"

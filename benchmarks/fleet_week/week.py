@@ -170,9 +170,7 @@ class Week:
             line = f"ValueError: step {job.bug_step} has no value"
             self.at_of(job, at_s, lambda: self._crash(job, line, job.bug_step))
         if any(node.lemon == "crash" for node in nodes):
-            self.at_of(
-                job, up_s + draw.expovariate(1 / CRASH_S), lambda: self._crash(job, GANG_ERROR, None)
-            )
+            self.at_of(job, up_s + draw.expovariate(1 / CRASH_S), lambda: self._crash(job, GANG_ERROR, None))
 
     def _done(self, job: Job, at_s: float) -> int:
         assert job.attempt is not None

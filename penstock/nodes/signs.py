@@ -21,6 +21,8 @@ from .suspects import RECENT_US, Attempt, FailedCheck, LossDifference, NodeFault
 
 ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
 """Age at which ends of attempts no longer count."""
+LOSSES_US = 24 * 3600 * 1_000_000
+"""Age at which starts of replays no longer count."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED")
 """Slurm's states of a start that a node did not end."""
 Spans = Callable[[str], Sequence[Span]]
@@ -45,7 +47,8 @@ def read_signs(
         faults += _faults(folder, now_us)
         windows += _windows(folder, now_us)
         attempts += _attempts(folder, now_us, spans)
-        differences += losses(name) if losses is not None else []
+        if losses is not None and _recent(store, folder.key("attempts/"), now_us - LOSSES_US):
+            differences += losses(name)
     checks = list(_checks(store, now_us))
     return NodeSigns(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
 

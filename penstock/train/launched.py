@@ -45,6 +45,8 @@ class Launched:
     """Job of the scheduler, such as "slurm 8123"."""
     node: str
     """Name of this node."""
+    replay: tuple[str, str] | None
+    """Steps to repeat, and their run (`replay_run`); None for a run of its own."""
     meeting: str | None
     """URL at which the ranks meet, for `torch.distributed`; None: from MASTER_ADDR and MASTER_PORT."""
 
@@ -78,7 +80,12 @@ class Launched:
             grace_s=_number(environ, ("PENSTOCK_GRACE_S",), GRACE_S),
             stopped_file=Path(stopped) if stopped else None,
             launcher=_launcher(environ),
-            node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            node=environ.get("SLURMD_NODENAME")
+            or environ.get("PENSTOCK_NODE")  # a pod's host name is not its node's
+            or socket.gethostname(),
+            replay=(environ["PENSTOCK_REPLAY"], environ.get("PENSTOCK_REPLAY_OF", ""))
+            if environ.get("PENSTOCK_REPLAY")
+            else None,
             meeting=_meeting(environ) if world.world_size > 1 else None,
         )
 

@@ -17,6 +17,7 @@ from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
+from .replay_run import ReplaySteps, replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
@@ -59,6 +60,7 @@ class Run:
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
+        self._replay = None if launched.replay is None else replay_of(*launched.replay)
 
     @staticmethod
     def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
@@ -204,9 +206,9 @@ class Run:
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """
         trace = self._trace_of(profile, profile_ranks)
-        begun = perf_counter()
-        if saved is not None and saved.load(state or {}, batches) is not None:
-            self._event("restored", batches.step, took_us=_microseconds(begun))
+        if saved is not None:
+            self._restore(saved, state or {}, batches)
+        saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
         begun = perf_counter()
         first, newest = batches.step, batches.step
@@ -220,7 +222,7 @@ class Run:
                 if not batch.last_micro:
                     continue
                 took_s, begun = perf_counter() - begun, perf_counter()
-                step, last = batches.step, batches.step == batches.end
+                step, last = batches.step, batches.step == end
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
@@ -232,6 +234,8 @@ class Run:
                     self._event("stopped", step)
                     return
                 self._warn_of_long_steps()
+                if last and self._replay is not None:
+                    break  # its loader goes on
             self._finished = True
             self._event("ended", batches.step)
         except GeneratorExit:
@@ -268,6 +272,25 @@ class Run:
             self._traces = self._events or RunRecord(store, self.name, self._launched.facts())
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
+
+    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: "loader.Loader") -> None:
+        """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
+        begun = perf_counter()
+        if self._replay is None:
+            restored = saved.load(state, batches) is not None
+        else:
+            restored = self._restore_origin(self._replay, state, batches)
+        if restored:
+            self._event("restored", batches.step, took_us=_microseconds(begun))
+
+    def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: "loader.Loader") -> bool:
+        from ..checkpoints import Checkpoints  # imports torch
+
+        with Checkpoints(self.checkpoints, replay.origin) as origin:
+            before = self.first(
+                lambda: max((step for step in origin.steps() if step <= replay.first), default=None)
+            )
+            return before is not None and origin.load(state, batches, step=before) is not None
 
     def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
         if self._events is not None:

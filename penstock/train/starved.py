@@ -171,7 +171,8 @@ def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArr
 
 
 def _waiting(wait_s: NDArray[Any]) -> NDArray[Any]:
-    return np.logical_and(wait_s > 0, 2 * wait_s >= wait_s.max())
+    longest_s = float(wait_s.max())
+    return np.asarray(wait_s >= longest_s / 2) if longest_s > 0 else np.zeros(len(wait_s), bool)
 
 
 def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDArray[Any]:
@@ -180,7 +181,7 @@ def _slower(windows: Columns, rows: NDArray[Any], waiting: NDArray[Any]) -> NDAr
         return np.zeros(len(rows), bool)
     stage = max(MAKING, key=lambda name: windows[f"{name}_s"][rows[waiting]].sum())
     cost_s = windows["slow_read_s" if stage == "fetch" else f"{stage}_s"][rows]
-    return np.logical_and(waiting, cost_s > SLOWER * np.median(cost_s[~waiting]))
+    return np.asarray(waiting & (cost_s > SLOWER * np.median(cost_s[~waiting])))
 
 
 def _stages(windows: Columns, own_s: NDArray[Any]) -> dict[str, float]:

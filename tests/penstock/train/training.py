@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import math
 import os
 import signal
 import time
@@ -23,6 +24,8 @@ parser.add_argument(
 )
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
+parser.add_argument("--odd-at", type=int, default=-1, help="step whose metric the node `bad` computes wrong")
+parser.add_argument("--nan-at", type=int, default=-1, help="step whose metric is NaN on every node")
 parser.add_argument("--window-s", type=float, default=60.0)
 parser.add_argument("--executor", default="threads")
 parser.add_argument("--signal-at-exit", action="store_true", help="a second signal while the process ends")
@@ -99,7 +102,8 @@ with Run.joined(checkpoints=given.root) as run:
             if is_last and batch.step == given.fail_at:
                 raise ValueError("planted")
             state["weight"] += batch.step
-            run.note(number=batch.step)
+            odd = batch.step == given.odd_at and os.environ.get("SLURMD_NODENAME") == "bad"
+            run.note(number=math.nan if batch.step == given.nan_at else batch.step + 0.5 * odd)
             time.sleep(given.step_s)
             # One write: ranks share a file.
             print(f"took {run.world.rank} {batch.step} {batch.digest}\n", end="", flush=True)

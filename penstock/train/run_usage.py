@@ -12,7 +12,7 @@ from loader.storage import Store
 from ..checkpoints.ranks import several
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import Allocation, AttemptGoodput, goodput, matched
+from .goodput import Allocation, AttemptGoodput, goodput, matched, span_goodput, starts_in
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
 from .starved import wait_shares
@@ -175,8 +175,13 @@ def _starts(
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    waits = wait_shares(folder.windows())
-    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events, waits)]
+    windows = folder.windows()
+    starts = iter(goodput(allocations, events, wait_shares(windows), windows))
+    whole = [
+        span_goodput([next(starts) for _ in range(max(1, len(starts_in(span, attempts, now_us))))])
+        for span in spans
+    ]
+    return [(start, versions.get(start.attempt) or newest) for start in whole]
 
 
 def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..dataset.shards.part import Part
     from ..dataset.splits import split_of
     from ..dataset.versions.stored_list import listed
-    from ..dataset.versions.windows import windows
     from ..dataset.writer import Writer
     from ..modalities.audio.request import audio
     from ..modalities.image.random_crop import random_resized_crop
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from .plans import by_score, open_plan, plan, source, write_part
     from .report import report
     from .torch import torch_dataset
+    from .windows import windows
 
 __all__ = [
     "Batch",
@@ -138,7 +138,7 @@ _LATER = {
     "to_lerobot": ".lerobot_batch",
     "torch_dataset": ".torch",
     "video": "..modalities.video.request",
-    "windows": "..dataset.versions.windows",
+    "windows": ".windows",
     "write_part": ".plans",
 }
 """Names whose modules load on first use. A program that only opens versions needs neither the order nor the run."""

@@ -5,11 +5,19 @@ from collections.abc import Callable, Mapping
 from loader.errors import InvalidCluster
 
 from ..compute.cluster import Cluster
+from ..compute.engines.kubernetes_api import KubernetesApi
 from ..compute.engines.slurm import SlurmQueue
+from .node_condition import KubernetesNodes
 from .slurm_drain import SlurmNodes
 from .watch import NodeControl
 
+
+def _kubernetes(cluster: Cluster) -> NodeControl:
+    return KubernetesNodes(KubernetesApi(cluster.kubernetes.context, cluster.kubernetes.namespace))
+
+
 CONTROLS: Mapping[str, Callable[[Cluster], NodeControl]] = {
+    "kubernetes": _kubernetes,
     "slurm": lambda cluster: SlurmNodes(SlurmQueue(cluster.submit)),
 }
 """Engine of a cluster's file -> its nodes."""

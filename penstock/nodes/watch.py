@@ -143,7 +143,9 @@ class NodeWatch:
         self._prove(result)
         nodes = {suspect.node for suspect in result.suspects}
         proved = {node: pair for node, pair in self._proved.items() if node in nodes}
-        decision = caps(proved, drains(known), n_nodes, now_us, alerts_us(self._store), len(nodes))
+        untried = {one.node for one in result.suspects if (one.node, one.sign) not in self._tried}
+        n_suspects = len(untried | proved.keys())
+        decision = caps(proved, drains(known), n_nodes, now_us, alerts_us(self._store), n_suspects)
         for node in decision.drain:
             suspect, proof = proved[node]
             text = " ".join(proof.text.split())[:TEXT]

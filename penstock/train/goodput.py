@@ -7,7 +7,7 @@ explains is unknown. The parts of a start sum to its time by construction.
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -116,15 +116,20 @@ LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
 
 
 def goodput(
-    allocations: Sequence[Allocation], events: Sequence[Event], waits: Mapping[int, float] | None = None
+    allocations: Sequence[Allocation],
+    events: Sequence[Event],
+    waits: Mapping[int, float] | None = None,
+    windows: Mapping[str, NDArray[Any]] | None = None,
 ) -> list[AttemptGoodput]:
     """Return where the time of each start went.
 
     events: Those of the run, in order.
     waits: Start -> share of its steps' time that ranks waited for data, from 0 to 1; None: unknown, counted as 0.
+    windows: Columns of its windows: the steps of a killed start, after its last event, are known from them.
     """
+    marked = sorted([*events, *_window_ends(windows or {})], key=lambda event: event.at_us)
     own = {
-        allocation.attempt: [event for event in events if event.attempt == allocation.attempt]
+        allocation.attempt: [event for event in marked if event.attempt == allocation.attempt]
         for allocation in allocations
     }
     results, done = list[AttemptGoodput](), 0
@@ -153,51 +158,56 @@ def goodput(
     return results
 
 
+def _window_ends(windows: Mapping[str, NDArray[Any]]) -> Iterator[Event]:
+    if not windows:
+        return
+    columns = (windows[name].tolist() for name in ("attempt", "end_step", "ended_us"))
+    ends: dict[tuple[int, int], int] = {}
+    for attempt, step, at_us in zip(*columns, strict=True):
+        ends[attempt, step] = max(ends.get((attempt, step), 0), at_us)
+    for (attempt, step), at_us in ends.items():
+        yield Event(attempt=attempt, number=-1, name=WINDOW, at_us=at_us, step=step, facts={})
+
+
 def matched(
     spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
 ) -> list[Allocation]:
     """Return the allocations of a launcher with the numbers of their starts; 0 if no rank came up.
 
-    attempts: Start -> what the record has of it.
+    attempts: Start -> what the record has of it. A launcher may begin a run again within a span: then each start has
+    the time up to the next one's.
     """
     numbered = []
     for span in spans:
         ended_us = now_us if span.ended_us is None else span.ended_us
-        inside = [
-            number for number, facts in attempts.items() if span.begun_us <= facts.get("at_us", 0) <= ended_us
-        ]
-        number = max(inside, default=0)
-        numbered.append(
-            Allocation(
-                attempt=number,
-                begun_us=span.begun_us,
-                ended_us=ended_us,
-                nodes=span.nodes,
-                state=span.state,
+        inside = starts_in(span, attempts, now_us)
+        begins_us = [span.begun_us, *(attempts[number]["at_us"] for number in inside[1:])]
+        ends_us = [*begins_us[1:], ended_us]
+        for number, begun_us, end_us in zip(inside or [0], begins_us, ends_us, strict=True):
+            state = span.state if end_us == ended_us else ""
+            numbered.append(
+                Allocation(attempt=number, begun_us=begun_us, ended_us=end_us, nodes=span.nodes, state=state)
             )
-        )
     return numbered
+
+
+def starts_in(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[int]:
+    """Return the numbers of the starts that began in a span."""
+    ended_us = now_us if span.ended_us is None else span.ended_us
+    return sorted(
+        number for number, facts in attempts.items() if span.begun_us <= facts.get("at_us", 0) <= ended_us
+    )
+
+
+def span_goodput(starts: Sequence[AttemptGoodput]) -> AttemptGoodput:
+    """Return the starts of one span as one: the last of them, with the time of all."""
+    parts = {part: sum(start.parts[part] for start in starts) for part in PARTS}
+    return replace(starts[-1], parts=parts)
 
 
 def totals(attempts: Sequence[AttemptGoodput]) -> dict[str, float]:
     """Return part -> node-seconds of all starts."""
     return {part: sum(one.parts[part] * one.nodes for one in attempts) for part in PARTS}
-
-
-def with_windows(events: Sequence[Event], windows: Mapping[str, NDArray[Any]]) -> list[Event]:
-    """Return the events, and one for each window: a killed start stores no event of its last steps.
-
-    windows: none, or their columns.
-    """
-    marks = []
-    if windows:
-        columns = (
-            windows[name][windows["rank"] == 0].tolist() for name in ("attempt", "ended_us", "end_step")
-        )
-        for attempt, at_us, step in zip(*columns, strict=True):
-            marks.append(Event(attempt=attempt, number=0, name=WINDOW, at_us=at_us, step=step, facts={}))
-    # sorted keeps the order of events that have one time
-    return sorted([*events, *marks], key=lambda event: (event.attempt, event.at_us))
 
 
 def restarts(attempts: Sequence[AttemptGoodput]) -> list[Restarts]:

@@ -37,6 +37,8 @@ class Launched:
     """Root that gets the record of the run; None for none."""
     checkpoints: str | None
     """Root that gets the checkpoints; None for none."""
+    trackers: tuple[str, ...]
+    """Experiment trackers of the run."""
     grace_s: int
     """Seconds from the signal to stop until the processes are killed."""
     stopped_file: Path | None
@@ -45,6 +47,8 @@ class Launched:
     """Job of the scheduler, such as "slurm 8123"."""
     node: str
     """Name of this node."""
+    replay: tuple[str, str] | None
+    """Steps to repeat, and their run (`replay_run`); None for a run of its own."""
     meeting: str | None
     """URL at which the ranks meet, for `torch.distributed`; None: from MASTER_ADDR and MASTER_PORT."""
 
@@ -75,10 +79,16 @@ class Launched:
             attempt=_number(environ, ATTEMPTS, 0),
             record=environ.get("PENSTOCK_RECORD") or None,
             checkpoints=environ.get("PENSTOCK_CHECKPOINTS") or None,
+            trackers=tuple(filter(None, environ.get("PENSTOCK_TRACKERS", "").split(","))),
             grace_s=_number(environ, ("PENSTOCK_GRACE_S",), GRACE_S),
             stopped_file=Path(stopped) if stopped else None,
             launcher=_launcher(environ),
-            node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            node=environ.get("SLURMD_NODENAME")
+            or environ.get("PENSTOCK_NODE")  # a pod's host name is not its node's
+            or socket.gethostname(),
+            replay=(environ["PENSTOCK_REPLAY"], environ.get("PENSTOCK_REPLAY_OF", ""))
+            if environ.get("PENSTOCK_REPLAY")
+            else None,
             meeting=_meeting(environ) if world.world_size > 1 else None,
         )
 

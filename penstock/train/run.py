@@ -1,7 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +17,12 @@ from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
 from .record import RunRecord
+from .replay_run import ReplaySteps, replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
+from .trackers.run_trackers import RunTrackers
+from .trackers.tracker import RunEnd
 from .windows import DUE, NO_RECORD, RECORD, Windows
 
 if TYPE_CHECKING:
@@ -56,12 +59,21 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._trackers: RunTrackers | None = None
+        self._step = -1
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
+        self._replay = None if launched.replay is None else replay_of(*launched.replay)
 
     @staticmethod
-    def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
+    def joined(
+        *,
+        name: str = "alone",
+        checkpoints: str | None = None,
+        record: str | None = None,
+        trackers: Sequence[str] = (),
+    ) -> "Run":
         """Return this process's part of the run that its launcher began.
 
         Joins the default process group, or begins it (nccl with a GPU, else gloo) where there are several ranks.
@@ -69,8 +81,10 @@ class Run:
 
         name, checkpoints, record: Name of the run, root of its checkpoints, and root of its trail, unless the launcher
             names others.
+        trackers: Names of experiment trackers, unless the launcher names others: "mlflow", "wandb", "tensorboard".
 
-        Raises: InvalidRuntime for an environment that names no meeting point of several ranks. InvalidName.
+        Raises: InvalidRuntime for an environment that names no meeting point of several ranks, or an unknown tracker.
+        InvalidName. MissingDependency if a tracker's package is missing.
         """
         launched = Launched.from_env()
         run = Run(
@@ -79,6 +93,9 @@ class Run:
             launched.checkpoints or checkpoints,
             launched.record or record,
         )
+        names = launched.trackers or tuple(trackers)
+        if names and run.world.rank == 0:
+            run._trackers = RunTrackers(names, run.name, run._record, run._checkpoints)
         run._requests.listen()
         try:
             run._join()
@@ -204,9 +221,9 @@ class Run:
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """
         trace = self._trace_of(profile, profile_ranks)
-        begun = perf_counter()
-        if saved is not None and saved.load(state or {}, batches) is not None:
-            self._event("restored", batches.step, took_us=_microseconds(begun))
+        if saved is not None:
+            self._restore(saved, state or {}, batches)
+        saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
         begun = perf_counter()
         first, newest = batches.step, batches.step
@@ -216,11 +233,12 @@ class Run:
                 if batches.step - batch.last_micro == first and batch.micro == 0:
                     self._note_first_batch(batches, first, begun)
                     begun = perf_counter()
+                self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
                 took_s, begun = perf_counter() - begun, perf_counter()
-                step, last = batches.step, batches.step == batches.end
+                step, last = batches.step, batches.step == end
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
@@ -232,6 +250,8 @@ class Run:
                     self._event("stopped", step)
                     return
                 self._warn_of_long_steps()
+                if last and self._replay is not None:
+                    break  # its loader goes on
             self._finished = True
             self._event("ended", batches.step)
         except GeneratorExit:
@@ -269,11 +289,32 @@ class Run:
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
 
+    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: "loader.Loader") -> None:
+        """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
+        begun = perf_counter()
+        if self._replay is None:
+            restored = saved.load(state, batches) is not None
+        else:
+            restored = self._restore_origin(self._replay, state, batches)
+        if restored:
+            self._event("restored", batches.step, took_us=_microseconds(begun))
+
+    def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: "loader.Loader") -> bool:
+        from ..checkpoints import Checkpoints  # imports torch
+
+        with Checkpoints(self.checkpoints, replay.origin) as origin:
+            before = self.first(
+                lambda: max((step for step in origin.steps() if step <= replay.first), default=None)
+            )
+            return before is not None and origin.load(state, batches, step=before) is not None
+
     def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
             self._event("first_batch", first, took_us=_microseconds(begun), **facts)
         self._windows.begin(batches, first)
+        if self._trackers is not None:
+            self._trackers.begin(batches.plan, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool
@@ -301,9 +342,11 @@ class Run:
             )
 
     def note(self, **values: Any) -> None:
-        """Put numbers of the step handed out last on the trail: `run.note(loss=loss)`. See `Loader.note`."""
+        """Give trail and trackers numbers of the step handed out last: `run.note(loss=loss)`. See `Loader.note`."""
         if self._batches is None:
             raise InvalidRuntime("run.note() before the first batch of run.steps()")
+        if self._trackers is not None:
+            values = self._trackers.note(self._step, values)
         if self._traced:
             self._batches.note(**values)
 
@@ -326,6 +369,8 @@ class Run:
                 record.close()
         if self._faults is not None:
             self._faults.close()
+        if self._trackers is not None:
+            self._trackers.close("failed" if error is not None else self._end())
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         if self._own_group:
@@ -335,6 +380,11 @@ class Run:
         if again:
             self._tell_launcher()
             raise SystemExit(AGAIN)
+
+    def _end(self) -> RunEnd:
+        if self._finished or self._stopped is Stop.NO:
+            return "finished"
+        return "again" if self._stopped is Stop.AGAIN else "stopped"
 
     def _tell_launcher(self) -> None:
         """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""

@@ -174,6 +174,11 @@ class RunFolder:
             if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
         )
 
+    def window_steps(self, attempt: int) -> list[int]:
+        """Return the steps done by the end of each window of a start. Costs a listing of them."""
+        infos = self.store.list(self.key(f"windows/{attempt:06d}-"))
+        return [int(match[2]) for info in infos if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))]
+
     def windows(self, keys: Sequence[tuple[int, str]] | None = None) -> dict[str, NDArray[Any]]:
         """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
 

@@ -9,12 +9,16 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import RunNotFound
 from loader.storage import Store
 
+from ..checkpoints.ranks import several
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import Allocation, AttemptGoodput, goodput, matched, with_windows
+from .goodput import Allocation, AttemptGoodput, goodput, matched, span_goodput, starts_in
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
 from .starved import wait_shares
+
+RUNS_AT_ONCE = 16
+"""Runs whose records are read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,8 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
     by_id = defaultdict[str, list[AccountedJob]](list)
     for job in jobs:
         by_id[job.job_id].append(job)
-    of_runs, problems = dict[AccountedJob, StartUsage](), []
-    for run in runs(store):
+
+    def recorded(run: str) -> tuple[dict[AccountedJob, StartUsage], str]:
         try:
             folder = RunFolder(store, run)
             attempts = folder.attempts()
@@ -46,11 +50,17 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
             own.sort(key=lambda job: job.begun_us or 0)
             starts = _starts(folder, [_span(job) for job in own], attempts, now_us)
         except DAMAGED as error:
-            problems.append(f"{store.url}: the time of {run} counts as unknown: {error}")
-            continue
-        for job, (start, versions) in zip(own, starts, strict=False):
-            plain = job_usage(job, now_us, first=job is by_id[job.job_id][0])
-            of_runs[job] = _with_record(plain, run, start, versions)
+            return {}, f"{store.url}: the time of {run} counts as unknown: {error}"
+        plain = (job_usage(job, now_us, first=job is by_id[job.job_id][0]) for job in own)
+        return {
+            job: _with_record(usage, run, start, versions)
+            for job, usage, (start, versions) in zip(own, plain, starts, strict=False)
+        }, ""
+
+    of_runs, problems = dict[AccountedJob, StartUsage](), list[str]()
+    for usages, problem in several(recorded, runs(store), at_once=RUNS_AT_ONCE):
+        of_runs |= usages
+        problems += [problem] if problem else []
     usage = [
         of_runs.get(job) or job_usage(job, now_us, first=place == 0)
         for group in by_id.values()
@@ -108,14 +118,19 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
     """
     attempts, windows = folder.attempts(), folder.windows()
-    events = with_windows(folder.events(), windows)
+    events = folder.events()
+    ends_us = dict[int, int]()
+    if windows:
+        for number, at_us in zip(windows["attempt"].tolist(), windows["ended_us"].tolist(), strict=True):
+            ends_us[number] = max(ends_us.get(number, 0), at_us)
     allocations = []
     for number, facts in attempts.items():
         times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
+        times.append(ends_us.get(number, facts["at_us"]))
         allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
     if not allocations:
         return None
-    starts = goodput(allocations, events, wait_shares(windows))
+    starts = goodput(allocations, events, wait_shares(windows), windows)
     seconds = sum(start.seconds for start in starts)
     new_s = sum(start.parts["new steps"] for start in starts)
     try:
@@ -141,10 +156,15 @@ def event_versions(event: Event) -> tuple[str, ...]:
 
 
 def _has_failed(span: Span, start: AttemptGoodput) -> bool:
-    """Return whether a start failed: in its scheduler's word, else if it ended without an event of its end."""
-    if span.state:
-        return span.state.upper() in FAILURES
-    return span.ended_us is not None and start.end not in ("stopped", "ended")
+    """Return whether a start failed: no event of its end, and its scheduler's word, if there is one, is a failure.
+
+    A pod that stops by exit status 75 is Failed, too.
+    """
+    if start.end in ("stopped", "ended") or span.ended_us is None:
+        return False
+    return not span.state or not FAILURES.isdisjoint(
+        span.state.upper().split(", ")
+    )  # a word per phase of pods
 
 
 def _span(job: AccountedJob) -> Span:
@@ -162,8 +182,12 @@ def _starts(
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
     windows = folder.windows()
-    starts = goodput(allocations, with_windows(events, windows), wait_shares(windows))
-    return [(start, versions.get(start.attempt) or newest) for start in starts]
+    starts = iter(goodput(allocations, events, wait_shares(windows), windows))
+    whole = [
+        span_goodput([next(starts) for _ in range(max(1, len(starts_in(span, attempts, now_us))))])
+        for span in spans
+    ]
+    return [(start, versions.get(start.attempt) or newest) for start in whole]
 
 
 def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:

@@ -10,7 +10,7 @@ from loader.dataset.root import Root
 from loader.errors import Conflict, InvalidCluster
 
 from ..compute.cluster import Cluster
-from .goodput import AttemptGoodput, goodput, matched, with_windows
+from .goodput import AttemptGoodput, goodput, matched
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
@@ -120,7 +120,7 @@ def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
     spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
     allocations = matched(spans, folder.attempts(), now_us)
     windows = folder.windows()
-    return goodput(allocations, with_windows(folder.events(), windows), wait_shares(windows))
+    return goodput(allocations, folder.events(), wait_shares(windows), windows)
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import InvalidStore
+from loader.errors import InvalidStore, PenstockError
 
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
 
@@ -73,11 +73,14 @@ def _root(arguments: Namespace) -> "loader.Root | None":
 def check(arguments: Namespace) -> Answer:
     """Run the checks of this node; the exit status is Nagios' of the worst one."""
     from ..compute.cluster import Cluster
-    from ..nodes.node_check import put_failures, run_checks, this_node, worst
+    from ..nodes.node_check import CheckStatus, put_failures, run_checks, this_node, worst
     from ..nodes.proof import checks_of
 
-    root = _root(arguments)
-    results = run_checks(checks_of(cluster_of(arguments) or Cluster(), None if root is None else root.url))
+    try:
+        root, cluster = _root(arguments), cluster_of(arguments) or Cluster()
+    except PenstockError as error:  # an exit status of 2 would accuse the node
+        return [], f"unknown: {error}", int(CheckStatus.UNKNOWN)
+    results = run_checks(checks_of(cluster, None if root is None else root.url))
     if root is not None:
         put_failures(root.store, this_node(), results)
     rows = [(one.check, one.status.name.lower(), one.text) for one in results]
@@ -93,6 +96,7 @@ def check(arguments: Namespace) -> Answer:
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
     from ..nodes.quarantine import cases, settled_us
+    from ..nodes.replays import loss_differences
     from ..nodes.signs import read_signs
     from ..nodes.suspects import suspects as suspects_of
     from ..train.submitting import launcher_of
@@ -100,7 +104,8 @@ def suspects(arguments: Namespace) -> Answer:
     root, now_us = loader.Root(arguments.root), time.time_ns() // 1000
     cluster = cluster_of(arguments)
     spans = None if cluster is None else launcher_of(root.url, cluster).spans
-    named = suspects_of(read_signs(root.store, now_us, spans), now_us, settled_us(cases(root.store)))
+    signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))
+    named = suspects_of(signs, now_us, settled_us(cases(root.store)))
     rows = [(one.node, one.sign, one.text) for one in named]
     table = Table(form=("{:<20}", " {:<12}", " {}"), header=("node", "sign", "figures"), rows=rows)
     body = [{"node": one.node, "sign": one.sign, "at_us": one.at_us, "text": one.text} for one in named]
@@ -135,6 +140,7 @@ def give_back(arguments: Namespace) -> Answer:
 def watch(arguments: Namespace) -> Answer:
     """Prove suspects, drain them within the caps, and return nodes after clean checks."""
     from ..nodes.proof import NodeProver
+    from ..nodes.replays import loss_differences
     from ..nodes.watch import NodeWatch, watch_until
     from ..train.submitting import launcher_of
 
@@ -142,7 +148,8 @@ def watch(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     prover = NodeProver(cluster, [root.url, *arguments.data])
     spans = launcher_of(root.url, cluster).spans
-    watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans)
+    losses = partial(loss_differences, root)
+    watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans, losses=losses)
     if arguments.once:
         review = watched.review()
         return review.to_json(), _lines(review) or "nothing to do", 0

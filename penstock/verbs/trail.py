@@ -14,6 +14,8 @@ from .verb import Answer, Table, Verb
 if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
 
+    from ..view.inspect.note_comparison import ComparedNotes
+
 Row = dict[str, Any]
 
 LS = ("run", "steps", "first", "last", "ranks", "from (UTC)", "to (UTC)", "plan")
@@ -149,22 +151,51 @@ def _against_arguments(parser: ArgumentParser) -> None:
 
 def against(arguments: Namespace) -> Answer:
     """Find the first step that differs between two runs. Exit status 1 if there is one, or no step was compared."""
+    from ..train.replay_run import origin_of
+    from ..view.inspect.note_comparison import compared_notes
     from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.run_comparison import run_comparison
     from ..view.marks import counted
 
     root = loader.Root(arguments.root)
-    comparison = run_comparison(
-        root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other))
-    )
-    text: list[str | Table] = ["\n".join(comparison.lines)]
+    trails = [loader.read_trail(root, run) for run in (arguments.run, arguments.other)]
+    comparison, notes = run_comparison(root, *trails), compared_notes(*trails)
+    text: list[str | Table] = ["\n".join([*comparison.lines, *_note_lines(root, arguments, notes)])]
     if comparison.slots:
         rows = [(one.slot, *map(compared_sample, one.samples)) for one in comparison.slots[:MAX_SLOTS]]
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
         if comparison.n_slots > len(rows):
             listed = f"; --json lists {len(comparison.slots)}" if len(comparison.slots) > len(rows) else ""
             text.append(f"and {counted(comparison.n_slots - len(rows), 'more slot')}{listed}")
-    return comparison.to_json(), text, 0 if comparison.compared and comparison.step < 0 else 1
+    replayed = origin_of(arguments.other) == arguments.run
+    equal = comparison.compared and comparison.step < 0 and not (replayed and notes.n_differing)
+    return {**comparison.to_json(), "notes": notes.to_json()}, text, 0 if equal else 1
+
+
+def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes") -> Iterator[str]:
+    from ..train.replay_run import nodes_at
+    from ..train.run_folder import RunFolder
+    from ..view.marks import counted
+
+    if not notes.compared:
+        return
+    if notes.not_finite >= 0:
+        yield (
+            f"step {notes.not_finite} has no finite metric in both: data or model, not a node; "
+            f"penstock explain {arguments.run}@{notes.not_finite} names its samples"
+        )
+    if not notes.n_differing:
+        yield f"{counted(notes.compared, 'metric')} are equal, bit by bit"
+        return
+    first, of = notes.differing[0], counted(notes.compared, "metric")
+    yield (
+        f"{notes.n_differing:,} of {of} differ, first {first.note} of step {first.step}, "
+        f"{first.values[0]} and {first.values[1]}"
+    )
+    folders = [RunFolder(root.store, run) for run in (arguments.run, arguments.other)]
+    nodes, others = (set(nodes_at(folder, first.step, first.step + 1)) for folder in folders)
+    if only := sorted(nodes - others):
+        yield f"{arguments.run} did this step on {', '.join(only)}, and {arguments.other} did not"
 
 
 def _window_arguments(parser: ArgumentParser) -> None:

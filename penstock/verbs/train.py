@@ -1,4 +1,4 @@
-"""`penstock train submit|ls|show|why|goodput|logs|stop|cancel|resume`: training runs."""
+"""`penstock train submit|ls|show|why|goodput|logs|stop|cancel|resume|replay`: training runs."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import loader
 
-from .verb import Answer, Table, Verb
+from .verb import Answer, Table, Verb, cluster_of, read_by
 
 if TYPE_CHECKING:
     from ..train.launch.launcher import Launcher
@@ -84,6 +84,41 @@ def resume(arguments: Namespace) -> Answer:
     spec = read_spec(arguments.spec)
     place = resume_run(spec, _launcher(spec.record, arguments))
     return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
+
+
+def _replay_arguments(parser: ArgumentParser) -> None:
+    from ..train.replay_run import parse_steps
+
+    _spec_argument(parser)
+    parser.add_argument(
+        "--steps",
+        type=read_by(parse_steps),
+        required=True,
+        metavar="A:B",
+        help="steps to repeat; B is not included",
+    )
+    text = "node to leave out; may be repeated (default on Slurm: all nodes that did the steps)"
+    parser.add_argument("--not-on", action="append", default=[], metavar="NODE", help=text)
+
+
+def replay(arguments: Namespace) -> Answer:
+    """Repeat steps of a run, on other nodes; nothing is saved but the record and the trail."""
+    from ..compute.cluster import Cluster
+    from ..train.replay_run import nodes_at, replay_spec, without_nodes
+    from ..train.run_folder import RunFolder
+    from ..train.run_spec import read_spec
+    from ..train.submitting import launcher_of
+    from ..train.submitting import submit as submit_run
+
+    spec, cluster = read_spec(arguments.spec), cluster_of(arguments) or Cluster()
+    repeated = replay_spec(spec, arguments.steps)
+    nodes = arguments.not_on
+    if cluster.engine == "slurm" and not nodes:
+        nodes = nodes_at(RunFolder(loader.Root(spec.record).store, spec.run), *arguments.steps)
+    place = submit_run(repeated, launcher_of(spec.record, without_nodes(cluster, nodes)))
+    body = {"run": repeated.run, "place": place, "not_on": [*nodes]}
+    text = f"{repeated.run}: {place}\nwhen it has ended: penstock trail against {spec.run} {repeated.run}"
+    return body, text, 0
 
 
 def ls(arguments: Namespace) -> Answer:
@@ -248,6 +283,7 @@ VERB = Verb(
         "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_started_run_argument),
         "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
         "resume": Verb(text="let a stopped run go on", run=resume, arguments=_spec_argument),
+        "replay": Verb(text="repeat steps on other nodes", run=replay, arguments=_replay_arguments),
         "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_started_run_argument),
     },
 )

@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 from penstock.cli import parser
-from penstock.compute.cluster import read_cluster
+from penstock.compute.cluster import Cluster, read_cluster
+from penstock.nodes.controls import control_of
 from penstock.train.launch.jobset import JobSets
 from penstock.train.run_spec import RunSpec
 from tests.deploy import kueue_kinds
+from tests.servers.kubernetes_api import kubeconfig, kubernetes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SERVICES = ("code-server", "daemon", "metrics", "viewer", "webserver")
@@ -117,6 +119,27 @@ def test_cluster_file_names_what_the_manifests_hold() -> None:
     assert set(asked) <= set(covered), "Kueue admits nothing that asks for a resource without a quota"
 
 
+@pytest.mark.k8s
+def test_role_of_node_watchers_allows_what_they_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kubernetes(tmp_path) as server:
+        (tmp_path / "kubeconfig").write_text(kubeconfig(server.port))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        server.cluster.nodes["gpu-7"] = {
+            "metadata": {"name": "gpu-7"},
+            "spec": {},
+            "status": {"conditions": []},
+        }
+        control = control_of(Cluster(engine="kubernetes"))
+        control.states()
+        control.drain("gpu-7", "penstock q-1: planted")
+        assert server.cluster.requests == {("GET", "/api/v1/nodes"), ("PATCH", "/api/v1/nodes/gpu-7/status")}
+    rules = named("kueue", "ClusterRole", "penstock-node-watcher")["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["nodes"], ["list"]),
+        (["nodes/status"], ["patch"]),
+    ]
+
+
 @pytest.mark.parametrize("component", [*SERVICES, "postgres"])
 def test_pod_is_as_restricted_as_its_namespace_asks(component: str) -> None:
     pod = dict(workloads())[component]["spec"]
@@ -186,6 +209,20 @@ def test_settings_are_those_of_the_environment_and_no_secret_is_among_them() -> 
         body["metadata"]["name"] for body in objects("kubernetes") if body["kind"] == "Service"
     }
     assert not [body for body in objects("kubernetes") if body["kind"] == "Secret"]
+
+
+def test_each_service_has_the_secrets_that_it_needs() -> None:
+    secrets = {
+        component: {one["secretRef"]["name"] for one in container(component)["envFrom"] if "secretRef" in one}
+        for component in SERVICES
+    }
+    assert secrets == {
+        "code-server": {"penstock-stores", "penstock-dagster"},
+        "daemon": {"penstock-dagster"},
+        "metrics": {"penstock-stores"},
+        "viewer": {"penstock-stores"},
+        "webserver": {"penstock-dagster"},
+    }
 
 
 def test_services_and_rules_of_the_network_reach_pods_and_ports_that_there_are() -> None:

@@ -61,6 +61,7 @@ def test_priorities_and_account_are_those_that_are_made() -> None:
     assert set(cluster.priorities.values()) == qos
     assert f" {cluster.account} " in text or f"{cluster.account};" in text
     assert isinstance(launcher_of("memory://x", cluster), SlurmJobs)
+    assert "{node}" in cluster.train.on_node, "else the watcher can prove nothing"
     settings = dict(line.split("=", 1) for line in lines("penstock.conf"))
     assert {settings["Prolog"], settings["HealthCheckProgram"]} == {"/etc/slurm/penstock-check.sh"}
     limit_s = int(re.search(r"timeout (\d+)", (SLURM / "penstock-check.sh").read_text())[1])  # type: ignore[index]

@@ -44,6 +44,7 @@ class Cluster:
     jobs: dict[str, Json] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     workloads: list[Json] = field(default_factory=list)
+    nodes: dict[str, Json] = field(default_factory=dict)
     requests: set[tuple[str, str]] = field(default_factory=set)
     """Methods and paths that were asked for."""
     free: int = 100
@@ -52,6 +53,8 @@ class Cluster:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def create(self, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
+        if body["kind"] != "Job":
+            return 404, {"message": "the server could not find the requested resource"}
         if wrong := wrong_in(body):
             return 422, {"message": wrong}
         name = body["metadata"]["name"]
@@ -325,6 +328,22 @@ class _Handler(BaseHTTPRequestHandler):
         with self.cluster.lock:
             self._answer(*self.cluster.create(self._body(), dry_run="dryRun=All" in self.path))
 
+    def do_PATCH(self) -> None:
+        """Merge conditions of a node's status by their type; another kind of patch is refused."""
+        name, part = urlsplit(self.path).path.split("/")[-2:]
+        with self.cluster.lock:
+            node = self.cluster.nodes.get(name)
+            if part != "status" or self.headers["Content-Type"] != "application/strategic-merge-patch+json":
+                self._answer(415, {"message": "the body of the request was in an unknown format"})
+            elif node is None:
+                self._answer(404, {"message": f'nodes "{name}" not found'})
+            else:
+                conditions = {one["type"]: one for one in node["status"]["conditions"]}
+                for one in self._body()["status"]["conditions"]:
+                    conditions[one["type"]] = {**conditions.get(one["type"], {}), **one}
+                node["status"]["conditions"] = list(conditions.values())
+                self._answer(200, node)
+
     def do_DELETE(self) -> None:
         with self.cluster.lock:
             self._answer(*self.cluster.delete(self.path.partition("?")[0], self._body()))
@@ -339,6 +358,8 @@ class _Handler(BaseHTTPRequestHandler):
             elif "/jobs/" in path or "/jobsets/" in path:
                 job = self.cluster.found(path)
                 self._answer(200 if job else 404, job or {"message": "not found"})
+            elif path == "/api/v1/nodes":
+                self._answer(200, {"items": list(self.cluster.nodes.values())})
             elif path.endswith("/workloads"):
                 self._answer(200, {"items": self.cluster.workloads})
             else:

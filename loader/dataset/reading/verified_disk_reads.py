@@ -147,7 +147,7 @@ def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: 
         number, (descriptor, memory) = int(sources.numbers[i]), sources.files[int(sources.which[i])]
         begin, nbytes = int(sources.begin[i]), int(sources.nbytes[i])
         if descriptor == IN_MEMORY:
-            assert memory is not None
+            assert isinstance(memory, bytes | memoryview)
             data = memoryview(memory)[begin : begin + nbytes]
         else:
             data = memoryview(os.pread(descriptor, nbytes, begin))

@@ -7,8 +7,7 @@ bytes less its header.
 """
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,68 +17,20 @@ from ...modalities.array import is_array, layout_in
 from ...modalities.fields import last_word
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
-from ...order.sources.window_layout import (
-    AGE_NS,
-    ANCHOR_NS,
-    IS_PAD,
-    ROW,
-    Places,
-    Time,
-    WindowLayout,
-    layout_of,
-)
+from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, WindowLayout
 from ...order.sources.window_view import WindowView, n_windows, table_sha256
 from ..reading.verified_bucket_reads import read_fields
 from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 from .pack import field_nbytes
-from .version import Version
-from .view import View
+
+if TYPE_CHECKING:
+    from .view import View
 
 logger = logging.getLogger(__name__)
 VIDEOS = ("mp4", "mov", "mkv", "webm", "run")
 
 
-def windows(
-    episodes: Version | View,
-    *,
-    anchor: str,
-    at: Mapping[str, Places],
-    every: int = 1,
-    rule: Mapping[str, str] | None = None,
-    pad: str = "mask",
-    max_age: Time | None = None,
-) -> WindowView:
-    """Return a view with a window per row of a stream: `loader.plan({"arm": windows(...)}, ...)` orders windows.
-
-    Args:
-        episodes: Version or view whose samples are episodes. Its other fields are handed out whole.
-        anchor: `.npy` field; a window stands at every `every`-th of its rows, at the time of its clock.
-        at: Field -> times from the anchor's time on, such as ["-100ms", 0], or rows from the one in force on, such as
-            `loader.rows(0, 50)`. Arrays give [k, ...] values, videos uint8 [k, H, W, 3] frames.
-        every: Rows from one window to the next.
-        rule: Field -> "last" (what is known at that time, by default), "nearest", or "linear" (of float arrays).
-        pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
-            has only windows whose rows of the anchor fit.
-        max_age: Age from which a value counts as padding too.
-
-    A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or a shorter name's (`a.ns.npy` for `a.b.npy`);
-    its fact `clock` names another. A video without one has its container's times. Without a clock of the
-    anchor, row k of each field is one step, and values have no ages.
-
-    A batch also has `<field>.age_ns` (int64 [B, k], the anchor's time plus the offset, less the value's own time),
-    `<field>.is_pad` (bool [B, k]), `anchor_ns` and `row` (int64 [B]). Keys are `<episode>@<row>`. The root stores 8
-    bytes per episode, once.
-
-    Raises: InvalidPlan; FieldNotFound; Corrupt.
-    """
-    view = episodes.select() if isinstance(episodes, Version) else episodes
-    if not isinstance(view, View):
-        raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
-    layout = layout_of(anchor, at, every, rule, pad, max_age)
-    return windows_of(view, layout)
-
-
-def windows_of(view: View, layout: WindowLayout) -> WindowView:
+def windows_of(view: "View", layout: WindowLayout) -> WindowView:
     """Return the view's windows of a layout. Raises: InvalidPlan; FieldNotFound; Corrupt."""
     _check_fields(view, layout)
     first = _load(view, layout)
@@ -88,7 +39,7 @@ def windows_of(view: View, layout: WindowLayout) -> WindowView:
     return WindowView(view, layout, first)
 
 
-def _check_fields(view: View, layout: WindowLayout) -> None:
+def _check_fields(view: "View", layout: WindowLayout) -> None:
     view.version.group_of(layout.anchor)
     if not is_array(layout.anchor):
         raise InvalidPlan(
@@ -114,7 +65,7 @@ def _check_fields(view: View, layout: WindowLayout) -> None:
         )
 
 
-def _counted(view: View, layout: WindowLayout) -> I64:
+def _counted(view: "View", layout: WindowLayout) -> I64:
     episodes = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     if not len(episodes):
         return np.zeros(1, np.int64)
@@ -138,14 +89,14 @@ def _counted(view: View, layout: WindowLayout) -> I64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
-def _path(view: View, layout: WindowLayout) -> str:
+def _path(view: "View", layout: WindowLayout) -> str:
     question: dict[str, Any] = {"view": view.id, "anchor": layout.anchor, "every": layout.every}
     if layout.pad == "inside":
         question["inside"] = list(layout.span)
     return f"windows/{content_hash('n', question).removeprefix('n-')}.parquet"
 
 
-def _load(view: View, layout: WindowLayout) -> I64 | None:
+def _load(view: "View", layout: WindowLayout) -> I64 | None:
     store, path = view.version.store, _path(view, layout)
     try:
         data = store.get(path).data
@@ -173,7 +124,7 @@ def parse_windows(data: bytes, path: str, name: str) -> I64:
     return first
 
 
-def _kept(view: View, layout: WindowLayout, first: I64) -> I64:
+def _kept(view: "View", layout: WindowLayout, first: I64) -> I64:
     store, path = view.version.store, _path(view, layout)
     try:
         facts = {"path": path, "content_sha256": table_sha256(first)}

@@ -123,6 +123,20 @@ class KubernetesApi:
         text = self._ask(read, name=pod, tail_lines=TAIL_LINES, silent=(400, 404))
         return (text or b"")[-LOG_BYTES:].decode(errors="replace")
 
+    def nodes(self) -> list[Json]:
+        """Return all nodes."""
+        nodes = self._json(lambda namespace, **how: self._core.list_node(**how))
+        return list(nodes["items"]) if nodes else []
+
+    def set_condition(self, node: str, condition: Json) -> None:
+        """Set a condition in a node's status."""
+
+        def patch(namespace: str, **how: Any) -> Any:
+            kind = "application/strategic-merge-patch+json"  # conditions are merged by their type
+            return self._core.patch_node_status(_content_type=kind, **how)
+
+        self._ask(patch, name=node, body={"status": {"conditions": [condition]}})
+
     def queued(self, uid: str) -> str:
         """Return why Kueue delays a Job, or ""."""
         messages = (
@@ -190,9 +204,10 @@ class KubernetesApi:
         elif status in _SILENT or status >= 500 or (status in _OF_THE_USER and self._heard):
             raise EngineUnreachable(answer) from error
         else:
-            raise InvalidCluster(
-                f"{answer}; see image, queue, secret, slot and kubernetes of the cluster"
-            ) from error
+            hint = "see image, queue, secret, slot and kubernetes of the cluster"
+            if status == 404:
+                hint = "is JobSet installed, and is there a namespace of this name?"
+            raise InvalidCluster(f"{answer}; {hint}") from error
 
 
 def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:

@@ -183,6 +183,15 @@ def test_server_checks_a_dry_run_and_keeps_nothing(root: str, server: Server, la
         launcher.check(sleeper(root))
 
 
+def test_cluster_without_jobset_is_named(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kubernetes(tmp_path) as server:
+        (tmp_path / "kubeconfig").write_text(kubeconfig(server.port))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        cluster = Cluster(engine="kubernetes", image=IMAGE, queue="team-a", slot=Slot(cpus=2))
+        with pytest.raises(InvalidCluster, match=r"404: .* is JobSet installed"):
+            JobSets(root, cluster).submit(sleeper(root))
+
+
 def test_run_that_always_fails_ends_with_the_words_of_the_jobset(
     root: str, server: Server, launcher: JobSets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +259,7 @@ def test_run_is_evicted_drained_stopped_and_resumed(root: str, server: Server, l
     (jobset,) = server.cluster.jobsets.values()
     assert (jobset["status"]["restarts"], jobset["status"]["restartsCountTowardsMax"]) == (1, 0)
     assert folder.attempts()[3]["restarts"] == 1, "PENSTOCK_ATTEMPT"
+    assert folder.attempts()[3]["node"] in {"node-0", "node-1", "node-2"}
     stop(folder)
     until(lambda: launcher.status("big-7").state == "ended", text)
     assert launcher.status("big-7").reason == ""

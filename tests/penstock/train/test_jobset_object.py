@@ -12,6 +12,7 @@ from penstock.compute.engines.kubernetes import Placing
 from penstock.train.launch.jobset import JobSets
 from penstock.train.launch.jobset_object import object_name
 from penstock.train.launch.jobset_pod import pod_torchrun
+from penstock.train.launched import Launched
 from penstock.train.run_spec import RunSpec, spec_of
 from penstock.train.submitting import launcher_of
 
@@ -99,6 +100,14 @@ def test_first_pod_is_where_the_ranks_meet() -> None:
     assert f"--master-addr={name}-ranks-0-0.{name}" in command
     assert "--standalone" not in command
     assert command[-len(SPEC.command) :] == list(SPEC.command)
+
+
+def test_record_names_the_node_and_not_the_pod() -> None:
+    """Signs of bad nodes are counted by it, and Kubernetes cordons by it."""
+    assert Launched.from_env({"PENSTOCK_NODE": "gpu-7", "PENSTOCK_ATTEMPT": "2"}).node == "gpu-7"
+    pod = described()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    sources = {one["name"]: one.get("valueFrom") for one in pod["containers"][0]["env"]}
+    assert sources["PENSTOCK_NODE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
 @pytest.mark.parametrize("run", ["big-7", "Big.7_", "7", "._.x", "x" * 100])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.train.goodput import Allocation, goodput, with_windows
+from penstock.train.goodput import Allocation, goodput
 from penstock.train.record import MOST_TABLES, RunRecord
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
@@ -64,7 +64,7 @@ def test_killed_start_is_counted_up_to_its_last_window(root: str, start: Start) 
     assert rank.status() == -signal.SIGKILL
     begun_us = folder.attempts()[1]["at_us"]
     times = Allocation(attempt=1, begun_us=begun_us, ended_us=begun_us + 60_000_000)
-    (one,) = goodput([times], with_windows(folder.events(), folder.windows()))
+    (one,) = goodput([times], folder.events(), None, folder.windows())
     assert 0 < one.end_step <= len(rank.took)
     assert one.end == "first_batch"
     assert one.parts["new steps"] >= 0.02 * one.end_step

@@ -9,10 +9,11 @@ import pytest
 
 import loader
 from penstock.cli import main
+from penstock.train.launch.launcher import Span
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.run_usage import slurm_usage
+from penstock.train.run_usage import launcher_usage, slurm_usage
 from penstock.usage.sacct import parse_jobs
 
 S, H = 1_000_000, 3600 * 1_000_000
@@ -178,3 +179,29 @@ def test_verb_forecasts_the_week_that_fills_the_cluster(
     assert (body["installed"], body["limit"]) == (8, pytest.approx(8 * 168 * 0.85))
     assert main(["usage", *options, "--since", "30d"]) == 0
     assert "too little history" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "failed"),
+    [
+        ("stopped", "Failed", False),
+        ("ended", "", False),
+        ("saved", "", True),
+        ("saved", "Failed, Succeeded", True),
+        ("saved", "PREEMPTED", False),
+        ("failed", "PREEMPTED", True),
+    ],
+)
+def test_stop_in_time_is_no_failure(folder: RunFolder, end: str, state: str, failed: bool) -> None:
+    """Pods that stop by exit status 75 are Failed."""
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url, gpus_per_node=8))
+    with pytest.MonkeyPatch.context() as patched:
+        Clock(patched).start(folder, "kubernetes big-7-0", 10_000, (0, 90), end)
+    span = Span(begun_us=10_000 * S, ended_us=11_000 * S, nodes=2, state=state)
+
+    class Pods:
+        def spans(self, run: str) -> list[Span]:
+            return [span] if run == "big-7" else []
+
+    (start,) = launcher_usage(folder.store, Pods(), 10**15).starts  # type: ignore[arg-type]
+    assert (start.failed, start.gpus, start.nodes, start.user) == (failed, 16, 2, "ann")

@@ -1,0 +1,100 @@
+"""Repeat some steps of a run as a run of its own, `big-7.replay-1`, on other nodes; `penstock trail against` compares.
+
+The same ranks read the same batches from the checkpoint before, so a loss that comes out otherwise is the node's.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from loader.dataset.root import Root
+from loader.errors import InvalidCluster, InvalidRuntime, RunTaken
+
+from ..compute.cluster import Cluster
+from .run_folder import FOLDER, RunFolder
+from .run_spec import RunSpec
+
+STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
+"""Variables of a replay's ranks: its steps, and the run that it repeats."""
+_STEPS = re.compile(r"([0-9]{1,12}):([0-9]{1,12})")
+_NAME = re.compile(r"(.+)\.replay-([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySteps:
+    """Steps to repeat."""
+
+    first: int
+    """First step that is of interest; the checkpoint at or before it is loaded."""
+    end: int
+    """Step after the last one."""
+    origin: str
+    """Run whose checkpoints are loaded."""
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Return the steps of "A:B", B not included. Raises: ValueError."""
+    match = _STEPS.fullmatch(text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ValueError(f"{text!r} names no steps; accepted: A:B, such as 1200:1300, B not included")
+    return int(match[1]), int(match[2])
+
+
+def replay_of(steps: str, origin: str) -> ReplaySteps:
+    """Return the steps in the environment of a rank. Raises: InvalidRuntime."""
+    try:
+        first, end = parse_steps(steps)
+    except ValueError as error:
+        raise InvalidRuntime(f"{STEPS} in the environment: {error}") from None
+    if not origin:
+        raise InvalidRuntime(f"{STEPS} in the environment without {ORIGIN}, the run to repeat")
+    return ReplaySteps(first=first, end=end, origin=origin)
+
+
+def origin_of(run: str) -> str | None:
+    """Return the run that a replay repeats, by its name; None for another run."""
+    match = _NAME.fullmatch(run)
+    return match[1] if match else None
+
+
+def nodes_at(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
+    """Return the nodes that did some of these steps, by the windows of the run. Raises: Corrupt."""
+    rows = folder.windows()
+    if not rows:
+        return ()
+    inside = (rows["first_step"] < end) & (rows["end_step"] > first)
+    return tuple(sorted(set(rows["node"][inside].tolist())))
+
+
+def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:
+    """Return the spec of the next replay of a run: as many nodes as did the steps, no tracker.
+
+    Raises: RunNotFound; RunTaken if the record has another spec; Corrupt.
+    """
+    store = Root(spec.record).store
+    folder = RunFolder(store, spec.run)
+    if folder.spec() != spec:
+        raise RunTaken(f"{spec.run} was started from another file; give that one")
+    prefix = f"{FOLDER}{spec.run}.replay-"
+    names = {info.key.removeprefix(prefix).partition("/")[0] for info in store.list(prefix)}
+    number = max((int(name) for name in names if name.isdigit()), default=0) + 1
+    nodes = nodes_at(folder, *steps)
+    return replace(
+        spec,
+        run=f"{spec.run}.replay-{number}",
+        nodes=str(len(nodes)) if nodes else spec.nodes,
+        trackers=(),
+        env={**spec.env, STEPS: f"{steps[0]}:{steps[1]}", ORIGIN: spec.run},
+    )
+
+
+def without_nodes(cluster: Cluster, nodes: Collection[str]) -> Cluster:
+    """Return a cluster whose starts get none of these nodes. Raises: InvalidCluster if it cannot exclude any."""
+    if not nodes:
+        return cluster
+    if cluster.engine != "slurm":
+        raise InvalidCluster(
+            f"engine = {cluster.engine!r} excludes no nodes, and {', '.join(sorted(nodes))} are to be left out"
+        )
+    options: Sequence[str] = (*cluster.train.options, f"--exclude={','.join(sorted(nodes))}")
+    return replace(cluster, train=replace(cluster.train, options=tuple(options)))

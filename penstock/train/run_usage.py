@@ -34,8 +34,8 @@ class UsageRecord:
 def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
     """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
-    Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
-    listing and a request per event, and the windows.
+    Costs a listing of the record, a listing per run and a request per attempt. A run with a job among these also costs
+    a listing, a request per event, and the windows.
     """
     by_id = defaultdict[str, list[AccountedJob]](list)
     for job in jobs:

@@ -64,7 +64,7 @@ def test_killed_start_is_counted_up_to_its_last_window(root: str, start: Start) 
     assert rank.status() == -signal.SIGKILL
     begun_us = folder.attempts()[1]["at_us"]
     times = Allocation(attempt=1, begun_us=begun_us, ended_us=begun_us + 60_000_000)
-    (one,) = goodput([times], folder.events(), None, folder.windows())
+    (one,) = goodput([times], folder.events(), windows=folder.windows())
     assert 0 < one.end_step <= len(rank.took)
     assert one.end == "first_batch"
     assert one.parts["new steps"] >= 0.02 * one.end_step

@@ -135,6 +135,9 @@ def test_steps_of_a_killed_start_are_known_from_its_windows() -> None:
     parts = {part: seconds for part, seconds in first.parts.items() if seconds}
     assert parts == {"starting": 10, "waiting for data": 4, "new steps": 60, "saving": 6, "unknown": 10}
     assert (first.end_step, first.end) == (50, "saved")
+    (first, second) = goodput(TIMES, [*killed, *LIFE[4:]], windows=windows)
+    assert (first.lost_steps, second.parts["repeated steps"]) == (10, 10)
+    assert restarts([first, second])[0].cause == "killed"
 
 
 def test_starts_within_one_span_share_its_time() -> None:

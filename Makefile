@@ -79,7 +79,7 @@ oracles: $(READY) ## formats beside their own libraries, each in an environment 
 	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py))
 
 optional: $(READY) # what some tests import, beside the environment
-	$(PIP) $(PIP_MORE) --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate kubeflow-trainer-api
+	$(PIP) $(PIP_MORE) --no-build-isolation -e '.[models,frameworks,jax,ray,k8s,mlflow,wandb,tensorboard]' kubernetes-validate kubeflow-trainer-api
 
 test-long: optional servers ## the tests that take 8 s or more, which CI leaves out (tests/nightly.txt)
 	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'

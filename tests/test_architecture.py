@@ -155,7 +155,7 @@ def test_loader_has_its_names_its_rooms_and_no_others() -> None:
     import loader
 
     assert set(loader.__all__) <= set(dir(loader))
-    assert loader.order.plan.Plan is loader.Plan
+    assert loader.Plan is loader.order.plan.Plan
     with pytest.raises(AttributeError, match="module 'loader' has no attribute 'Rot'"):
         loader.Rot  # noqa: B018 - a misspelt name
 
@@ -376,6 +376,9 @@ def test_the_environment_is_read_in_few_places() -> None:
         "penstock.view.replays.recipe_process",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
         "penstock.formats.mds.streaming_order",  # for the interpreter that has the library
         "penstock.train.launched",  # ranks, and what `penstock train` gives a run
+        "penstock.train.trackers.mlflow_run",  # MLflow's experiment, as its own tools read it
+        "penstock.train.trackers.tensorboard_run",  # the folder, as Transformers reads it
+        "penstock.train.trackers.run_facts",  # PENSTOCK_VIEW_URL, as the pipeline reads it
         "penstock.train.launch.jobset_pod",  # the pod's index and meeting; handed on to its ranks
         "penstock.train.launch.local_loop",  # handed on to the ranks of this machine
         "penstock.train.launch.local_ranks",  # handed on to the loop of a run

@@ -117,6 +117,11 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     versions is retired, or with retired=True only if its data is deleted; Denied if a takedown covers samples of a
     retired version.
     """
+    return plan_over(root, plan_hash, partial(opened_anyway, root) if retired else root.open)
+
+
+def plan_over(root: Root, plan_hash: str, open_version: Callable[[str], Version]) -> Plan:
+    """Return a saved plan over the versions that a function opens. Raises: as `open_plan`; the function's errors."""
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
     except ObjectNotFound as error:
@@ -129,10 +134,8 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
         ) from error
     from ..order.from_json import plan_from_json
 
-    open_version = cache(
-        partial(opened_anyway, root) if retired else root.open
-    )  # once for all buckets and views
-    opened = plan_from_json(body, lambda spec: _reopened(open_version, spec))
+    open_once = cache(open_version)  # for all buckets and views
+    opened = plan_from_json(body, lambda spec: _reopened(open_once, spec))
     if opened.hash != plan_hash:
         raise PlanMismatch(
             f"{root.url}/plans/{plan_hash}.json holds the plan {opened.hash}: it was edited or renamed; restore it, "

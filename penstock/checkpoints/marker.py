@@ -78,9 +78,14 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def is_run(run: str) -> bool:
+    """Return whether a run of this name may have checkpoints."""
+    return _NAME.fullmatch(run) is not None
+
+
 def check_run(run: str) -> str:
     """Return a valid run name. Raises: InvalidName."""
-    if not _NAME.fullmatch(run):
+    if not is_run(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"
         )

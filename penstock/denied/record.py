@@ -20,7 +20,7 @@ FORMAT = 1
 Place = Mapping[str, Any]
 """A place: an object or version to check, as JSON.
 
-check: "absent", "zeros", "replaced", "remade", "retired", "raw" or "registered".
+check: "absent", "zeros", "replaced", "remade", "retired", "raw", "registered" or "trained" (a run, not an object).
 what: human-readable description. of: dataset. path: the object's path. Other keys depend on the check.
 """
 

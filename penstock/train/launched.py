@@ -37,6 +37,8 @@ class Launched:
     """Root that gets the record of the run; None for none."""
     checkpoints: str | None
     """Root that gets the checkpoints; None for none."""
+    trackers: tuple[str, ...]
+    """Experiment trackers of the run."""
     grace_s: int
     """Seconds from the signal to stop until the processes are killed."""
     stopped_file: Path | None
@@ -77,6 +79,7 @@ class Launched:
             attempt=_number(environ, ATTEMPTS, 0),
             record=environ.get("PENSTOCK_RECORD") or None,
             checkpoints=environ.get("PENSTOCK_CHECKPOINTS") or None,
+            trackers=tuple(filter(None, environ.get("PENSTOCK_TRACKERS", "").split(","))),
             grace_s=_number(environ, ("PENSTOCK_GRACE_S",), GRACE_S),
             stopped_file=Path(stopped) if stopped else None,
             launcher=_launcher(environ),

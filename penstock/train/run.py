@@ -1,7 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,8 @@ from .replay_run import ReplaySteps, replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
+from .trackers.run_trackers import RunTrackers
+from .trackers.tracker import RunEnd
 from .windows import DUE, NO_RECORD, RECORD, Windows
 
 if TYPE_CHECKING:
@@ -57,13 +59,21 @@ class Run:
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
+        self._trackers: RunTrackers | None = None
+        self._step = -1
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
         self._replay = None if launched.replay is None else replay_of(*launched.replay)
 
     @staticmethod
-    def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
+    def joined(
+        *,
+        name: str = "alone",
+        checkpoints: str | None = None,
+        record: str | None = None,
+        trackers: Sequence[str] = (),
+    ) -> "Run":
         """Return this process's part of the run that its launcher began.
 
         Joins the default process group, or begins it (nccl with a GPU, else gloo) where there are several ranks.
@@ -71,8 +81,10 @@ class Run:
 
         name, checkpoints, record: Name of the run, root of its checkpoints, and root of its trail, unless the launcher
             names others.
+        trackers: Names of experiment trackers, unless the launcher names others: "mlflow", "wandb", "tensorboard".
 
-        Raises: InvalidRuntime for an environment that names no meeting point of several ranks. InvalidName.
+        Raises: InvalidRuntime for an environment that names no meeting point of several ranks, or an unknown tracker.
+        InvalidName. MissingDependency if a tracker's package is missing.
         """
         launched = Launched.from_env()
         run = Run(
@@ -81,6 +93,9 @@ class Run:
             launched.checkpoints or checkpoints,
             launched.record or record,
         )
+        names = launched.trackers or tuple(trackers)
+        if names and run.world.rank == 0:
+            run._trackers = RunTrackers(names, run.name, run._record, run._checkpoints)
         run._requests.listen()
         try:
             run._join()
@@ -218,6 +233,7 @@ class Run:
                 if batches.step - batch.last_micro == first and batch.micro == 0:
                     self._note_first_batch(batches, first, begun)
                     begun = perf_counter()
+                self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
@@ -297,6 +313,8 @@ class Run:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
             self._event("first_batch", first, took_us=_microseconds(begun), **facts)
         self._windows.begin(batches, first)
+        if self._trackers is not None:
+            self._trackers.begin(batches.plan, first)
 
     def _save(
         self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool
@@ -324,9 +342,11 @@ class Run:
             )
 
     def note(self, **values: Any) -> None:
-        """Put numbers of the step handed out last on the trail: `run.note(loss=loss)`. See `Loader.note`."""
+        """Give trail and trackers numbers of the step handed out last: `run.note(loss=loss)`. See `Loader.note`."""
         if self._batches is None:
             raise InvalidRuntime("run.note() before the first batch of run.steps()")
+        if self._trackers is not None:
+            values = self._trackers.note(self._step, values)
         if self._traced:
             self._batches.note(**values)
 
@@ -349,6 +369,8 @@ class Run:
                 record.close()
         if self._faults is not None:
             self._faults.close()
+        if self._trackers is not None:
+            self._trackers.close("failed" if error is not None else self._end())
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         if self._own_group:
@@ -358,6 +380,11 @@ class Run:
         if again:
             self._tell_launcher()
             raise SystemExit(AGAIN)
+
+    def _end(self) -> RunEnd:
+        if self._finished or self._stopped is Stop.NO:
+            return "finished"
+        return "again" if self._stopped is Stop.AGAIN else "stopped"
 
     def _tell_launcher(self) -> None:
         """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""

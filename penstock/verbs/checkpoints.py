@@ -1,4 +1,4 @@
-"""`penstock checkpoints ls|copy|verify`: checkpoints of training runs."""
+"""`penstock checkpoints ls|copy|register|verify`: checkpoints of training runs."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,23 @@ def verify(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 1 if wrong else 0
 
 
+def _register_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("where", metavar="RUN@STEP", help="a finished checkpoint")
+    parser.add_argument("--mlflow", required=True, metavar="NAME", help="model of MLflow's registry")
+
+
+def register(arguments: Namespace) -> Answer:
+    """Register a checkpoint as a version of a model in MLflow. A second call finds the first one's."""
+    from ..train.trackers.model_version import register as make
+
+    run, _, step = arguments.where.rpartition("@")
+    if not (run and step.isdecimal()):
+        raise InvalidRuntime(f"{arguments.where!r}: RUN@STEP is needed, such as big-7@90000")
+    version = make(loader.Root(arguments.root), run, int(step), arguments.mlflow)
+    text = f"{version.model} version {version.version}: {version.source}"
+    return version.to_json(), text if version.is_new else f"{text}, registered before", 0
+
+
 def _copy_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN[@STEP]", help="all finished steps of a run, or one")
     parser.add_argument("--to", required=True, metavar="URL", help="root that gets the copy")
@@ -121,6 +138,11 @@ VERB = Verb(
             arguments=_ls_arguments,
         ),
         "copy": Verb(text="copy to another store, verified", run=copy, arguments=_copy_arguments),
+        "register": Verb(
+            text="register a checkpoint as a version of a model in MLflow",
+            run=register,
+            arguments=_register_arguments,
+        ),
         "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=_verify_arguments),
     },
 )

@@ -154,9 +154,17 @@ SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
 
 
 def _seen_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("where", help="run, run@step, plan hash or state file")
+    parser.add_argument(
+        "where", nargs="?", help="run, run@step, plan hash or state file; left out with --runs"
+    )
     parser.add_argument("source", help="name of a source of the plan")
     parser.add_argument("key", help="key of a sample")
+    parser.add_argument(
+        "--runs", action="store_true", help="list all runs and checkpoints that trained on the sample"
+    )
+    parser.add_argument(
+        "--checkpoints", metavar="URL", help="with --runs: root of the checkpoints (default: the same root)"
+    )
     parser.add_argument(
         "--before",
         type=int,
@@ -175,6 +183,10 @@ def run_seen(arguments: Namespace) -> Answer:
     from ..view.sample_relations import held_slots
 
     root = loader.Root(arguments.root)
+    if arguments.runs:
+        return _seen_runs(root, arguments)
+    if arguments.where is None or arguments.checkpoints is not None:
+        raise InvalidRuntime("name a run: penstock seen RUN SOURCE KEY, or penstock seen --runs SOURCE KEY")
     name, last = run_and_step(root, arguments.where)
     training = Training(root, name)
     try:
@@ -205,6 +217,30 @@ def run_seen(arguments: Namespace) -> Answer:
     return body, [Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
 
 
+def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
+    """List the runs, steps and checkpoints that trained on a sample. Exit status 1 if a run is unknown."""
+    from ..checkpoints.trained_on import trained_on
+
+    if arguments.where is not None or arguments.before is not None:
+        raise InvalidRuntime("--runs searches every run: leave out RUN and --before")
+    known: set[str] = set()
+
+    def sources(plan: "loader.Plan") -> list[str]:
+        names = {planned.source for planned in plan.sources.values()} | set(plan.sources)
+        known.update(names)
+        return [arguments.source] if arguments.source in names else []
+
+    checkpoints = None if arguments.checkpoints is None else loader.Root(arguments.checkpoints)
+    runs = trained_on(root, sources, [arguments.key], checkpoints)
+    if known and arguments.source not in known:
+        raise InvalidRuntime(
+            f"no plan has a source {arguments.source!r}; they have {', '.join(sorted(known))}"
+        )
+    body = [run.to_json() for run in runs]
+    text = "\n".join(run.text() for run in runs) or f"no run of {root.url} trained on {arguments.key}"
+    return body, text, 1 if any(run.error for run in runs) else 0
+
+
 BATCH = Verb(
     text="show a step of a training: samples, proofs and warnings", run=run_batch, arguments=_batch_arguments
 )
@@ -213,4 +249,8 @@ EXPLAIN = Verb(
     run=run_explain,
     arguments=_explain_arguments,
 )
-SEEN = Verb(text="list the steps that held a sample", run=run_seen, arguments=_seen_arguments)
+SEEN = Verb(
+    text="list the steps that held a sample, or the runs that trained on it",
+    run=run_seen,
+    arguments=_seen_arguments,
+)

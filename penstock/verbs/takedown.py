@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,15 @@ def _run_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help="mirror to clean too: cards, plans, views, packs, and old versions in its S3 bucket; may be repeated",
     )
+    parser.add_argument(
+        "--checkpoints", metavar="URL", help="root of the trainings' checkpoints (default: the same root)"
+    )
     _which(parser)
 
 
 def run(arguments: Namespace) -> Answer:
     """Find denied samples; with --apply, redact them."""
+    from ..checkpoints.trained_on import of_dataset, trained_on
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
@@ -121,6 +125,11 @@ def run(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.delete_raw and not raw_below:
         raise InvalidRuntime(_which_place(root))
+    checkpoints = None if arguments.checkpoints is None else loader.Root(arguments.checkpoints)
+
+    def trained(dataset: str, keys: Collection[str]) -> list[dict[str, Any]]:
+        return [run.to_json() for run in trained_on(root, of_dataset(dataset), keys, checkpoints)]
+
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     body, lines = [], []
     for n in ids:
@@ -131,6 +140,7 @@ def run(arguments: Namespace) -> Answer:
             raw=RawDeletion(delete_object, files_beside) if arguments.delete_raw else None,
             raw_below=raw_below,
             cluster=cluster,
+            trained=trained,
         )
         pages = old = mirrored = 0
         if arguments.apply:

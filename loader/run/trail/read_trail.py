@@ -85,16 +85,31 @@ class RunTrail:
 
         Compares repeats of one rank at one world size, and global batches of all world sizes.
         """
-        places = self.steps.select(
-            "step", "rank"
-        ).to_numpy()  # sorted: a rank's tries of a step are neighbours
-        twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
-        chosen = replace(self, steps=self.steps.filter(np.isin(places[:, 0], twice)))
+        chosen = replace(self, steps=self._repeated())
         steps: set[int] = set()
         for rows, place in ((chosen.steps, ["step", "rank", "world_size"]), (chosen.whole, ["step"])):
             kinds = rows.select(*place, "digest").unique()
             steps.update(kinds.filter(kinds.select(place).is_duplicated())["step"].to_list())
         return tuple(sorted(steps))
+
+    @property
+    def differing_notes(self) -> tuple[int, ...]:
+        """Steps made twice by a rank at one world size with different metrics, ascending. NaN equals NaN."""
+        import polars as pl
+
+        notes = [NOTE + name for name in self.notes]
+        several = [pl.col(name).drop_nulls().n_unique() > 1 for name in notes]
+        tries = self._repeated().group_by("step", "rank", "world_size").agg(several)
+        steps = tries.filter(pl.any_horizontal(notes))["step"] if notes else tries["step"].clear()
+        return tuple(steps.unique().sort().to_list())
+
+    def _repeated(self) -> "pl.DataFrame":
+        """Return the rows of steps that a rank made more than once."""
+        places = self.steps.select(
+            "step", "rank"
+        ).to_numpy()  # sorted: a rank's tries of a step are neighbours
+        twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
+        return self.steps.filter(np.isin(places[:, 0], twice))
 
     def start(self, start_id: str) -> StartRecord:
         return {start.id: start for start in self.starts}[start_id]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 FORMAT = 1
-NOT_LOOKED_AT = ("retired", "replaced", "remade")
-"""Recorded checks that the version check and the scan cover."""
+NOT_LOOKED_AT = ("retired", "replaced", "remade", "trained")
+"""Recorded checks that the version check, the scan and the search for checkpoints cover."""
 Proof = dict[str, Any]
 
 

@@ -31,6 +31,7 @@ from .raw_objects import (
     used_by_others,
 )
 from .steps import Steps, TakedownReport
+from .trainings import TrainedOn, newest_of, trainings_on
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
@@ -64,6 +65,7 @@ def run_takedown(
     raw: RawDeletion | None = None,
     raw_below: Collection[str] = (),
     cluster: "Cluster | None" = None,
+    trained: TrainedOn | None = None,
 ) -> TakedownReport:
     """Find the samples, and with `apply` redact them.
 
@@ -72,6 +74,7 @@ def run_takedown(
     raw: deletes sidecar files, then raw objects that nothing else was cut from; None: keep them.
     raw_below: URLs below which raw objects may be deleted; empty: the landing locations of the dataset's batches.
     cluster: reads the keys tables; None: this process.
+    trained: finds the runs that trained on the samples, before anything changes; None: no runs are listed.
 
     Raises: TakedownNotFound; InvalidRuntime as `check_whole`; Corrupt; StoreError; Fenced; with a cluster as
     `outcomes_anew`.
@@ -87,6 +90,10 @@ def run_takedown(
     report = TakedownReport(n=n, applied=apply)
     report.samples = {one.dataset: sum(map(len, one.rows.values())) for one in findings if one.rows}
     report.adopted = sorted(set().union(*(one.adopted for one in findings)))
+    trainings = [] if trained is None else list(trainings_on(root, findings, trained))
+    if apply:
+        add_to_record(root.store, n, trainings)
+    report.trained = newest_of(read_record(root.store, n).having("trained"), trainings)
     uris: Uris = {one.dataset: one.uris for one in findings}
     _sort_raw(root, uris, report)
     if apply:

@@ -45,6 +45,8 @@ class TakedownReport:
     """URI of a raw object that was not deleted -> reason."""
     adopted: list[str] = field(default_factory=list)
     """Paths of adopted objects that hold samples denied by any takedown."""
+    trained: list[dict[str, Any]] = field(default_factory=list)
+    """Runs that trained on the samples: run, dataset, samples, steps and checkpoints, and why they are unknown."""
     waiting: int = 0
     """Number of objects that wait for garbage collection."""
 
@@ -65,6 +67,16 @@ class TakedownReport:
             )
         lines += [f"  adopted object that holds denied samples: {path}" for path in self.adopted]
         lines += [f"  published {name}" for name in self.new] + [f"  retired {name}" for name in self.retired]
+        for run in self.trained:
+            of = f"{run['run']} on {run['of']}"
+            if run["error"]:
+                lines.append(f"  a run that may have trained on them: {of} ({run['error']})")
+                continue
+            saved = ", ".join(map(str, run["checkpoints"])) or "none"
+            lines.append(
+                f"  a run that trained on {run['samples']} of them: {of}, steps {run['first_step']} to "
+                f"{run['last_step']}; checkpoints that include them: {saved}"
+            )
         if self.touched:
             lines.append(f"  rewrote or deleted {len(self.touched)} objects of no version")
         if self.waiting:

@@ -27,6 +27,8 @@ def run_text(record: TrainingRunRecord) -> str:
         )
     if record.differing:
         lines.append(f"  ! received twice with different samples: steps {shortened(record.differing, 20)}")
+    if record.differing_notes:
+        lines.append(f"  repeated with other metrics: steps {shortened(record.differing_notes, 20)}")
     if record.substituted:
         lines.append(f"  substituted samples at steps {shortened(record.substituted, 20)}")
     lines += [f"step {spike.step}{mark_line(mark)}" for spike in record.spikes for mark in spike.marks]

@@ -130,6 +130,8 @@ class TrainingRunRecord(JsonRecord):
     """Last recorded step, or -1."""
     differing: tuple[int, ...]
     """Steps that a rank received more than once, with different digests."""
+    differing_notes: tuple[int, ...]
+    """Steps that a rank made more than once, with different metrics."""
     substituted: tuple[int, ...]
     """Steps with substituted or masked samples."""
     starts: tuple[StartRow, ...]
@@ -167,6 +169,7 @@ def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKE
         first_step=int(steps[0]) if len(steps) else -1,
         last_step=training.last_step,
         differing=trail.differing,
+        differing_notes=trail.differing_notes,
         substituted=tuple(substituted.to_list()),
         starts=tuple(_start_row(training, one) for one in trail.starts),
         n_spikes=len(unusual),

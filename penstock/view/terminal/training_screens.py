@@ -144,6 +144,7 @@ class RunScreen(RecordScreen):
         for steps, text in (
             (record.differing, "received twice with different samples"),
             (record.substituted, "with substituted samples"),
+            (record.differing_notes, "repeated with other metrics"),
         ):
             for step in steps[:MOST_STEPS]:
                 yield f"step {step}  {text}", StepPage(run=run, step=step)

@@ -13,6 +13,7 @@ from torch import distributed
 import loader
 from penstock.checkpoints import Checkpoints
 from penstock.train import Run, hang, stop, windows
+from penstock.train.trackers import feed
 
 parser = argparse.ArgumentParser()
 parser.add_argument("root")
@@ -24,6 +25,7 @@ parser.add_argument(
 )
 parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank hangs")
 parser.add_argument("--fail-at", type=int, default=-1, help="step at which the last rank fails")
+parser.add_argument("--flush-s", type=float, default=20.0, help="between two batches for a tracker")
 parser.add_argument("--odd-at", type=int, default=-1, help="step whose metric the node `bad` computes wrong")
 parser.add_argument("--nan-at", type=int, default=-1, help="step whose metric is NaN on every node")
 parser.add_argument("--window-s", type=float, default=60.0)
@@ -36,7 +38,7 @@ parser.add_argument("--slow-endpoint")
 parser.add_argument("--log-collectives", action="store_true", help="print when one begins, and is waited for")
 given = parser.parse_args()
 stop.LOOK_S, hang.LEAST_S = 0.1, 2.0 if given.hang_at >= 0 else 600.0
-windows.EVERY_S = given.window_s
+windows.EVERY_S, feed.FLUSH_S = given.window_s, given.flush_s
 
 if given.slow_endpoint:  # each rank is a node
     os.environ["SLURMD_NODENAME"] = f"m{os.environ['RANK']}"

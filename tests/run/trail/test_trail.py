@@ -108,6 +108,18 @@ def test_steps_that_differ_between_two_tries_are_named(memory_root, plan):
     ]
 
 
+def test_steps_repeated_with_other_metrics_are_named(memory_root, plan):
+    for first, loss in ((0, 1.0), (2, 2.0)):
+        trail = loader.Trail(memory_root, "r")
+        with loader.Loader(plan, framework="numpy", workers=0, trail=trail, steps=6) as batches:
+            batches.seek(first)
+            for batch in batches:
+                if batch.step != 4 or first == 0:
+                    batches.note(loss=loss if batch.step == 3 else batch.step, nan=float("nan"))
+    assert loader.read_trail(memory_root, "r").differing == ()
+    assert loader.read_trail(memory_root, "r").differing_notes == (3,)
+
+
 def test_ranks_that_are_recorded(memory_root, plan):
     for run, ranks in (("first", "first"), ("all", "all"), ("some", (1, 2))):
         for rank in range(3):

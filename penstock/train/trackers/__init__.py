@@ -1,0 +1,1 @@
+"""Experiment trackers of a run: MLflow, W&B and TensorBoard."""

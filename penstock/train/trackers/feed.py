@@ -1,0 +1,141 @@
+"""Send a run's steps to one tracker, in a thread. A tracker that fails is tried again, and never stops the training."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .run_facts import RunFacts
+from .tracked_steps import TrackedSteps
+from .tracker import RunEnd, TrackedStep, Tracker
+
+_log = logging.getLogger(__name__)
+FLUSH_S = 20.0
+"""Seconds between two batches."""
+RETRY_S = 60.0
+"""Seconds until a tracker that failed is tried again."""
+CLOSE_S = 10.0
+"""Seconds that the end of a run waits for its trackers."""
+MAX_STEPS = 100_000
+"""Steps held for a tracker that fails; the oldest are dropped."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldStep:
+    """A step's notes as the training gave them: numbers, or tensors that nothing waits for."""
+
+    step: int
+    """Global step."""
+    at_us: int
+    """Time of the first note, UTC microseconds."""
+    notes: dict[str, Any]
+    """Metric -> number, or what `float` takes."""
+
+
+class TrackerFeed:
+    """The steps of one start on their way to one tracker. The training calls `add` and `end`."""
+
+    def __init__(
+        self,
+        name: str,
+        tracker: Tracker,
+        facts: Callable[[], RunFacts],
+        checkpoint: Callable[[], str],
+        steps: TrackedSteps | None,
+        first: int,
+    ) -> None:
+        """Begin to send. steps: what the record has of the tracker, or None. first: first step of this start."""
+        self._name, self._tracker, self._facts, self._checkpoint = name, tracker, facts, checkpoint
+        self._steps, self._first = steps, first
+        self._held: list[HeldStep] = []
+        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._begun, self._last = False, -1 if steps is not None else first - 1
+        self._end: RunEnd | None = None
+        self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
+        self._thread.start()
+
+    def add(self, step: HeldStep) -> None:
+        """Add the newest step, which may get notes until the next is added."""
+        with self._lock:
+            self._held.append(step)
+            if len(self._held) > MAX_STEPS:
+                _log.warning("%s has taken no step for long: the trail keeps what it lacks", self._name)
+                del self._held[: MAX_STEPS // 10]
+
+    def end(self, end: RunEnd) -> None:
+        """Let the thread send the rest and end."""
+        self._end = end
+        self._wake.set()
+
+    def join(self, until_s: float) -> bool:
+        """Wait for the thread; return whether it ended. until_s: by `time.monotonic`."""
+        self._thread.join(max(0.0, until_s - time.monotonic()))
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (end := self._end) is None:
+            self._wake.wait(FLUSH_S if self._sent(None) else RETRY_S)
+        until_s = time.monotonic() + CLOSE_S
+        while not self._sent(end) and time.monotonic() < until_s:
+            time.sleep(1)
+
+    def _sent(self, end: RunEnd | None) -> bool:
+        try:
+            self._send(all_steps=end is not None)
+            if end is not None:
+                self._tracker.close(end, self._checkpoint())
+                self._record(self._last)
+        except Exception as error:  # noqa: BLE001 - no tracker may end a training
+            _log.warning("%s failed, and is tried again: %s: %s", self._name, type(error).__name__, error)
+            self._begun = False
+            return False
+        return True
+
+    def _send(self, *, all_steps: bool) -> None:
+        if not self._begun:
+            self._begin()
+        with self._lock:
+            held = self._held[:] if all_steps else self._held[:-1]
+        rows = [
+            TrackedStep(step=one.step, at_us=one.at_us, values=_numbers(one))
+            for one in held
+            if one.step > self._last
+        ]
+        self._log([row for row in rows if row.values])
+        with self._lock:
+            self._held = [one for one in self._held if not held or one.step > held[-1].step]
+
+    def _begin(self) -> None:
+        recorded = -1 if self._steps is None else self._steps.last()
+        self._last = self._tracker.begin(self._facts(), max(self._last, recorded))
+        with self._lock:
+            first = self._held[0].step if self._held else self._first
+        if self._steps is not None and self._last + 1 < first:
+            for rows in self._steps.from_trail(self._last, first):
+                self._log(rows)
+        self._begun = True
+
+    def _log(self, rows: Sequence[TrackedStep]) -> None:
+        if not rows:
+            return
+        self._tracker.log(rows)
+        self._record(
+            self._last
+        )  # a batch late: W&B's core writes its file every 15 s, and dies with this process
+        self._last = rows[-1].step
+
+    def _record(self, last: int) -> None:
+        if self._steps is not None and not self._tracker.knows_steps and last >= 0:
+            self._steps.put(last)
+
+
+def _numbers(step: HeldStep) -> Mapping[str, float]:
+    numbers = {}
+    for name, value in step.notes.items():
+        try:
+            numbers[name] = float(value)
+        except Exception as error:  # noqa: BLE001 - the training's own object must not cost the other metrics
+            _log.warning("step %d: the metric %s is no number (%s)", step.step, name, error)
+    return numbers

@@ -94,7 +94,7 @@ class Run:
             launched.record or record,
         )
         names = launched.trackers or tuple(trackers)
-        if names and run.world.rank == 0:
+        if names and run.world.rank == 0 and run._replay is None:
             run._trackers = RunTrackers(names, run.name, run._record, run._checkpoints)
         run._requests.listen()
         try:
@@ -225,8 +225,7 @@ class Run:
             self._restore(saved, state or {}, batches)
         saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
-        begun = perf_counter()
-        first, newest = batches.step, batches.step
+        first, newest, begun = batches.step, batches.step, perf_counter()
         try:
             for batch in batches if trace is None else trace.batches(batches):
                 self._windows.batch(batch)

@@ -7,15 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 NEWEST = 1_000
 """Faults to remember."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFault:
+class ReadFault(NamedTuple):
     """Bytes that differ from their checksum, and were read again."""
 
     address: str
@@ -38,7 +36,7 @@ class ReadFault:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a run's record has them."""
         names = {"expected": "wanted", "actual": "found"}
-        return {names.get(name, name): value for name, value in asdict(self).items()}
+        return {names.get(name, name): value for name, value in self._asdict().items()}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "ReadFault":

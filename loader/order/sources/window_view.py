@@ -4,7 +4,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
 from ..random.plan_hash import content_hash
 from .views import Delta, OrderView
-from .window_layout import WindowLayout
+
+if TYPE_CHECKING:
+    from .window_layout import WindowLayout
 
 
 class WindowView:
@@ -23,7 +25,7 @@ class WindowView:
     first: int64 [episodes + 1], number of each episode's first window, then the number of all.
     """
 
-    def __init__(self, episodes: OrderView, layout: WindowLayout, first: I64) -> None:
+    def __init__(self, episodes: OrderView, layout: "WindowLayout", first: I64) -> None:
         self.episodes, self.layout, self.first = episodes, layout, first
         self.table_sha256 = table_sha256(first)
 
@@ -156,7 +158,7 @@ def stored_ordinals(view: OrderView, version_ordinals: I64) -> I64:
     return view.stored_ordinals(version_ordinals) if isinstance(view, WindowView) else version_ordinals
 
 
-def n_windows(n_rows: I64, layout: WindowLayout) -> I64:
+def n_windows(n_rows: I64, layout: "WindowLayout") -> I64:
     """Return the number of windows (int64) of episodes with so many rows of the anchor (int64)."""
     before, after = layout.span if layout.pad == "inside" else (0, 0)
     return np.maximum(0, -(-(n_rows - before - after) // layout.every))

@@ -84,12 +84,13 @@ def of_bucket(value: Any, label: str | None, where: str) -> Any:
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ReadyValue:
     """A field's value that no decoder gets, such as a window's rows."""
 
-    value: Any
-    """The value."""
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 Transform = Callable[[dict[str, Any], "np.random.Generator"], Mapping[str, Any]]

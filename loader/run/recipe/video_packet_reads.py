@@ -69,14 +69,14 @@ class BareClip:
         return clip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class WholeClip:
-    """Frames of a video whose packets cannot be read one by one."""
+    """Frames of a video whose packets cannot be read one by one.
 
-    data: bytes
-    """The whole field."""
-    choice: Choice
-    """Frames to decode."""
+    data: the whole field. choice: frames to decode.
+    """
+
+    def __init__(self, data: bytes, choice: Choice) -> None:
+        self.data, self.choice = data, choice
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return uint8 [T, H, W, 3]."""

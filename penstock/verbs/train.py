@@ -86,7 +86,7 @@ def resume(arguments: Namespace) -> Answer:
     return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
 
 
-def _steps(text: str) -> range:
+def _steps(text: str) -> tuple[int, int]:
     from ..train.replay_run import parse_steps
 
     return parse_steps(text)

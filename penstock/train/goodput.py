@@ -107,9 +107,10 @@ class Stretch(NamedTuple):
 
 
 STEPS = "steps"
-WINDOW = "window"
 PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED")
 """Words of Slurm that say less than the run's last event."""
+WINDOW = "window"
+"""Name of an event that stands for a window: so many steps were done at its end."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
 """Event that ends the steps of a start -> part of the time after it."""
 

@@ -117,14 +117,20 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
 
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
     """
-    attempts, events = folder.attempts(), folder.events()
+    attempts, windows = folder.attempts(), folder.windows()
+    events = folder.events()
+    ends_us = dict[int, int]()
+    if windows:
+        for number, at_us in zip(windows["attempt"].tolist(), windows["ended_us"].tolist(), strict=True):
+            ends_us[number] = max(ends_us.get(number, 0), at_us)
     allocations = []
     for number, facts in attempts.items():
         times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
+        times.append(ends_us.get(number, facts["at_us"]))
         allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
     if not allocations:
         return None
-    starts = goodput(allocations, events, wait_shares(folder.windows()))
+    starts = goodput(allocations, events, wait_shares(windows), windows)
     seconds = sum(start.seconds for start in starts)
     new_s = sum(start.parts["new steps"] for start in starts)
     try:

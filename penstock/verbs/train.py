@@ -162,7 +162,7 @@ def show(arguments: Namespace) -> Answer:
         f"checkpoints: {spec.checkpoints or spec.record}",
     ]
     if run.status.place:
-        lines.append(run.status.place)
+        lines.append("; ".join(filter(None, [run.status.place, run.status.reason])))
     for number, facts in run.attempts.items():
         own = [
             f"{event.name.replace('_', ' ')} ({event.step})"

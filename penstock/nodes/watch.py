@@ -108,7 +108,7 @@ class NodeWatch:
         self._clean: dict[int, tuple[int, float]] = {}
 
     def review(self) -> NodeReview:
-        """NodeReview once. Raises: EngineUnreachable; Corrupt; StoreError."""
+        """Review once. Raises: EngineUnreachable; Corrupt; StoreError."""
         now_us, states = time.time_ns() // 1000, self._control.states()
         known = self._reconciled(cases(self._store), states)
         signs: NodeSigns = read_signs(self._store, now_us, self._spans, self._losses)
@@ -226,7 +226,7 @@ def _state(control: NodeControl, node: str) -> NodeState:
 
 
 def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
-    """NodeReview again and again. ends: waits some seconds, and returns whether to end."""
+    """Review again and again. ends: waits some seconds, and returns whether to end."""
     while True:
         try:
             show(watch.review())

@@ -215,8 +215,7 @@ class Run:
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
         save_every: Steps from one checkpoint to the next, beside the training; 0 for none between.
-        profile: (first step, step after the last) of which torch.profiler's trace goes to the record.
-        profile_ranks: Ranks that are profiled.
+        profile: (first step, step after the last) of torch.profiler's trace, which `profile_ranks` put into the record.
 
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """

@@ -225,8 +225,7 @@ class Run:
             self._restore(saved, state or {}, batches)
         saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
-        begun = perf_counter()
-        first, newest = batches.step, batches.step
+        begun, first, newest = perf_counter(), batches.step, batches.step
         try:
             for batch in batches if trace is None else trace.batches(batches):
                 self._windows.batch(batch)

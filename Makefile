@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters prove-trainings campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -114,7 +114,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
-nightly: test-python test-full test-long mutants prove prove-clusters campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
+nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh
@@ -125,6 +125,10 @@ prove-clusters: $(READY) ## the demo through Dagster on Slurm and on Ray, while 
 	scripts/install-slurm.sh
 	$(PIP) -e '.[ray]'
 	for engine in slurm ray; do $(BIN)/python tests/clusters $$engine || exit 1; done
+
+prove-trainings: $(READY) ## an hour of a training on Slurm with a fault a minute: every step that of an undisturbed one (MINUTES=5 for less)
+	scripts/install-slurm.sh
+	$(BIN)/python tests/trainings --minutes $(or $(MINUTES),60)
 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)

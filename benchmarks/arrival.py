@@ -9,31 +9,30 @@ import argparse
 import io
 import os
 import resource
-import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image
 
 import loader
 from loader.errors import VersionNotFound
-from tests.servers.ports import free_port
+from tests.servers.deployment import deployment
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "benchmarks-pipeline.md"
 HEADING = "## From arrival to version"
 DATASET = "stream"
 TIMEOUT_S = 600
-_DEFINITIONS = """
+SETTINGS = REPOSITORY / "deploy" / "one_machine" / "dagster.yaml"
+PLACES = ("PENSTOCK_ROOT", "PENSTOCK_LANDING")
+DEFINITIONS = """
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import build_defs
@@ -52,69 +51,36 @@ class Measured:
     cpu_s: float
 
 
-def measure(folder: Path, drops: int) -> Measured:
-    """Put so many photos into the landing place, one after the other. Raises: TimeoutError."""
-    environment = _prepare(folder)
+def measure(
+    folder: Path,
+    drops: int,
+    *,
+    definitions: str = DEFINITIONS,
+    settings: Mapping[str, Any] | None = None,
+) -> Measured:
+    """Put so many photos into the landing place, one after the other. Raises: TimeoutError.
+
+    settings: of Dagster; default: as `deploy/one_machine` has its queue of runs.
+    """
+    (folder / "landing").mkdir(parents=True)
+    (folder / "stream_defs.py").write_text(definitions)
+    environment = {name: str(folder / name.rpartition("_")[2].lower()) for name in PLACES}
+    queue = {"run_queue": yaml.safe_load(SETTINGS.read_text())["run_queue"]}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _dagster(folder, environment, "instance", "migrate")  # two that make the databases at once spoil them
-    with _running(folder, environment), loader.Root(folder / "root") as root:
+    with loader.Root(folder / "root") as root:
         root.create()
-        for sensor in (f"{DATASET}_discovery", f"{DATASET}_release_batches"):
-            _dagster(folder, environment, "sensor", "start", "-w", "workspace.yaml", sensor)
-        times = tuple(_arrival_s(folder, root, number) for number in range(drops))
+        with deployment(
+            folder / "dagster",
+            folder / "stream_defs.py",
+            environment,
+            settings=queue if settings is None else settings,
+        ) as dagster:
+            for sensor in (f"{DATASET}_discovery", f"{DATASET}_release_batches"):
+                dagster.switch_on(sensor)
+            times = tuple(_arrival_s(folder, root, number) for number in range(drops))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return Measured(arrival_s=times, cpu_s=cpu_s)
-
-
-def _dagster(folder: Path, environment: dict[str, str], *words: str) -> None:
-    """A command of Dagster's. Raises: RuntimeError with what it said."""
-    command = [_tool("dagster"), *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stdout}{done.stderr}")
-
-
-def _prepare(folder: Path) -> dict[str, str]:
-    """The files that Dagster starts from; the environment of its processes."""
-    for name in ("home", "landing"):
-        (folder / name).mkdir(parents=True)
-    shutil.copyfile(REPOSITORY / "deploy" / "one_machine" / "dagster.yaml", folder / "home" / "dagster.yaml")
-    (folder / "stream_defs.py").write_text(_DEFINITIONS)
-    (folder / "workspace.yaml").write_text("load_from:\n  - python_file: stream_defs.py\n")
-    places = {"PENSTOCK_ROOT": "root", "PENSTOCK_LANDING": "landing", "DAGSTER_HOME": "home"}
-    return (
-        os.environ
-        | {name: str(folder / place) for name, place in places.items()}
-        | {"PYTHONPATH": str(REPOSITORY)}
-    )
-
-
-@contextmanager
-def _running(folder: Path, environment: dict[str, str]) -> Iterator[None]:
-    """Daemon and webserver, each the leader of a group that is ended with it."""
-    commands = [
-        [_tool("dagster-daemon"), "run", "-w", "workspace.yaml"],
-        [_tool("dagster-webserver"), "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(free_port())],
-    ]
-    with open(folder / "log.txt", "wb") as log:
-        started = [
-            subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-            for command in commands
-        ]
-        try:
-            yield
-        finally:
-            for process in started:
-                os.killpg(process.pid, signal.SIGINT)
-            for process in started:
-                try:
-                    process.wait(60)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
 
 
 def _arrival_s(folder: Path, root: loader.Root, number: int) -> float:
@@ -132,7 +98,7 @@ def _arrival_s(folder: Path, root: loader.Root, number: int) -> float:
         if n_samples > number:
             return time.monotonic() - written
         time.sleep(0.25)
-    raise TimeoutError(f"photo {number} was in no version after {TIMEOUT_S} s; {folder}/log.txt says more")
+    raise TimeoutError(f"photo {number} was in no version after {TIMEOUT_S} s; {folder}/dagster says more")
 
 
 def section(found: Measured, note: str) -> str:
@@ -170,10 +136,6 @@ def write_section(page: Path, text: str) -> None:
     ]  # a heading, or a mark of another
     behind = rest[min(ends) + 1 :] if found and ends else ""
     page.write_text(before.rstrip("\n") + "\n\n" + text + ("\n" + behind if behind else ""))
-
-
-def _tool(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ PAGES = {
     "benchmarks.exchange": PIPELINE,
     "benchmarks.view": PIPELINE,
     "benchmarks.fleet": PIPELINE,
+    "benchmarks.fleet_week": PIPELINE,
 }
 """Command -> page that holds its section."""
 

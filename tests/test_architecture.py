@@ -155,7 +155,7 @@ def test_loader_has_its_names_its_rooms_and_no_others() -> None:
     import loader
 
     assert set(loader.__all__) <= set(dir(loader))
-    assert loader.order.plan.Plan is loader.Plan
+    assert loader.Plan is loader.order.plan.Plan
     with pytest.raises(AttributeError, match="module 'loader' has no attribute 'Rot'"):
         loader.Rot  # noqa: B018 - a misspelt name
 

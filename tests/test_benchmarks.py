@@ -422,3 +422,13 @@ def test_section_is_replaced_one_level_lower_and_others_stay() -> None:
     assert "\n## B\n" in sections.replaced(page, "benchmarks.view", "## B\n")
     with pytest.raises(ValueError):
         sections.replaced(page, "benchmarks.fleet", "# A\n")
+
+
+def test_run_steps_are_measured_end_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.run_steps", "--ranks", "2", "--rounds", "1", "--steps", "4"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "page")], cwd=ROOT, capture_output=True, check=True
+    )
+    text = (tmp_path / "page").read_text()
+    assert re.search(r"\n\| `run.steps` \| \d+\.\d\d ms \| \d+\.\d\d ms \|\n", text), done.stderr
+    assert re.search(r"`run.steps` costs -?\d+\.\d\d % of a step", text)

@@ -6,6 +6,7 @@ All numbers may fall. Where one rises, the message names all files, so that the 
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = {"publish": 35, "next": 36}
 """Files of `loader` in which anything runs: 8 samples on a local disk, arrays of numpy, made by the caller."""
-MODULES = {"assets.ingest.units": 135, "loader": 2, "loader.run.loader": 132}
+MODULES = {"assets.ingest.units": 120, "loader": 2, "loader.run.loader": 127}
 """Modules of the project that are loaded behind `import`."""
+REGISTER_MODULES = 154
+"""Modules of the project that `penstock register webdataset` loads."""
 PACKAGES = ("loader", "penstock", "resources", "assets")
 
 TRACE = """
@@ -80,6 +83,19 @@ def test_an_import_loads_few_modules(module: str, most: int) -> None:
     loaded = printed(code).split()
     assert module in loaded
     assert len(loaded) <= most, "\n".join(loaded)
+
+
+def test_a_registration_loads_few_modules(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    with tarfile.open(tmp_path / "place" / "0.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    words = ["register", "webdataset", str(tmp_path / "place"), "d", "--root", str(tmp_path / "root")]
+    code = (
+        f"import sys; from penstock.cli import main; assert main({words!r}) == 0; print(*sorted(sys.modules))"
+    )
+    loaded = [name for name in printed(code).split() if name.split(".")[0] in PACKAGES]
+    assert "penstock.formats.registration.register" in loaded
+    assert len(loaded) <= REGISTER_MODULES, "\n".join(loaded)
 
 
 def test_the_tour_says_these_numbers() -> None:

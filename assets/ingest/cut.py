@@ -21,7 +21,7 @@ from ..spec import DatasetSpec
 from ..stages import written_part
 from .audit_work import StagingOf, segments_of
 from .cut_work import CUT, CutTask, CutUnits
-from .limits import Limit, Tell, limits_decoded, log
+from .limits import Tell, TimeLimit, limits_decoded, log
 
 Row = dict[str, Any]
 
@@ -121,7 +121,7 @@ def cut_objects(
     return batch
 
 
-def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: Limit, into: CutInto) -> CutTask:
+def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimit, into: CutInto) -> CutTask:
     kind: Kind = row["kind"]
     staging = None if into.waiting is None else into.waiting(row["sha256"], segments_of(raw))
     return CutTask(

@@ -93,7 +93,7 @@ _TIMED = ("audio/", "video/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class TimeLimit:
     """Time limit of one object."""
 
     seconds: float
@@ -113,7 +113,7 @@ class Limit:
 
 def limits_probed(
     landing: Store, compute: Compute, rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell
-) -> list[Limit]:
+) -> list[TimeLimit]:
     """Return the limits of objects that are not decoded yet, from their containers. rows: have key and mime."""
     timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
     places = [(landing, rows[number]["key"]) for number in timed]
@@ -131,7 +131,7 @@ def limits_probed(
     return [_limit(row["key"], works.get(number), spec, tell) for number, row in enumerate(rows)]
 
 
-def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[Limit]:
+def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[TimeLimit]:
     """Return the limits of objects, from their media rows."""
     return [
         _limit(row["key"], work_of(row) if row["kind"] in ("audio", "video") else None, spec, tell)
@@ -139,10 +139,10 @@ def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: T
     ]
 
 
-def _limit(key: str, work: DecodeWork | None, spec: DatasetSpec, tell: Tell) -> Limit:
+def _limit(key: str, work: DecodeWork | None, spec: DatasetSpec, tell: Tell) -> TimeLimit:
     if work is None:
-        return Limit(seconds=spec.work_timeout_s)
+        return TimeLimit(seconds=spec.work_timeout_s)
     seconds = work.limit_s(spec.work_timeout_s, spec.max_work_timeout_s)
     if seconds > _WORTH_LOGGING * spec.work_timeout_s:
         tell(f"{key!r}: decoding {work}, limit {seconds:,.0f} s")
-    return Limit(seconds=seconds, work=work)
+    return TimeLimit(seconds=seconds, work=work)

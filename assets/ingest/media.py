@@ -37,7 +37,7 @@ from .audit_work import (
     segments_of,
     staging_of,
 )
-from .limits import Limit, Tell, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
+from .limits import Tell, TimeLimit, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
 
 CODE_VERSION = "3"
 CHECK = "readable"
@@ -144,7 +144,7 @@ def audit_objects(
 
         if isinstance(landing, JoinedObjects):  # workers join the files themselves
             landing = landing.place
-        limits = [Limit(seconds=spec.max_work_timeout_s)] * len(readable)
+        limits = [TimeLimit(seconds=spec.max_work_timeout_s)] * len(readable)
     else:
         limits = limits_probed(landing, compute, readable, spec, tell)
     held = _format_of(spec)
@@ -180,7 +180,7 @@ def _format_of(spec: DatasetSpec) -> SampleFormat | None:
 
 
 def _task(
-    landing: Store, spec: DatasetSpec, row: Row, limit: Limit, of: AuditOf, held: SampleFormat | None
+    landing: Store, spec: DatasetSpec, row: Row, limit: TimeLimit, of: AuditOf, held: SampleFormat | None
 ) -> AuditTask:
     staging = None if of.staging is None else of.staging(row["sha256"], segments_of(row))
     return AuditTask(
@@ -204,7 +204,7 @@ def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
         check_is_media(row["key"], row["mime"])
 
 
-def _audited(row: Row, limit: Limit, outcome: Outcome[Audited]) -> Audited:
+def _audited(row: Row, limit: TimeLimit, outcome: Outcome[Audited]) -> Audited:
     if outcome.value is not None:
         return outcome.value
     error = outcome.error

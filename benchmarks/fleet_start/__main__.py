@@ -53,7 +53,7 @@ To reach were 35 s for 10,000 ranks, 5 s for 1,000, and no lost rank.
 - 1,000 ranks are never throttled if they start within 5 s: the last has its batch 0.1 s after its start. If they start
   at one moment, the last pauses of up to 3 s take the time.
 - A plan from the first rank brings its tables of shards if they are below 1 MiB, about 5,000 shards. After 10,000
-  publishes each rank reads {tables} tables: sixteen partitions of the prefix, or a copy on the nodes, are the way out."""
+  publishes each rank reads {tables} tables. Sixteen partitions of the prefix, or a copy on the nodes, avoid that."""
 
 
 def main() -> int:

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loader.dataset.log.entries import canonical
 from loader.storage import Store
 from penstock.train.goodput import PARTS
 from penstock.train.run_folder import FORMAT, RunFolder
 from penstock.train.run_spec import RunSpec
+from penstock.train.windows import ROW, window_bytes
 from penstock.usage.sacct import FIELDS
 
 from .jobs import ACCOUNTS, GPUS, PRIORITIES, Allocation, Attempt, Job, us
@@ -38,7 +38,6 @@ class Books:
     def __init__(self, store: Store) -> None:
         self.store, self.truth = store, Truth()
         self.lines: list[str] = []
-        self.windows: dict[str, list[dict[str, NDArray[np.float64]]]] = defaultdict(list)
         self._done: dict[str, int] = defaultdict(int)
 
     def folder(self, job: Job) -> RunFolder:
@@ -122,34 +121,23 @@ class Books:
             self._add("waiting for data", in_steps_s * job.wait_share, attempt)
             self._add("repeated steps", in_steps_s * (1 - job.wait_share) * again, attempt)
             self._add("new steps", in_steps_s * (1 - job.wait_share) * (1 - again), attempt)
-            self._put_windows(job, attempt, at_s)
+            self._put_window(job, attempt, at_s, len(saves))
         self._done[job.run] = max(self._done[job.run], done)
 
-    def _put_windows(self, job: Job, attempt: Attempt, at_s: float) -> None:
-        ends_s = np.arange(attempt.first_s + WINDOW_S, at_s, WINDOW_S)
-        if not len(ends_s):
+    def _put_window(self, job: Job, attempt: Attempt, at_s: float, saves: int) -> None:
+        """Write one window, up to the last whole minute: ranks write each."""
+        assert job.allocation is not None
+        end_s = attempt.first_s + (at_s - attempt.first_s) // WINDOW_S * WINDOW_S
+        _, end = attempt.progress(job.save_every, job.save_s, end_s)
+        if end <= attempt.first_step:
             return
-        cycle_s = job.save_every * attempt.step_s + job.save_s
-        into_s = ends_s - attempt.first_s + (attempt.first_step % job.save_every) * attempt.step_s
-        whole, rest_s = np.divmod(into_s, cycle_s)
-        steps = (
-            attempt.first_step // job.save_every * job.save_every
-            + whole * job.save_every
-            + np.minimum(rest_s // attempt.step_s, job.save_every)
-        )
-        step_s = np.diff(steps, prepend=attempt.first_step) * attempt.step_s
-        own = step_s > 0
-        self.windows[job.run].append(
-            {
-                "attempt": np.full(int(own.sum()), attempt.number),
-                "end_step": steps[own].astype(np.int64),
-                "ended_us": np.array([us(one) for one in ends_s[own]]),
-                "step_s": step_s[own],
-                "wait_s": step_s[own] * job.wait_share,
-            }
-        )
-        if own.any():
-            self.folder(job).put_window(attempt.number, int(steps[own][-1]), b"")
+        row = np.zeros(1, ROW)
+        row["node"] = job.allocation.nodes[0].name.encode()
+        row["first_step"], row["end_step"] = attempt.first_step, end
+        row["begun_us"], row["ended_us"] = us(attempt.first_s), us(end_s)
+        row["step_s"] = end_s - attempt.first_s - saves * job.save_s
+        row["wait_s"] = row["step_s"] * job.wait_share
+        self.folder(job).put_window(attempt.number, *window_bytes(row.tobytes()))
 
     def gap(self, part: str, seconds: float, job: Job) -> None:
         """Add an allocation's time outside of attempts."""
@@ -187,10 +175,3 @@ class Books:
         seconds = allocation.ended_s - allocation.begun_s
         self.truth.node_s += seconds * len(names)
         self.truth.gpu_s[job.dataset] += seconds * len(names) * GPUS
-
-    def columns(self, run: str) -> dict[str, NDArray[np.float64]]:
-        """Return the windows of a run as `RunFolder.windows` does."""
-        tables = self.windows.get(run)
-        if not tables:
-            return {}
-        return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

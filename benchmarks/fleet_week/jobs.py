@@ -31,6 +31,8 @@ class Node:
     """Name."""
     lemon: str = ""
     """"crash", "flip", "slow", or "" for a healthy node."""
+    was_lemon: str = ""
+    """The same at the beginning."""
     up_at_s: float = 0.0
     """Time from which it is up."""
     is_drained: bool = False
@@ -167,7 +169,7 @@ def make_nodes(draw: random.Random, count: int) -> list[Node]:
     crashing = 3 if count >= 200 else 1
     lemons = ["crash"] * crashing + ["flip", "slow"]
     for node, lemon in zip(draw.sample(nodes, len(lemons)), lemons, strict=True):
-        node.lemon = lemon
+        node.lemon = node.was_lemon = lemon
     return nodes
 
 

@@ -3,15 +3,16 @@
 import random
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.nodes.suspects import (
     RECENT_US,
     Attempt,
     Drain,
     FailedCheck,
-    Fault,
+    NodeFault,
+    NodeSigns,
     NodeWindow,
-    Signs,
     Suspect,
     caps,
     suspects,
@@ -24,8 +25,12 @@ READ_S, SLOW_TIMES = 0.02, 3.0
 READS_PER_LOOK, FLIPS = 5000, 1 / 1000
 """Reads of a node between two looks; share that a bad node flips."""
 PROOF_READS = 2000
+CHECK_FINDS = 0.25
+"""Share of the checks on a node that crashes which find it."""
 ATTEMPTS_US = 14 * 86_400_000_000
 """Ended attempts that count, as `read_signs` chooses them."""
+REPAIR_US = 24 * 3_600_000_000
+"""From a drain to the node's return."""
 CHECK_HOURS = 6.0
 """Hours for which a check fails on every node, until a person repairs it."""
 
@@ -44,8 +49,12 @@ class Watch:
         self.drains: list[Drain] = []
         self.signs: dict[str, str] = {}
         """Drained node -> sign."""
+        self.named: dict[str, float] = {}
+        """Suspect of another sign than a check -> time of the first one."""
+        self.by_check: set[str] = set()
+        """Suspects of the broken check."""
         self.alerts: list[tuple[float, str]] = []
-        self._faults: deque[Fault] = deque()
+        self._faults: deque[NodeFault] = deque()
         self._windows: deque[NodeWindow] = deque()
         self._checks: deque[FailedCheck] = deque()
         self._settled: dict[str, int] = {}
@@ -61,15 +70,25 @@ class Watch:
         while self._windows and self._windows[0].ended_us < now_us - RECENT_US:
             self._windows.popleft()
         self.attempts = [one for one in self.attempts if one.ended_us > now_us - ATTEMPTS_US]
-        signs = Signs(
+        signs = NodeSigns(
             faults=list(self._faults),
             windows=list(self._windows),
             attempts=self.attempts,
             checks=list(self._checks),
         )
-        named = suspects(signs, now_us, self._settled)
-        proved = {one.node: one for one in named if self._is_proved(one, now_s)}
-        decision = caps(proved, self.drains, len(self._nodes), now_us, [us(at_s) for at_s, _ in self.alerts])
+        suspected, proved = set[str](), dict[str, Suspect]()
+        for suspect in suspects(signs, now_us, self._settled):
+            if self._nodes[suspect.node].is_drained:
+                continue
+            suspected.add(suspect.node)
+            if suspect.sign == "check":
+                self.by_check.add(suspect.node)
+            else:
+                self.named.setdefault(suspect.node, now_s)
+            if self._is_proved(suspect, now_s):
+                proved[suspect.node] = suspect
+        alerts_us = [us(at_s) for at_s, _ in self.alerts]
+        decision = caps(proved, self.drains, len(self._nodes), now_us, alerts_us, len(suspected))
         for name in decision.drain:
             self._drain(name, proved[name].sign, now_us)
         if decision.alert:
@@ -83,30 +102,36 @@ class Watch:
         self._settled[name] = now_us
 
     def _return_repaired(self, now_s: float) -> None:
-        """Return nodes that only the broken check had drained, once it is repaired."""
-        if now_s < self.check_from_s + CHECK_HOURS * HOUR_S + HOUR_S:
-            return
+        """Return nodes that a person repaired, and those that the broken check drained, once it is repaired."""
+        now_us = us(now_s)
         for place, drain in enumerate(self.drains):
-            if drain.returned_us is None and self.signs[drain.node] == "check":
-                self._nodes[drain.node].is_drained = False
-                now_us = us(now_s)
-                self.drains[place] = Drain(node=drain.node, drained_us=drain.drained_us, returned_us=now_us)
+            check_is_broken = (
+                self.signs[drain.node] == "check" and now_s < self.check_from_s + CHECK_HOURS * HOUR_S
+            )
+            if drain.returned_us is None and now_us > drain.drained_us + REPAIR_US and not check_is_broken:
+                node = self._nodes[drain.node]
+                node.is_drained, node.lemon = False, ""
+                self.drains[place] = replace(drain, returned_us=now_us)
                 self._settled[drain.node] = now_us
 
     def _is_proved(self, suspect: Suspect, now_s: float) -> bool:
-        """Play the proof: the same ranges, read there and elsewhere. Other signs prove themselves."""
-        if suspect.sign != "wrong reads":
+        """Play `NodeProver.prove`: the same ranges, read there and elsewhere, else the checks of the cluster."""
+        lemon = self._nodes[suspect.node].lemon
+        if self._is_check_broken(now_s):
             return True
-        if any(fault.address.startswith("damaged") for fault in suspect.faults):
-            return False  # wrong elsewhere too
-        flips = FLIPS if self._nodes[suspect.node].lemon == "flip" else 0.0
-        return any(self._random.random() < flips for _ in range(PROOF_READS))
+        if suspect.faults and not any(fault.address.startswith("damaged") for fault in suspect.faults):
+            flips = FLIPS if lemon == "flip" else 0.0
+            return any(self._random.random() < flips for _ in range(PROOF_READS))
+        return lemon == "crash" and self._random.random() < CHECK_FINDS
+
+    def _is_check_broken(self, now_s: float) -> bool:
+        return self.check_from_s <= now_s < self.check_from_s + CHECK_HOURS * HOUR_S
 
     def _gather(self, now_s: float, running: Sequence[Job]) -> None:
         now_us, draw = us(now_s), self._random
         slow = 5.0 if self.store_slow_s[0] <= now_s < self.store_slow_s[1] else 1.0
         is_damaged = self.damaged_s <= now_s < self.damaged_s + CHECK_HOURS * HOUR_S
-        faults: list[Fault] = []
+        faults: list[NodeFault] = []
         for job in running:
             attempt, allocation = job.attempt, job.allocation
             if attempt is None or allocation is None or attempt.first_s >= now_s:
@@ -134,15 +159,15 @@ class Watch:
                     shard = f"damaged/{draw.randrange(3)}.tar"
                     faults += [self._fault(node, now_us, shard) for _ in range(draw.randint(1, 5))]
         self._faults.extend(sorted(faults, key=lambda fault: fault.at_us))
-        if self.check_from_s <= now_s < self.check_from_s + CHECK_HOURS * HOUR_S:
+        if self._is_check_broken(now_s):
             self._checks.extend(
                 FailedCheck(node=name, at_us=now_us, check="gpu_memory", text="no such driver")
                 for name, node in self._nodes.items()
                 if not node.is_drained
             )
 
-    def _fault(self, node: Node, now_us: int, address: str) -> Fault:
+    def _fault(self, node: Node, now_us: int, address: str) -> NodeFault:
         self._number += 1
         begin = 512 * self._random.randrange(1000)
         at_us = now_us - self._random.randrange(900_000_000)
-        return Fault(node=node.name, at_us=at_us, address=address, begin=begin, end=begin + 4096)
+        return NodeFault(node=node.name, at_us=at_us, address=address, begin=begin, end=begin + 4096)

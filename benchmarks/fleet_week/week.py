@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 
 from loader.storage import open_store
+from penstock.nodes.signs import NO_FAILURE
 from penstock.nodes.suspects import Attempt as EndedAttempt
 from penstock.train.launch.failures import Failures, last_step
 
@@ -25,7 +26,7 @@ DETECT_S = 20.0
 """Seconds until the launcher knows that a rank died."""
 LEAVE_S = 3.0
 """Seconds from the last event to the end of the processes."""
-WATCH_S = 900.0
+WATCH_S = 1200.0
 CANCELLED_SHARE = 0.03
 GANG_ERROR = "RuntimeError: NCCL communicator was aborted on rank 0."
 """The same line whichever step a lemon crashes at."""
@@ -178,7 +179,8 @@ class Week:
         return min(done, job.steps if job.bug_step is None else max(job.bug_step, job.saved))
 
     def _end_attempt(self, job: Job, last: str, done: int, *, failed: bool) -> None:
-        assert job.attempt is not None and job.allocation is not None
+        assert job.attempt is not None
+        assert job.allocation is not None
         self.books.attempt_ended(job, job.attempt, self.now_s, last, done)
         names = tuple(node.name for node in job.allocation.nodes)
         self.watch.attempts.append(
@@ -229,7 +231,8 @@ class Week:
 
     def _crash(self, job: Job, line: str, step: int | None) -> None:
         """A rank dies; the launcher begins the gang again within its allocation, or ends the run."""
-        assert job.attempt is not None and job.allocation is not None
+        assert job.attempt is not None
+        assert job.allocation is not None
         done = self._done(job, self.now_s) if step is None else step
         last = "failed" if step is not None or self.random.random() < 0.5 else ""
         self._end_attempt(job, last, done, failed=True)
@@ -270,7 +273,8 @@ class Week:
     def _kill(self, job: Job, state: str) -> None:
         """All processes end at once: no event, no checkpoint."""
         if job.attempt is not None:
-            self._end_attempt(job, "", self._done(job, self.now_s), failed=state == "NODE_FAIL")
+            failed = not state.startswith((*NO_FAILURE, "RUNNING"))
+            self._end_attempt(job, "", self._done(job, self.now_s), failed=failed)
         self._release(job, self.now_s, state)
 
     def _cancel(self, job: Job) -> None:

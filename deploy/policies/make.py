@@ -46,7 +46,9 @@ ROLES: Mapping[str, Rights] = {
         "trails/": (CREATE,),
         "checkpoints/": (PUT, DELETE),
         "trainings/": (PUT, DELETE),
+        "nodes/checks/": (CREATE,),
     },
+    "watcher": {"nodes/": (CREATE,)},
     "writer": {
         **_LEASES,
         **_PLANS,
@@ -81,8 +83,8 @@ ROLES: Mapping[str, Rights] = {
         "migrations/": (PUT, DELETE),
     },
 }
-"""submitter, registrar: extra roles of a writer that uses a cluster, or registers data. operator: takes down,
-migrates and moves data."""
+"""watcher: drains nodes. submitter, registrar: extra roles of a writer that uses a cluster, or registers data.
+operator: takes down, migrates and moves data."""
 
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _AZURE = {CREATE: f"{_BLOBS}/add/action", PUT: f"{_BLOBS}/write", DELETE: f"{_BLOBS}/delete"}

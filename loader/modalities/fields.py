@@ -30,6 +30,9 @@ class PlacingDecoder:
 # Types of a stored field's bytes: read from a store, or mapped from a local file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
+PACKETS_SUFFIX = ".packets"
+"""Ending of the field with the packet table of a video field."""
+
 # `<key>.<field>` is one tar member name of at most 150 bytes: this leaves 69 for the key.
 MAX_FIELD_BYTES = 80
 

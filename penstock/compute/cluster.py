@@ -54,7 +54,7 @@ class NodeCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
-    """How training runs start on the cluster."""
+    """Settings of training runs on the cluster."""
 
     options: tuple[str, ...] = ()
     """Slurm: further options of sbatch, such as "--requeue=expedite"."""

@@ -10,16 +10,17 @@ A format has up to three modules, loaded on first use:
 import re
 from collections.abc import Iterable
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.column_names import Partitions
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from .exporter import Exporter
-from .importing.importer import Importer, JoiningImporter
-from .reading.sample import FoundObjects
+if TYPE_CHECKING:
+    from .exporter import Exporter
+    from .importing.importer import Importer, JoiningImporter
+    from .reading.sample import FoundObjects
 
 
 class Format(NamedTuple):
@@ -129,32 +130,32 @@ class RegisteredFormat(Protocol):
     OBJECTS_PER_SHARD: int
     """Maximum number of objects per index; 1 if an object has many samples."""
 
-    def find_objects(self, store: Store, infos: list[ObjectInfo]) -> FoundObjects:
+    def find_objects(self, store: Store, infos: list[ObjectInfo]) -> "FoundObjects":
         """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
 class RegisteredTables(Protocol):
     """A module that registers a table format, with one index per object."""
 
-    def find_objects(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
+    def find_objects(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> "FoundObjects":
         """Return the listed objects that hold rows of the format. Raises: InvalidStore; Corrupt."""
 
 
-def exporter_named(name: str) -> Exporter:
+def exporter_named(name: str) -> "Exporter":
     """Return a format's exporter. Raises: InvalidStore if the format cannot be exported."""
     _check_known(name, EXPORTED)
-    return cast(Exporter, import_module(FORMATS[name].exporter, __name__))
+    return cast("Exporter", import_module(FORMATS[name].exporter, __name__))
 
 
-def importer_named(name: str) -> Importer | None:
+def importer_named(name: str) -> "Importer | None":
     """Return a format's importer; None for `REGISTERED`. Raises: InvalidStore if the format cannot be imported."""
     _check_known(name, REGISTERED | IMPORTED)
-    return None if name in REGISTERED else cast(Importer, import_module(FORMATS[name].importer, __name__))
+    return None if name in REGISTERED else cast("Importer", import_module(FORMATS[name].importer, __name__))
 
 
-def joining_importer(name: str) -> JoiningImporter:
+def joining_importer(name: str) -> "JoiningImporter":
     """Return the importer of a format that joins several files into one sample."""
-    return cast(JoiningImporter, importer_named(name))
+    return cast("JoiningImporter", importer_named(name))
 
 
 def registered_named(name: str) -> RegisteredFormat:
@@ -169,7 +170,7 @@ def find_registered(
     infos: list[ObjectInfo],
     options: ColumnarOptions,
     texts: Iterable[str] = (),
-) -> tuple[FoundObjects, int]:
+) -> "tuple[FoundObjects, int]":
     """Return a format's objects, and the maximum number of objects per index. texts: the dataset's text columns.
 
     Raises: InvalidStore if the format cannot be registered; InvalidRuntime for options that it does not accept.

@@ -3,6 +3,7 @@
 A timeout, a missing command and any other exit code are unknown, and an unknown check drains no node.
 """
 
+import logging
 import os
 import secrets
 import selectors
@@ -16,12 +17,14 @@ from enum import IntEnum
 from typing import Any
 
 from loader.dataset.log.entries import canonical
+from loader.errors import PenstockError
 from loader.storage import Store
 
 from ..compute.cluster import NodeCheck
 from ..text import terminal_text
 from ..train.launched import Launched
 
+_log = logging.getLogger(__name__)
 OUTPUT_BYTES = 16 * 2**10
 """Most bytes of a check's output."""
 TERM_S = 2.0
@@ -156,7 +159,7 @@ def this_node() -> str:
 
 
 def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) -> None:
-    """Store the failed checks of a node under `nodes/checks/`, for the watcher."""
+    """Store the failed checks of a node under `nodes/checks/`, for the watcher. A store that fails is logged."""
     at_us = time.time_ns() // 1000
     for result in results:
         if result.status is CheckStatus.FAILED:
@@ -167,4 +170,7 @@ def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) ->
                 "check": result.check,
                 "text": result.text,
             }
-            store.put_if_absent(f"{CHECKS}{node}-{secrets.token_hex(8)}.json", canonical(body))
+            try:
+                store.put_if_absent(f"{CHECKS}{node}-{secrets.token_hex(8)}.json", canonical(body))
+            except PenstockError as error:  # the exit status of the check counts, also without a record
+                _log.error("could not store the failed check %s: %s", result.check, error)

@@ -3,11 +3,12 @@
 Objects are chosen by the time of their last write, so a long history costs its listing only.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from loader.errors import Corrupt
+from loader.errors import Corrupt, EngineUnreachable
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
@@ -19,12 +20,13 @@ from ..train.windows import window_columns
 from .node_check import CHECKS
 from .suspects import RECENT_US, Attempt, FailedCheck, LossDifference, NodeFault, NodeSigns, NodeWindow
 
+_log = logging.getLogger(__name__)
 ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
 """Age at which ends of attempts no longer count."""
 LOSSES_US = 24 * 3600 * 1_000_000
 """Age at which starts of replays no longer count."""
-NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED")
-"""Slurm's states of a start that a node did not end."""
+NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
+"""Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 Spans = Callable[[str], Sequence[Span]]
 """Name of a run -> the times that its scheduler gave it."""
 Losses = Callable[[str], Sequence[LossDifference]]
@@ -109,7 +111,11 @@ def _attempts(folder: RunFolder, now_us: int, spans: Spans | None) -> Iterator[A
         return
     begun = folder.attempts()
     events = {number: list(own) for number, own in groupby(folder.events(), key=lambda event: event.attempt)}
-    accounted = list(spans(folder.run)) if spans is not None else []
+    try:
+        accounted = list(spans(folder.run)) if spans is not None else []
+    except EngineUnreachable as error:  # without it a preemption looks like a crash
+        _log.warning("no crashes of %s are judged: %s", folder.run, error)
+        return
     for number, facts in begun.items():
         span = _span(accounted, int(facts.get("at_us", 0)))
         ended_us = _ended_us(events.get(number, []), begun.get(number + 1), span)

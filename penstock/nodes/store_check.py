@@ -21,7 +21,7 @@ import numpy as np
 import loader
 from loader.dataset.shards.address import UNKNOWN_CRC, FieldAddress
 from loader.dataset.shards.shard import crc32c
-from loader.errors import PenstockError
+from loader.errors import NotARoot, PenstockError, StoreError
 
 from .node_check import CheckStatus
 
@@ -37,8 +37,12 @@ def check_store(url: str | None, ranges: int) -> Finding:
     try:
         with loader.Root(url) as root:
             return _judged(root, _places(root, ranges))
-    except PenstockError as error:
+    except NotARoot:
+        return CheckStatus.WARNING, f"{url or 'root'} answers, and holds no versions: no range was read"
+    except StoreError as error:
         return CheckStatus.FAILED, f"{url or 'root'} cannot be read: {type(error).__name__}: {error}"
+    except PenstockError as error:  # such as a damaged log, which no node is to blame for
+        return CheckStatus.UNKNOWN, f"{url or 'root'}: {type(error).__name__}: {error}"
 
 
 def _places(root: loader.Root, number: int) -> list[FieldAddress]:

@@ -16,8 +16,8 @@ FAULTS, FAULTS_US = 3, 10 * MINUTE_US
 """Wrong reads within these microseconds that make a suspect."""
 SLOW_WINDOWS, SLOW_TIMES, SLOW_DEVIATIONS = 3, 2.0, 5.0
 """Windows in a row above so many medians, and so many median absolute deviations above the median."""
-CRASHES, ATTEMPTS = 3, 5
-"""Failed attempts among a node's last ones that make a suspect."""
+CRASHES = 2
+"""Failed gangs, a node's last ones, that make a suspect."""
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
 DRAIN_EVERY_US = 10 * MINUTE_US
@@ -141,9 +141,6 @@ class NodeSigns:
     """Checks that failed."""
 
 
-Fault, Signs = NodeFault, NodeSigns
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
     """A node, and one sign against it."""
@@ -231,28 +228,30 @@ def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str
 
 
 def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    """Yield nodes whose failed attempts have no other node in common, of runs that went on without the node."""
-    of_node = defaultdict[str, list[Attempt]](list)
-    of_run = defaultdict[str, list[Attempt]](list)
+    """Yield nodes whose last gangs all failed, of runs that went on afterwards.
+
+    Starts of a run on the same nodes are one gang, and accuse each of them alike. A gang of a node that was drained
+    since then accuses no other node. A healthy node may meet such gangs by chance: the proof decides.
+    """
+    gangs, went_on_us = defaultdict[tuple[str, tuple[str, ...]], list[Attempt]](list), dict[str, int]()
     for attempt in sorted(attempts, key=lambda start: start.ended_us):
-        of_run[attempt.run].append(attempt)
-        for node in attempt.nodes:
-            if attempt.ended_us > after_us.get(node, 0):
-                of_node[node].append(attempt)
-    for node, own in of_node.items():
-        last = own[-ATTEMPTS:]
-        failed = [
-            attempt
-            for attempt in last
-            if attempt.failed
-            and any(not other.failed and node not in other.nodes for other in of_run[attempt.run])
-        ]
-        if len(failed) < CRASHES or len(set.intersection(*(set(one.nodes) for one in failed))) > 1:
+        gangs[attempt.run, attempt.nodes].append(attempt)
+        if not attempt.failed:
+            went_on_us[attempt.run] = attempt.ended_us
+    of_node = defaultdict[str, list[Attempt]](list)
+    for own in sorted(gangs.values(), key=lambda starts: starts[-1].ended_us):
+        last = next((start for start in reversed(own) if start.failed), own[-1])
+        if any(after_us.get(node, 0) >= last.ended_us for node in last.nodes):
             continue
-        text = f"{len(failed)} of its last {len(last)} attempts failed: " + ", ".join(
-            sorted({one.run for one in failed})
-        )
-        yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
+        if last.failed and went_on_us.get(last.run, 0) < last.ended_us:
+            continue  # the run may be the cause
+        for node in last.nodes:
+            of_node[node].append(last)
+    for node, ends in of_node.items():
+        recent = ends[-CRASHES:]
+        if len(recent) == CRASHES and all(attempt.failed for attempt in recent):
+            text = f"its last {CRASHES} gangs failed: " + ", ".join(sorted({start.run for start in recent}))
+            yield Suspect(node=node, sign="crashes", at_us=recent[-1].ended_us, text=text)
 
 
 def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:

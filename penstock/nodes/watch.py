@@ -108,7 +108,7 @@ class NodeWatch:
         self._clean: dict[int, tuple[int, float]] = {}
 
     def review(self) -> NodeReview:
-        """NodeReview once. Raises: EngineUnreachable; Corrupt; StoreError."""
+        """Review once. Raises: EngineUnreachable; Corrupt; StoreError."""
         now_us, states = time.time_ns() // 1000, self._control.states()
         known = self._reconciled(cases(self._store), states)
         signs: NodeSigns = read_signs(self._store, now_us, self._spans, self._losses)
@@ -143,7 +143,9 @@ class NodeWatch:
         self._prove(result)
         nodes = {suspect.node for suspect in result.suspects}
         proved = {node: pair for node, pair in self._proved.items() if node in nodes}
-        decision = caps(proved, drains(known), n_nodes, now_us, alerts_us(self._store), len(nodes))
+        untried = {one.node for one in result.suspects if (one.node, one.sign) not in self._tried}
+        n_suspects = len(untried | proved.keys())
+        decision = caps(proved, drains(known), n_nodes, now_us, alerts_us(self._store), n_suspects)
         for node in decision.drain:
             suspect, proof = proved[node]
             text = " ".join(proof.text.split())[:TEXT]
@@ -224,7 +226,7 @@ def _state(control: NodeControl, node: str) -> NodeState:
 
 
 def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
-    """NodeReview again and again. ends: waits some seconds, and returns whether to end."""
+    """Review again and again. ends: waits some seconds, and returns whether to end."""
     while True:
         try:
             show(watch.review())

@@ -7,9 +7,11 @@ explains is unknown. The parts of a start sum to its time by construction.
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from .launch.launcher import Span
 from .run_folder import Event
@@ -107,20 +109,27 @@ class Stretch(NamedTuple):
 STEPS = "steps"
 PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED")
 """Words of Slurm that say less than the run's last event."""
+WINDOW = "window"
+"""Name of an event that stands for a window: so many steps were done at its end."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
 """Event that ends the steps of a start -> part of the time after it."""
 
 
 def goodput(
-    allocations: Sequence[Allocation], events: Sequence[Event], waits: Mapping[int, float] | None = None
+    allocations: Sequence[Allocation],
+    events: Sequence[Event],
+    waits: Mapping[int, float] | None = None,
+    windows: Mapping[str, NDArray[Any]] | None = None,
 ) -> list[AttemptGoodput]:
     """Return where the time of each start went.
 
     events: Those of the run, in order.
     waits: Start -> share of its steps' time that ranks waited for data, from 0 to 1; None: unknown, counted as 0.
+    windows: Columns of its windows: the steps of a killed start, after its last event, are known from them.
     """
+    marked = sorted([*events, *_window_ends(windows or {})], key=lambda event: event.at_us)
     own = {
-        allocation.attempt: [event for event in events if event.attempt == allocation.attempt]
+        allocation.attempt: [event for event in marked if event.attempt == allocation.attempt]
         for allocation in allocations
     }
     results, done = list[AttemptGoodput](), 0
@@ -141,7 +150,7 @@ def goodput(
                 end_step=end,
                 lost_steps=max(0, end - next_begin),
                 seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
-                end=own_events[-1].name if own_events else "",
+                end=next((event.name for event in reversed(own_events) if event.name != WINDOW), ""),
                 state=allocation.state,
             )
         )
@@ -149,30 +158,51 @@ def goodput(
     return results
 
 
+def _window_ends(windows: Mapping[str, NDArray[Any]]) -> Iterator[Event]:
+    if not windows:
+        return
+    columns = (windows[name].tolist() for name in ("attempt", "end_step", "ended_us"))
+    ends: dict[tuple[int, int], int] = {}
+    for attempt, step, at_us in zip(*columns, strict=True):
+        ends[attempt, step] = max(ends.get((attempt, step), 0), at_us)
+    for (attempt, step), at_us in ends.items():
+        yield Event(attempt=attempt, number=-1, name=WINDOW, at_us=at_us, step=step, facts={})
+
+
 def matched(
     spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
 ) -> list[Allocation]:
     """Return the allocations of a launcher with the numbers of their starts; 0 if no rank came up.
 
-    attempts: Start -> what the record has of it.
+    attempts: Start -> what the record has of it. A launcher may begin a run again within a span: then each start has
+    the time up to the next one's.
     """
     numbered = []
     for span in spans:
         ended_us = now_us if span.ended_us is None else span.ended_us
-        inside = [
-            number for number, facts in attempts.items() if span.begun_us <= facts.get("at_us", 0) <= ended_us
-        ]
-        number = max(inside, default=0)
-        numbered.append(
-            Allocation(
-                attempt=number,
-                begun_us=span.begun_us,
-                ended_us=ended_us,
-                nodes=span.nodes,
-                state=span.state,
+        inside = starts_in(span, attempts, now_us)
+        begins_us = [span.begun_us, *(attempts[number]["at_us"] for number in inside[1:])]
+        ends_us = [*begins_us[1:], ended_us]
+        for number, begun_us, end_us in zip(inside or [0], begins_us, ends_us, strict=True):
+            state = span.state if end_us == ended_us else ""
+            numbered.append(
+                Allocation(attempt=number, begun_us=begun_us, ended_us=end_us, nodes=span.nodes, state=state)
             )
-        )
     return numbered
+
+
+def starts_in(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[int]:
+    """Return the numbers of the starts that began in a span."""
+    ended_us = now_us if span.ended_us is None else span.ended_us
+    return sorted(
+        number for number, facts in attempts.items() if span.begun_us <= facts.get("at_us", 0) <= ended_us
+    )
+
+
+def span_goodput(starts: Sequence[AttemptGoodput]) -> AttemptGoodput:
+    """Return the starts of one span as one: the last of them, with the time of all."""
+    parts = {part: sum(start.parts[part] for start in starts) for part in PARTS}
+    return replace(starts[-1], parts=parts)
 
 
 def totals(attempts: Sequence[AttemptGoodput]) -> dict[str, float]:

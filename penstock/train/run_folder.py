@@ -174,16 +174,23 @@ class RunFolder:
             if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
         )
 
+    def window_steps(self, attempt: int) -> list[int]:
+        """Return the steps done by the end of each window of a start. Costs a listing of them."""
+        infos = self.store.list(self.key(f"windows/{attempt:06d}-"))
+        return [int(match[2]) for info in infos if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))]
+
     def windows(self, keys: Sequence[tuple[int, str]] | None = None) -> dict[str, NDArray[Any]]:
         """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
 
-        keys: Some of `window_keys`; None for all. If they are more than `MOST_WINDOWS`, an even choice is read.
+        keys: Some of `window_keys`; None for all. If they are more than `MOST_WINDOWS`, an even choice is read, and the
+            last window of each start.
 
         Raises: Corrupt.
         """
         keys = self.window_keys() if keys is None else keys
         stride = max(1, -(-len(keys) // MOST_WINDOWS))
-        chosen = keys[::stride]
+        last = {attempt: number for number, (attempt, _) in enumerate(keys)}
+        chosen = [keys[number] for number in sorted({*range(0, len(keys), stride), *last.values()})]
         datas = several(lambda key: self.store.get(key[1]).data, chosen, at_once=AT_ONCE)
         tables: dict[int, list[bytes]] = {}
         for (attempt, _), data in zip(chosen, datas, strict=True):

@@ -12,7 +12,7 @@ from loader.storage import Store
 from ..checkpoints.ranks import several
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import Allocation, AttemptGoodput, goodput, matched
+from .goodput import Allocation, AttemptGoodput, goodput, matched, span_goodput, starts_in
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
 from .starved import wait_shares
@@ -34,8 +34,8 @@ class UsageRecord:
 def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
     """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
-    Costs a listing of the record, a listing per run and a request per attempt; per run that has a job among these, one
-    listing and a request per event, and the windows.
+    Costs a listing of the record, a listing per run and a request per attempt. A run with a job among these also costs
+    a listing, a request per event, and the windows.
     """
     by_id = defaultdict[str, list[AccountedJob]](list)
     for job in jobs:
@@ -117,14 +117,20 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
 
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
     """
-    attempts, events = folder.attempts(), folder.events()
+    attempts, windows = folder.attempts(), folder.windows()
+    events = folder.events()
+    ends_us = dict[int, int]()
+    if windows:
+        for number, at_us in zip(windows["attempt"].tolist(), windows["ended_us"].tolist(), strict=True):
+            ends_us[number] = max(ends_us.get(number, 0), at_us)
     allocations = []
     for number, facts in attempts.items():
         times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
+        times.append(ends_us.get(number, facts["at_us"]))
         allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
     if not allocations:
         return None
-    starts = goodput(allocations, events, wait_shares(folder.windows()))
+    starts = goodput(allocations, events, wait_shares(windows), windows)
     seconds = sum(start.seconds for start in starts)
     new_s = sum(start.parts["new steps"] for start in starts)
     try:
@@ -175,8 +181,13 @@ def _starts(
     events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    waits = wait_shares(folder.windows())
-    return [(start, versions.get(start.attempt) or newest) for start in goodput(allocations, events, waits)]
+    windows = folder.windows()
+    starts = iter(goodput(allocations, events, wait_shares(windows), windows))
+    whole = [
+        span_goodput([next(starts) for _ in range(max(1, len(starts_in(span, attempts, now_us))))])
+        for span in spans
+    ]
+    return [(start, versions.get(start.attempt) or newest) for start in whole]
 
 
 def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:

@@ -119,7 +119,8 @@ def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
     """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
     spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
     allocations = matched(spans, folder.attempts(), now_us)
-    return goodput(allocations, folder.events(), wait_shares(folder.windows()))
+    windows = folder.windows()
+    return goodput(allocations, folder.events(), wait_shares(windows), windows)
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:

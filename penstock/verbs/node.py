@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import InvalidStore
+from loader.errors import InvalidStore, PenstockError
 
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
 
@@ -73,11 +73,14 @@ def _root(arguments: Namespace) -> "loader.Root | None":
 def check(arguments: Namespace) -> Answer:
     """Run the checks of this node; the exit status is Nagios' of the worst one."""
     from ..compute.cluster import Cluster
-    from ..nodes.node_check import put_failures, run_checks, this_node, worst
+    from ..nodes.node_check import CheckStatus, put_failures, run_checks, this_node, worst
     from ..nodes.proof import checks_of
 
-    root = _root(arguments)
-    results = run_checks(checks_of(cluster_of(arguments) or Cluster(), None if root is None else root.url))
+    try:
+        root, cluster = _root(arguments), cluster_of(arguments) or Cluster()
+    except PenstockError as error:  # an exit status of 2 would accuse the node
+        return [], f"unknown: {error}", int(CheckStatus.UNKNOWN)
+    results = run_checks(checks_of(cluster, None if root is None else root.url))
     if root is not None:
         put_failures(root.store, this_node(), results)
     rows = [(one.check, one.status.name.lower(), one.text) for one in results]

@@ -86,13 +86,17 @@ def resume(arguments: Namespace) -> Answer:
     return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
 
 
-def _replay_arguments(parser: ArgumentParser) -> None:
+def _steps(text: str) -> tuple[int, int]:
     from ..train.replay_run import parse_steps
 
+    return parse_steps(text)
+
+
+def _replay_arguments(parser: ArgumentParser) -> None:
     _spec_argument(parser)
     parser.add_argument(
         "--steps",
-        type=read_by(parse_steps),
+        type=read_by(_steps),
         required=True,
         metavar="A:B",
         help="steps to repeat; B is not included",
@@ -158,7 +162,7 @@ def show(arguments: Namespace) -> Answer:
         f"checkpoints: {spec.checkpoints or spec.record}",
     ]
     if run.status.place:
-        lines.append(run.status.place)
+        lines.append("; ".join(filter(None, [run.status.place, run.status.reason])))
     for number, facts in run.attempts.items():
         own = [
             f"{event.name.replace('_', ' ')} ({event.step})"

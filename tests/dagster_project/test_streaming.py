@@ -1,5 +1,6 @@
 """A dataset that streams, with a real daemon and webserver: what lands becomes versions by itself."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,19 +9,34 @@ import loader
 from assets.release.lag import lags
 from benchmarks.arrival import DATASET, HEADING, Measured, measure, section, write_section
 
+DEFINITIONS = """
+from assets.gate_checks import Gate
+from assets.sources import BatchLimits
+from assets.spec import DatasetSpec
+from dagster_project.definitions import build_defs
+from resources.compute import ComputeResource
+
+SPEC = DatasetSpec(
+    name="stream", streaming=True, batch=BatchLimits(max_wait_s=0), max_reject_rate=1.0, gate=Gate(suite=())
+)
+defs = build_defs({"compute": ComputeResource(engine="inline")}, [SPEC])
+"""
+"""As the benchmark's, without Great Expectations and worker processes: their imports take seconds of each run."""
+
 
 @pytest.mark.server
-def test_what_lands_becomes_trainable_by_itself(tmp_path: Path) -> None:
-    found = measure(tmp_path / "stream", 2)
-    assert len(found.arrival_s) == 2
+def test_what_lands_becomes_trainable_by_itself(tmp_path: Path, at_scale: Callable[..., int]) -> None:
+    n_photos = at_scale(1, 2)
+    found = measure(tmp_path / "stream", n_photos, definitions=DEFINITIONS, settings={})
+    assert len(found.arrival_s) == n_photos
     with loader.Root(tmp_path / "stream" / "root") as root:
         told = lags(root, DATASET)
-        assert [one.version for one in told] == ["stream@1", "stream@2"]
-        assert [one.n for one in told] == [1, 1]
+        assert [one.version for one in told] == ["stream@1", "stream@2"][:n_photos]
+        assert [one.n for one in told] == [1] * n_photos
         # the lag of the manifest is that which was seen from outside, but for the poll and the file's own time
         for one, seen_s in zip(told, found.arrival_s, strict=True):
             assert one.max_s <= seen_s + 1
-        assert sorted(root.open("stream@latest").samples().collect()["raw_key"]) == ["0000.jpg", "0001.jpg"]
+        assert len(root.open("stream@latest").samples().collect()["raw_key"].unique()) == n_photos
 
 
 def test_the_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:

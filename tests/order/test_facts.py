@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order import bucket, make_plan, source, synthetic
+from loader.order.content import source
+from loader.order.plan import make_plan
+from loader.order.sources.bucket import bucket
+from loader.order.sources.views import synthetic
 
 
 def taken(made, steps):

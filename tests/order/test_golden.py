@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.order import plan_from_json
 from loader.order.content import ORDER_VERSION
+from loader.order.from_json import plan_from_json
 from loader.order.sources.views import SyntheticView
 
 GOLDEN = Path(__file__).parent / "golden"

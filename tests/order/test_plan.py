@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order import make_plan, plan_from_json, source, synthetic
+from loader.order.content import source
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
 from loader.order.random.plan_hash import plan_json
-from loader.order.sources.views import SyntheticView
+from loader.order.sources.views import SyntheticView, synthetic
 from loader.storage import open_store
 
 

@@ -22,6 +22,7 @@ from dagster._cli import cli as dagster_cli
 from tests.servers.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+QUICK_DISK = str(Path(__file__).with_name("quick_disk"))
 _DAGSTER = [sys.executable, "-m", "dagster"]
 _PATIENCE_S = 600.0
 """A run that dies as it begins is only given up after three minutes, and others wait for its place."""
@@ -69,7 +70,7 @@ class Deployment:
         self.environment = {
             **os.environ,
             "DAGSTER_HOME": str(self.home),
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), QUICK_DISK, os.environ.get("PYTHONPATH", "")]),
             "PYTHONDONTWRITEBYTECODE": "",
             **environment,
         }

@@ -36,6 +36,12 @@ PriorityWeightQOS=1000
 PreemptType=preempt/qos
 PreemptMode=REQUEUE
 JobRequeue=1
+TopologyPlugin=topology/tree
+"""
+TOPOLOGY = """\
+SwitchName=s1 Nodes=m1,m3
+SwitchName=s2 Nodes=m2,m4
+SwitchName=s0 Switches=s[1-2]
 """
 GRACE_S = 40
 """GraceTime of the QOS "low"; that of "abrupt" is 0."""
@@ -68,6 +74,7 @@ class Accounts:
         self.processes: list[subprocess.Popen[bytes]] = []
         conf = folder / "slurmdbd.conf"
         conf.touch(mode=0o600)  # slurmdbd refuses a file that others may read
+        (folder / "topology.conf").write_text(TOPOLOGY)
         conf.write_text(
             CONF.format(user=self._user, folder=folder, port=self._port, store_port=self._store_port)
         )

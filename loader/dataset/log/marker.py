@@ -23,8 +23,19 @@ PRIMARY = "primary"
 """Key in a moved root's marker: the token of the log entry that moved it here."""
 FOLDERS = (
     *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
-    *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "norms/", "packs/"),
-    *("places/", "plans/", "reports/", "seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/"),
+    *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "nodes/", "norms/"),
+    *(
+        "packs/",
+        "places/",
+        "plans/",
+        "reports/",
+        "seals/",
+        "stages/",
+        "swept/",
+        "tables/",
+        "takedowns/",
+        "trails/",
+    ),
     *("trainings/", "views/", "windows/"),
 )
 """Prefixes of all objects of a root except its marker, ascending."""

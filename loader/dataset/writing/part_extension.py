@@ -13,8 +13,7 @@ import numpy as np
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound, InvalidField, PenstockError, TransformFailed
 from ...modalities import decoder_for
-from ...modalities.video.packet_table import SUFFIX
-from ...modalities.video.request import RunDecoder
+from ...modalities.fields import PACKETS_SUFFIX, last_word
 from ...storage import RangeReader, Store
 from ..names import check_field, check_group
 from ..reading.verified_bucket_reads import read_fields
@@ -187,8 +186,8 @@ class LazySample(Mapping[str, Any]):
         if field == "__key__":
             return self._block.addresses[self._row].key
         decoder, data = decoder_for(field), self._block.bytes_of(field)[self._row]
-        if isinstance(decoder, RunDecoder):
-            return decoder.of_run(data, self._block.bytes_of(field + SUFFIX)[self._row])
+        if last_word(field) == "run":  # packets without a container
+            return cast(Any, decoder).of_run(data, self._block.bytes_of(field + PACKETS_SUFFIX)[self._row])
         return decoder(data, None)
 
     def bytes_of(self, field: str) -> bytes:

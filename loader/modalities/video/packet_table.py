@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
-from ..fields import Buffer, is_of_the_machine, load
+from ..fields import PACKETS_SUFFIX, Buffer, is_of_the_machine, load
 
-SUFFIX = ".packets"
+SUFFIX = PACKETS_SUFFIX
 TABLE_VERSION = 1
 NO_TIME = -(2**63)
 """`dts` of a packet that has none (AV_NOPTS_VALUE)."""

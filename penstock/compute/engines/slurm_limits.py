@@ -1,7 +1,7 @@
 """The limit behind a reason of Slurm such as AssocGrpGRES: whose it is, what is used of it, what is asked.
 
-Slurm's reason names the kind of limit only. `scontrol show assoc_mgr` lists all limits with their use; the one that the
-job would exceed is chosen, from the user's association up to the root, or of the job's QOS and its partition's.
+Slurm's reason names the kind of limit only. `scontrol show assoc_mgr` lists all limits with their use. The first one
+that the job would exceed is chosen: from the user's association up to the root, or of the job's and partition's QOS.
 """
 
 import re
@@ -32,7 +32,7 @@ _VALUE = re.compile(r"([^=,]+)=([^=,(]*)(?:\(([0-9.]+)\))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class SlurmLimit:
     """A limit of Slurm, and a job that it holds back."""
 
     owner: str
@@ -42,16 +42,16 @@ class Limit:
     limit: int
     """Most that the owner may use; for a job: most, or least, that a job may ask for."""
     used: int | None
-    """What it uses now; None for a limit of each job."""
+    """Use now; None for a limit of each job."""
     asked: int
-    """What the job asks for; 0 if that is unknown."""
+    """Number that the job asks for; 0 if it is unknown."""
     least: bool = False
     """True if a job must ask for at least so much."""
     filters: tuple[str, ...] = ()
     """Options of squeue for the jobs that count."""
 
 
-def limit_behind(answer: Answer, job: QueuedJob) -> Limit | None:
+def limit_behind(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
     """Return the limit that holds a waiting job back; None if its reason names none. Raises: EngineUnreachable."""
     match = _REASON.fullmatch(job.reason)
     if match is None:
@@ -64,7 +64,7 @@ def limit_behind(answer: Answer, job: QueuedJob) -> Limit | None:
     return next(iter(exceeded or limits), None)
 
 
-def _of_associations(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[Limit]:
+def _of_associations(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:
     """Yield limits of the user's association, of its account, and so on up to the root."""
     lines = answer(["scontrol", "-o", "show", "assoc_mgr", "flags=assoc"]).splitlines()
     rows = [_fields(line) for line in lines if line.startswith("ClusterName=")]
@@ -92,7 +92,7 @@ def _below(account: str, parents: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _of_qos(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[Limit]:
+def _of_qos(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:
     """Yield limits of the job's QOS, and of its partition's."""
     partition = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
     own = re.search(r" QoS=(\S+)", partition)
@@ -136,14 +136,14 @@ def _fields(line: str) -> dict[str, str]:
 
 def _limits(
     row: Mapping[str, str], job: QueuedJob, match: re.Match[str], owner: str, filters: tuple[str, ...]
-) -> Iterator[Limit]:
+) -> Iterator[SlurmLimit]:
     """Yield the limits of a row that a reason may mean."""
     what, kind, per = match["what"].lower(), match["kind"], match["per"]
     suffix = {"User": "PU", "Account": "PA", "Acct": "PA", "Job": "PJ", "Node": "PN", None: ""}[per]
     if what in _COUNTS:
         limit, used = _value(row.get(f"{kind}{_COUNTS[what]}{suffix}", ""))
         if limit is not None:
-            yield Limit(owner=owner, resource="jobs", limit=limit, used=used, asked=1, filters=filters)
+            yield SlurmLimit(owner=owner, resource="jobs", limit=limit, used=used, asked=1, filters=filters)
         return
     minutes = match["minutes"] or ""
     column = f"{kind}TRES{'RunMins' if minutes.startswith('Run') else 'Mins' if minutes else ''}"
@@ -153,7 +153,7 @@ def _limits(
         limit, _ = _value(text)
         if limit is None or not (name.startswith(begin) if begin.endswith("/") else name == begin):
             continue
-        yield Limit(
+        yield SlurmLimit(
             owner=owner,
             resource=f"{name} minutes" if minutes else name,
             limit=limit,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 
 from .slurm import WAITING, plain
-from .slurm_limits import Limit, limit_behind
+from .slurm_limits import SlurmLimit, limit_behind
 from .slurm_listing import Answer, QueuedJob, named_jobs, queued_jobs
 
 _UNITS = {"cpu": "CPUs", "node": "nodes", "mem": "MiB of memory", "gres/gpu": "GPUs"}
@@ -45,7 +45,7 @@ def why_name_waits(answer: Answer, name: str) -> str:
     return why_waiting(answer, waiting[0]) if waiting else ""
 
 
-def _limit_words(limit: Limit, job: QueuedJob) -> str:
+def _limit_words(limit: SlurmLimit, job: QueuedJob) -> str:
     unit = _unit(limit.resource)
     if limit.used is None:
         bound = "at least" if limit.least else "at most"
@@ -88,7 +88,7 @@ def _next_end(running: Iterable[QueuedJob], resource: str, now_s: float) -> str:
     return f"Next to end: job {job.job_id}{share}, by {_clock(end_s, now_s)}."
 
 
-def _fitting(limit: Limit, job: QueuedJob) -> str:
+def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
     """Return how many nodes the rest of a limit is enough for."""
     per_node = limit.asked // job.nodes
     if limit.resource == "jobs" or not per_node or limit.used is None:

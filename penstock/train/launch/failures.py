@@ -37,13 +37,18 @@ class Failures:
 
 
 def last_step(folder: RunFolder) -> int:
-    """Return the steps done when the newest start ended, by its record; -1 if the record cannot be read."""
+    """Return the steps done when the newest start ended, by its record; -1 if the record cannot be read.
+
+    Windows count too: two nodes that fail between the same two checkpoints fail at different steps.
+    """
     try:
         events = folder.events()
+        newest = events[-1].attempt if events else 0
+        windows = folder.window_steps(newest)
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
         print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
         return -1
-    return events[-1].step if events else -1
+    return max([*(event.step for event in events if event.attempt == newest), *windows], default=-1)
 
 
 def last_error(log: str, begin: int = 0) -> str:

@@ -32,7 +32,7 @@ class Span:
     nodes: int = 1
     """Number of nodes."""
     state: str = ""
-    """How it ended, in the scheduler's word, such as PREEMPTED."""
+    """State in the scheduler's word, such as PREEMPTED."""
     node_names: tuple[str, ...] = ()
     """Names of the nodes, if the scheduler has them."""
 

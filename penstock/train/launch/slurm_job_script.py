@@ -44,17 +44,31 @@ trap 'rm -rf "$PENSTOCK_FOLDER"' EXIT
 stopping=0
 trap 'stopping=1' TERM
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+layout=--ntasks-per-node={ranks}
+case $SLURM_TOPOLOGY_ADDR in *.*) # switches and node: neighbouring ranks belong below one switch
+    nodes=$(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \\
+        sh -c 'echo "$SLURM_TOPOLOGY_ADDR $SLURMD_NODENAME"' | sort -V | sed 's/.* //')
+    if [ "$(echo "$nodes" | wc -l)" = "$SLURM_JOB_NUM_NODES" ]; then
+        export SLURM_HOSTFILE="$PENSTOCK_FOLDER/nodes"
+        for node in $nodes; do yes "$node" | head -n {ranks}; done > "$SLURM_HOSTFILE"
+        first=$(head -n 1 "$SLURM_HOSTFILE")
+        layout=--distribution=arbitrary
+    fi ;;
+esac
 address=$(scontrol -o show node "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
 export MASTER_ADDR="${{address:-$first}}"
 
 requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one that Slurm requeues by itself
-    while :; do
+    refusals=0
+    while [ "$refusals" -lt 30 ]; do
         case $(squeue -h -j "$SLURM_JOB_ID" -o %T:%r) in
-            RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} ;;
+            RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} || refusals=$((refusals + 1)) ;;
             ?*) exit {again} ;;
         esac
         sleep 2 # the controller does not answer
     done
+    echo "penstock: Slurm does not requeue the job; submit the run again"
+    exit {again}
 }}
 
 next_start() {{
@@ -65,9 +79,9 @@ begun=0
 while :; do
     rm -f "$PENSTOCK_FOLDER/stopped"
     export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
-    export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 7 + PENSTOCK_ATTEMPT) % 12000))
+    export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
-    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) --ntasks-per-node={ranks} \\
+    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
         --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\
         sh -c {rank} rank {command} &
     srun=$!
@@ -96,7 +110,7 @@ done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What the nodes of a cluster give to a rank."""
+    """Settings of a cluster's nodes for each rank."""
 
     environment: str
     """Shell file of NAME=value lines on the nodes; "": none."""

@@ -56,6 +56,7 @@ WITHOUT = {
     "leases/": "ids of versions",
     "lists/": "ordinals; lists of the samples' versions have places of their own",
     "migrations/": "paths and checksums",
+    "nodes/": "paths and checksums of ranges, and figures of checks",
     "norms/": "statistics; norms of the samples' versions have places of their own",
     "packs/": "numbers of documents; packs of the samples' versions have places of their own",
     "places/": "URLs of folders and buckets",

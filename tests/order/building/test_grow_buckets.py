@@ -11,8 +11,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import EmptyView, InvalidPlan, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, synthetic
-from loader.order.sources.views import SyntheticView
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
+from loader.order.sources.bucket import bucket
+from loader.order.sources.views import SyntheticView, synthetic
 
 LABELS = ("b0", "b1", "é")
 BATCHES = {"b0": 3, "b1": 2, "é": 4}

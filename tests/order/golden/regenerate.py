@@ -14,24 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from loader.order import (
-    PackedView,
-    bucket,
-    delivered_digest,
-    make_plan,
-    pack,
-    planned_digest,
-    sample_rng_key,
-    slot_identities,
-    source,
-    substitute,
-    synthetic,
-)
-from loader.order.content import ORDER_VERSION
+from loader.order.content import ORDER_VERSION, source
 from loader.order.mixture import integer_weights, quota_table
+from loader.order.plan import make_plan
+from loader.order.random.generators import sample_rng_key
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
 from loader.order.sources.best_fit import pack_documents
+from loader.order.sources.bucket import bucket
+from loader.order.sources.packed_view import PackedView
+from loader.order.sources.packing import pack
+from loader.order.sources.views import synthetic
+from loader.order.steps.slots import delivered_digest, planned_digest, slot_identities, substitute
 
 HERE = Path(__file__).parent
 KEYS = [

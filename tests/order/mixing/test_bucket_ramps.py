@@ -10,9 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, source, synthetic
-from loader.order.sources.bucket import size_ramp
-from loader.order.sources.views import SyntheticView
+from loader.order.content import source
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
+from loader.order.sources.bucket import bucket, size_ramp
+from loader.order.sources.views import SyntheticView, synthetic
 from loader.run.recipe.world import micro_count, micros_before
 
 SIZES = {"b0": 40, "b1": 30, "w32h1": 20}

@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan
-from loader.order import make_plan, mixture, source, synthetic
+from loader.order import mixture
+from loader.order.content import source
+from loader.order.plan import make_plan
+from loader.order.sources.views import synthetic
 
 WEIGHTS = st.dictionaries(
     st.text(st.characters(codec="utf-8", max_codepoint=500), min_size=1, max_size=3),

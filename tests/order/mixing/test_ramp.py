@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order import make_plan, plan_from_json, rank_slice, source, synthetic
+from loader.order.content import source
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
+from loader.order.sources.views import synthetic
+from loader.order.steps.slots import rank_slice
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

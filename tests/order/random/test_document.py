@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
-from loader.order import make_plan, source, synthetic
+from loader.order.content import source
+from loader.order.plan import make_plan
 from loader.order.random import keyed_permutation
+from loader.order.sources.views import synthetic
 
 HERE = Path(__file__).parent.parent
 TEXT = (HERE.parents[1] / "docs" / "order.md").read_text(encoding="utf-8")

@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order import bucket, interleave, make_plan, mixture, plan_from_json, rank_slice, source, synthetic
-from loader.order.sources.bucket import batch_sizes
+from loader.order import interleave, mixture
+from loader.order.content import source
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
+from loader.order.sources.bucket import batch_sizes, bucket
+from loader.order.sources.views import synthetic
+from loader.order.steps.slots import rank_slice
 
 LABELS = ("b0", "b1", "w64h32", "é")
 BATCHES = st.fixed_dictionaries({label: st.sampled_from((2, 3, 4, 8)) for label in LABELS})

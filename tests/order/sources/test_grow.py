@@ -12,10 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, rank_slice, source, synthetic
+from loader.order.content import source
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
 from loader.order.sources.growth import Stage
 from loader.order.sources.packing import Packing
-from loader.order.sources.views import SyntheticView
+from loader.order.sources.views import SyntheticView, synthetic
+from loader.order.steps.slots import rank_slice
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import make_plan, pack, plan_from_json, source, synthetic
+from loader.order.content import source
+from loader.order.from_json import plan_from_json
+from loader.order.plan import make_plan
+from loader.order.sources.packing import pack
+from loader.order.sources.views import synthetic
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

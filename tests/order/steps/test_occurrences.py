@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order import pack, plan
+from loader.order import plan
+from loader.order.sources.packing import pack
 from tests.order.building import test_grow_buckets
 from tests.order.steps import test_stack
 

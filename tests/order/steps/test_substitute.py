@@ -1,8 +1,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.order import make_plan, source, substitute, synthetic
-from loader.order.steps.slots import MAX_ATTEMPTS
+from loader.order.content import source
+from loader.order.plan import make_plan
+from loader.order.sources.views import synthetic
+from loader.order.steps.slots import MAX_ATTEMPTS, substitute
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

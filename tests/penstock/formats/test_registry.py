@@ -77,11 +77,11 @@ def test_a_place_is_one_version_for_everyone(verb, name, format_places, tmp_path
 
 
 @verbs
-def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, tmp_path):
+def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, tmp_path, at_scale):
     place, url = format_places / name, f"memory://{tmp_path.name}"
     expected, _ = make(verb, name, place, root_over(open_store(f"{url}/whole")))
     skipped = set()
-    for k in range(1, 100, 3):
+    for k in range(1, 100, at_scale(5, 3)):
         store = open_store(f"{url}/{k}")
         try:
             make(verb, name, place, root_over(Death(k, SIDES[k % 2 == 0], PUTS, stop).of(store)))

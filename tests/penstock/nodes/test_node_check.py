@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from penstock.nodes.node_check import (
     run_checks,
     worst,
 )
+from tests.servers.http import HttpServer
+from tests.servers.s3 import SmallS3
 
 
 def shell(line: str, limit_s: int = 30) -> NodeCheckResult:
@@ -115,12 +118,15 @@ def test_store_check_reads_ranges_and_scratch(
     code, text = store_checked(root, capsys, tmp_path)
     assert (code, text.startswith("OK: 64 ranges are right")) == (0, True)
     assert list(tmp_path.glob("penstock-check-*")) == []
-    assert store_checked(f"{root}-gone", capsys, tmp_path)[0] == 2
     assert store_checked(root, capsys, tmp_path / "gone")[0] == 3
+    assert store_checked(f"{root}-gone", capsys, tmp_path)[0] == 1  # a record without datasets
+    for entry in Path(root, "log").iterdir():
+        entry.write_text("{")
+    assert store_checked(root, capsys, tmp_path)[0] == 3
 
 
 def test_store_check_tells_a_damaged_store_from_a_bad_node(
-    root: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for shard in Path(root, "data").rglob("*.tar"):
         data = bytearray(shard.read_bytes())
@@ -131,7 +137,28 @@ def test_store_check_tells_a_damaged_store_from_a_bad_node(
         os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
     code, text = store_checked(root, capsys, tmp_path)
     assert (code, "damaged in the store" in text) == (1, True)
-    crcs = iter(range(1000))  # memory that flips other bits each time
-    monkeypatch.setattr(store_check, "crc32c", lambda _: next(crcs))
-    code, text = store_checked(root, capsys, tmp_path)
-    assert (code, "64 of 64 ranges came wrong" in text) == (2, True)
+
+
+def test_store_check_fails_on_a_node_whose_reads_change(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, reads = HttpServer(SmallS3()), count()
+    server.origin.page_keys = 1000  # type: ignore[attr-defined]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "planted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    try:
+        with loader.Root("s3://bucket/lab") as root, root.write("points") as writer:
+            for number in range(100):
+                writer.add(f"{number:03d}", {"cls": number})
+        assert store_checked("s3://bucket/lab", capsys, tmp_path)[0] == 0
+        server.fault_of = lambda asked: (
+            "flip" if asked.method == "GET" and ".tar" in asked.target and next(reads) % 2 == 0 else None
+        )
+        code, text = store_checked("s3://bucket/lab", capsys, tmp_path)
+        server.fault_of = lambda _: 403
+        assert store_checked("s3://bucket/lab", capsys, tmp_path)[0] == 2
+    finally:
+        server.close()
+    assert (code, "64 of 64 ranges came wrong" in text) == (2, True), text

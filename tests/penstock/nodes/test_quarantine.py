@@ -77,6 +77,18 @@ def test_watch_without_apply_changes_nothing(record: loader.Root) -> None:
     assert {info.key for info in record.store.list("nodes/")} == before
 
 
+@pytest.mark.parametrize("line", ["sleep 1000", "no-such-command", "exit 3", "exit 7"])
+def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line: str) -> None:
+    table = Table()
+    put_failures(record.store, "m1", run_checks(FAILS))  # as another program says
+    checks = {"planted": NodeCheck(command=("sh", "-c", line), limit_s=1)}
+    prover = NodeProver(Cluster(train=TrainSettings(checks=checks, on_node=("env", "NODE={node}"))), [])
+    review = NodeWatch(record.store, table, prover, apply=True).review()
+    assert (review.drained, review.alert, [one.node for one in review.suspects]) == ([], "", ["m1"])
+    assert all(state.in_service for state in table.nodes.values())
+    assert cases(record.store) == []
+
+
 def test_watcher_that_died_after_the_drain_finds_its_case_again(record: loader.Root) -> None:
     table = Table()
     case = open_case(record.store, "m1", "smoke", {}, "penstock node watch")

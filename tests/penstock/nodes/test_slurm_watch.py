@@ -11,7 +11,8 @@ import pytest
 
 import loader
 from loader.json_text import parse_json_object
-from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
+from penstock.cli import main
+from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings, read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.nodes import watch as watching
 from penstock.nodes.node_check import put_failures, run_checks
@@ -20,7 +21,11 @@ from penstock.nodes.quarantine import cases
 from penstock.nodes.slurm_drain import SlurmNodes
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from penstock.train.launch.slurm_job import SlurmJobs
+from penstock.train.launched import Launched
+from penstock.train.replay_run import replay_spec, without_nodes
+from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
+from penstock.train.submitting import submit
 from tests.servers.http import HttpServer
 from tests.servers.s3 import SmallS3
 from tests.servers.slurm import NODES, Slurm, slurm, until
@@ -210,3 +215,54 @@ def test_nodes_that_others_drained_are_left_alone(cluster: Slurm, tmp_path: Path
     case = drain_by_hand(record.store, control, "m1", "smoke", "bob")
     assert return_by_hand(record.store, control, "m1", "bob") == case.number
     assert states(control)["m1"]
+
+
+def test_replay_runs_on_a_node_that_the_run_did_not_have(cluster: Slurm, tmp_path: Path) -> None:
+    record = loader.Root(tmp_path / "record")
+    spec = RunSpec(
+        run="big-7",
+        command=("sh", "-c", "echo repeats $PENSTOCK_REPLAY on $SLURMD_NODENAME"),
+        record=record.url,
+    )
+    RunFolder(record.store, "big-7").put_spec(spec)
+    described = without_nodes(Cluster(engine="slurm", logs=str(tmp_path)), ["m1", "m2", "m3"])
+    launcher = SlurmJobs(record.url, described)
+    submit(replay_spec(spec, (3, 5)), launcher)
+    until(lambda: "repeats" in launcher.logs("big-7.replay-1"))
+    assert "repeats 3:5 on m4" in launcher.logs("big-7.replay-1")
+
+
+def test_verbs_drain_return_check_and_watch(
+    cluster: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, record = tmp_path / "cluster.toml", str(tmp_path / "record")
+    file.write_text(
+        f'engine = "slurm"\nlogs = "{tmp_path}"\n[train]\non_node = ["env", "NODE={{node}}"]\n'
+        '[train.checks.planted]\ncommand = ["sh", "-c", "echo hot; exit 2"]\n'
+    )
+
+    def penstock(*words: str) -> tuple[int, str]:
+        status = main(["node", *words, "--cluster", str(file), "--root", record])
+        return status, capsys.readouterr().out
+
+    with loader.Root(record) as root, root.write("points") as writer:
+        writer.add("0", {"cls": 1})
+    assert penstock("drain", "m2", "--reason", "smoke") == (0, "m2 is drained: penstock q-1: smoke\n")
+    assert penstock("drain", "m2", "--reason", "smoke")[0] == 2
+    assert penstock("return", "m2") == (0, "m2 is in service; case q-1 is closed\n")
+    status, text = penstock("check")
+    assert (status, "planted" in text, "store            ok" in text) == (2, True, True), text
+    node = Launched.from_env().node
+    status, text = penstock("suspects")
+    assert (status, text.splitlines()[-1]) == (0, f"{node:<20} {'check':<12} planted failed: hot")
+    file.rename(tmp_path / "gone")
+    status, text = penstock("check")
+    assert (status, "cluster.toml" in text) == (3, True), "2 would say that the node is bad"
+    (tmp_path / "gone").rename(file)
+    record = str(tmp_path / "another")  # the drain above was less than 10 min ago
+    put_failures(loader.Root(record).store, "m4", run_checks(checks_of(read_cluster(file), None)))
+    status, text = penstock("watch", "--once")
+    assert (status, "m4 would be drained: planted failed: hot" in text) == (0, True), text
+    status, text = penstock("watch", "--once", "--apply")
+    assert (status, "m4 is drained: planted failed: hot" in text) == (0, True), text
+    assert SlurmNodes(SlurmQueue()).states()["m4"].reason == "penstock q-1: planted failed: hot"

@@ -1,9 +1,19 @@
 """Node-seconds of a run by part: they sum to the allocations, repeated steps are not new."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.train.goodput import PARTS, Allocation, Restarts, goodput, matched, restarts, totals
+from penstock.train.goodput import (
+    PARTS,
+    Allocation,
+    Restarts,
+    goodput,
+    matched,
+    restarts,
+    span_goodput,
+    totals,
+)
 from penstock.train.launch.launcher import Span
 from penstock.train.run_folder import Event
 
@@ -112,3 +122,32 @@ def test_parts_sum_to_the_allocation(
     (only,) = goodput([Allocation(attempt=1, begun_us=0, ended_us=length_s * S)], events, {1: wait_share})
     assert abs(only.seconds - length_s) < 1e-6
     assert all(seconds >= 0 for seconds in only.parts.values())
+
+
+def test_steps_of_a_killed_start_are_known_from_its_windows() -> None:
+    killed = [one for one in LIFE if one.attempt == 1 and one.name != "failed"]
+    windows = {
+        "attempt": np.array([1, 1, 1]),
+        "end_step": np.array([10, 50, 50]),
+        "ended_us": np.array([24 * S, 78 * S, 80 * S]),  # two ranks end the last one
+    }
+    (first,) = goodput(TIMES[:1], killed, windows=windows)
+    parts = {part: seconds for part, seconds in first.parts.items() if seconds}
+    assert parts == {"starting": 10, "waiting for data": 4, "new steps": 60, "saving": 6, "unknown": 10}
+    assert (first.end_step, first.end) == (50, "saved")
+    (first, second) = goodput(TIMES, [*killed, *LIFE[4:]], windows=windows)
+    assert (first.lost_steps, second.parts["repeated steps"]) == (10, 10)
+    assert restarts([first, second])[0].cause == "killed"
+
+
+def test_starts_within_one_span_share_its_time() -> None:
+    begins = {1: {"at_us": 10 * S}, 2: {"at_us": 110 * S}}
+    first, second = matched([Span(begun_us=0, ended_us=175 * S, state="COMPLETED")], begins, 0)
+    assert (first.attempt, first.begun_us, first.ended_us, first.state) == (1, 0, 110 * S, "")
+    assert (second.attempt, second.begun_us, second.ended_us) == (2, 110 * S, 175 * S)
+    assert second.state == "COMPLETED"
+    starts = goodput([first, second], LIFE)
+    assert sum(starts[0].parts.values()) + sum(starts[1].parts.values()) == 175
+    assert starts[0].parts["new steps"] == 60
+    whole = span_goodput(starts)
+    assert (whole.attempt, whole.seconds, whole.end) == (2, 175, "stopped")

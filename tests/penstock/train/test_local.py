@@ -11,9 +11,10 @@ import pytest
 
 import loader
 from loader.errors import Conflict, InvalidCluster, InvalidSpec, RunTaken
+from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
-from penstock.train.launch.failures import Failures
+from penstock.train.launch.failures import Failures, last_step
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
@@ -125,6 +126,17 @@ def test_key_that_needs_a_scheduler_is_refused(
 def test_engine_without_a_launcher_is_named(root: str) -> None:
     with pytest.raises(InvalidCluster, match=r"engine = 'ray' starts no trainings; accepted: .*local"):
         launcher_of(root, Cluster(engine="ray"))
+
+
+def test_a_failure_between_two_checkpoints_is_at_the_step_of_its_window() -> None:
+    folder = RunFolder(open_store("memory://failure-steps"), "big-7")
+    assert last_step(folder) == -1
+    folder.put_event(1, 0, "saved", 40, {})
+    folder.put_window(1, 52, b"")
+    folder.put_event(2, 0, "restored", 40, {})
+    assert last_step(folder) == 40
+    folder.put_window(2, 47, b"")
+    assert last_step(folder) == 47
 
 
 def test_failures_wait_longer_until_a_step_is_made() -> None:

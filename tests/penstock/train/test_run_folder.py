@@ -4,12 +4,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import loader
+from penstock.train import run_folder
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.run_folder import RunFolder
 from penstock.train.submitting import summaries, summary
+from penstock.train.windows import ROW, window_bytes
 
 
 class CountedStore:
@@ -39,7 +42,7 @@ def record(folder: RunFolder, n_events: int, n_attempts: int = 2) -> None:
             folder.put_event(attempt, number, "saved", attempt * 100 + number, {"took_us": 1})
 
 
-@pytest.mark.parametrize("n_events", [2, 40])
+@pytest.mark.parametrize("n_events", [2, 12])
 def test_listing_reads_the_newest_events_only(tmp_path: Path, n_events: int) -> None:
     root = loader.Root(tmp_path / "root")
     for run in ("a", "b", "c"):
@@ -70,3 +73,16 @@ def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:
         (n, k) for n in (1, 2) for k in range(30)
     ]
     assert list(run.attempts) == [1, 2]
+
+
+def test_many_windows_are_read_by_an_even_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "MOST_WINDOWS", 4)
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    for attempt, steps in ((1, range(1, 7)), (2, range(7, 12))):
+        for step in steps:
+            row = np.zeros(1, ROW)
+            row["end_step"] = step
+            folder.put_window(attempt, *window_bytes(row.tobytes()))
+    rows = folder.windows()
+    chosen = list(zip(rows["attempt"].tolist(), rows["end_step"].tolist(), strict=True))
+    assert chosen == [(1, 1), (1, 4), (1, 6), (2, 7), (2, 10), (2, 11)], "the last of each start among them"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import loader
+from penstock.train.goodput import Allocation, goodput
 from penstock.train.record import MOST_TABLES, RunRecord
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
@@ -51,6 +52,23 @@ def test_windows_hold_each_step_of_each_rank_once(root: str, start: Start) -> No
     assert len(keys) <= elapsed_s / 0.2 + 2, "one object for all ranks"
     second = folder.windows([key for key in folder.window_keys() if key[0] == 2])
     assert set(second["attempt"]) == {2}
+
+
+def test_killed_start_is_counted_up_to_its_last_window(root: str, start: Start) -> None:
+    (rank,) = start(1, "--window-s", 0.1, **RECORDED, PENSTOCK_RECORD=root)
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    rank.wait_for("took", 15)
+    while not folder.window_keys():  # a busy machine stores it later
+        rank.wait_for("took")
+    rank.signal(signal.SIGKILL)
+    assert rank.status() == -signal.SIGKILL
+    begun_us = folder.attempts()[1]["at_us"]
+    times = Allocation(attempt=1, begun_us=begun_us, ended_us=begun_us + 60_000_000)
+    (one,) = goodput([times], folder.events(), windows=folder.windows())
+    assert 0 < one.end_step <= len(rank.took)
+    assert one.end == "first_batch"
+    assert one.parts["new steps"] >= 0.02 * one.end_step
+    assert one.seconds == pytest.approx(60)
 
 
 def test_run_without_a_record_gathers_nothing(root: str, start: Start) -> None:

@@ -59,6 +59,31 @@ def test_each_wrong_read_of_a_bucket_is_remembered_once(
     assert {(one.kind, one.store) for one in new_faults()} == {("read", store.url)}
 
 
+def test_a_wrong_read_of_a_gathered_field_is_remembered_and_counted(
+    memory_root, samples, watched, new_faults
+):
+    """From the second batch on, headers are known, and bytes go straight into the batch."""
+    samples.write(memory_root, "photos", range(64))
+    store = watched(memory_root)
+    plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=2, global_batch=8)
+    wrong = []
+
+    def flip(key, offset, data):
+        if not key.endswith(".tar") or wrong:
+            return data
+        wrong.append(crc32c(data[:-1] + bytes([data[-1] ^ 1])))
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=0) as batches:
+        for step in range(8):
+            if step == 2:
+                store.change = flip
+            next(batches)
+        assert batches.metrics()["refetched_total"] == len(wrong) == 1
+    (fault,) = new_faults()
+    assert (fault.actual, fault.expected != fault.actual) == (f"{wrong[0]:08x}", True)
+
+
 def test_faults_of_worker_processes_reach_the_trainer(tmp_path, samples, new_faults):
     root = loader.Root(str(tmp_path / "root"))
     version = samples.write(root, "photos", range(16), part_samples=8)

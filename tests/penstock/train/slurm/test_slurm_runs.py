@@ -1,12 +1,25 @@
-"""Runs on real daemons of Slurm: each trap that loses a run, or revives one, is met here."""
+"""Runs on real daemons of Slurm: a preempted one goes on with fewer nodes; each trap with ranks that only obey."""
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import loader
+from loader.errors import InvalidSpec
+from penstock.cli import main
+from penstock.compute.cluster import Cluster, TrainSettings
+from penstock.compute.engines.slurm import ENDED
+from penstock.compute.engines.slurm_listing import named_jobs
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
@@ -15,7 +28,15 @@ from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.slurm import Slurm, until
 
 pytestmark = pytest.mark.slurm
-Spec = Callable[..., RunSpec]
+Toy = Callable[..., RunSpec]
+
+
+def wait_for(launcher: SlurmJobs, text: str, times: int, seconds: float = 60) -> None:
+    until(lambda: launcher.logs("big-7").count(text) >= times, seconds)
+
+
+def states(launcher: SlurmJobs) -> list[str]:
+    return [job.state for job in named_jobs(launcher._queue.answer, launcher._name("big-7"))]
 
 
 def steps_of(text: str) -> dict[int, dict[int, int]]:
@@ -27,21 +48,17 @@ def steps_of(text: str) -> dict[int, dict[int, int]]:
     return out
 
 
-def wait_for_steps(launcher: SlurmJobs, n_lines: int) -> None:
-    until(lambda: launcher.logs("big-7").count("took") >= n_lines, 120)
-
-
 def test_preempted_run_goes_on_with_fewer_nodes(
-    slurm_cluster: Slurm, launcher: SlurmJobs, root: str, spec: Spec
+    slurm_cluster: Slurm, launcher: SlurmJobs, root: str, spec: Toy
 ) -> None:
-    run, steps = spec("--steps", 60, "--step-s", 0.2, nodes="2-4", grace_s=30), 60
+    run, steps = spec("--steps", 60, "--step-s", 0.1, nodes="1-2", grace_s=30), 60
     place = submit(run, launcher)
     assert "a preemption leaves 60 s (GraceTime 40 of QOS low, KillWait 20)" in place
     assert submit(run, launcher) == place
-    wait_for_steps(launcher, 12)
+    wait_for(launcher, "took", 8, 120)
     assert launcher.status("big-7").state == "running"
     slurm_cluster.told(
-        "sbatch", "--qos=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 40"
+        "sbatch", "--qos=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
     )
     until(lambda: launcher.status("big-7").state == "ended", 120)
     log = launcher.logs("big-7")
@@ -49,16 +66,219 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     assert [len(of_step) for of_step in ranks.values()] == sorted(
         (len(s) for s in ranks.values()), reverse=True
     )
-    assert {len(of_step) for of_step in ranks.values()} == {4, 2}
+    assert {len(of_step) for of_step in ranks.values()} == {2, 1}
     digests = {step: sum(of_step.values()) % 2**64 for step, of_step in ranks.items()}
     assert digests == undisturbed(root, steps)
     folder = RunFolder(loader.Root(root).store, "big-7")
-    assert [(facts["ranks"], facts["restarts"]) for facts in folder.attempts().values()] == [(4, 0), (2, 1)]
+    assert [(facts["ranks"], facts["restarts"]) for facts in folder.attempts().values()] == [(2, 0), (1, 1)]
     until(lambda: len(launcher.spans("big-7")) == 2 and bool(launcher.spans("big-7")[1].ended_us))
     spans = launcher.spans("big-7")
-    assert [(span.nodes, span.state) for span in spans] == [(4, "REQUEUED"), (2, "COMPLETED")]
+    assert [(span.nodes, span.state) for span in spans] == [(2, "REQUEUED"), (1, "COMPLETED")]
     for start, span in zip(goodput_of(folder, launcher), spans, strict=True):
         assert span.ended_us is not None
         assert abs(start.seconds - (span.ended_us - span.begun_us) / 1e6) < 1
         assert start.parts["unknown"] + start.parts["idle"] < 1
         assert start.lost_steps == 0
+
+
+def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    """USR1 as the walltime sends it; ranks answer a cancel by 75 too, and inside the script the job is COMPLETING."""
+    place = submit(toy(600, ranks_per_node=2), launcher)
+    wait_for(launcher, "began 0", 4)
+    job = re.findall(r"Slurm job (\d+)", place)[0]
+    slurm_cluster.told("scancel", "--signal=USR1", job)
+    wait_for(launcher, "began 1", 4)
+    assert launcher.logs("big-7").count("heard SIGUSR1") == 4
+    slurm_cluster.told("scancel", job)
+    until(lambda: states(launcher)[0] in ENDED)
+    assert launcher.logs("big-7").count("heard SIGTERM") == 4
+    assert states(launcher) == ["CANCELLED"]
+    assert launcher.status("big-7").state == "ended"
+    ports = set(re.findall(r"on m\d (127.0.0.1:\d+)", launcher.logs("big-7")))
+    assert len(ports) == 2, "each start meets at a port of its own"
+
+
+def test_run_is_requeued_by_slurm_without_a_grace(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    place = submit(toy(600, nodes="4", priority="abrupt", grace_s=60), launcher)
+    assert place.endswith(
+        "a preemption leaves 20 s (GraceTime 0 of QOS abrupt, KillWait 20): less than grace_s = 60"
+    )
+    wait_for(launcher, "began 0", 4)
+    slurm_cluster.told(
+        "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
+    )
+    wait_for(launcher, "began 1", 4)
+    assert launcher.logs("big-7").count("heard SIGTERM") == 4
+
+
+def test_run_hears_the_end_of_its_walltime(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
+    submit(toy(600, walltime_s=60, grace_s=45), launcher)
+    wait_for(launcher, "began 1", 2, 150)
+    assert launcher.logs("big-7").count("heard SIGUSR1") == 2
+
+
+def test_run_that_saves_after_its_walltime_is_requeued(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    """The signal before the end may come while no rank listens; then SIGTERM is the first that they hear."""
+    run = toy(600, walltime_s=60)
+    options = [option for option in launcher._options(run) if not option.startswith("--signal")]
+    launcher._queue.submit(launcher._script(run), options)
+    wait_for(launcher, "began 1", 2, 150)
+    assert launcher.logs("big-7").count("heard SIGTERM") == 2
+
+
+def test_run_that_fails_twice_alike_ends(launcher: SlurmJobs, toy: Toy) -> None:
+    submit(toy(0, "planted"), launcher)
+    until(lambda: states(launcher)[0] in ENDED, 90)
+    log = launcher.logs("big-7")
+    assert (log.count("began 0"), log.count("began 1")) == (2, 2)
+    assert "begins again in 10 s" in log
+    assert "failed twice at one step with the same last line" in log
+    assert states(launcher) == ["FAILED"]
+
+
+def test_stop_while_a_failed_run_waits_requeues_it(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    submit(toy(0, "planted", nodes="4", priority="abrupt"), launcher)
+    wait_for(launcher, "begins again in 10 s", 1)
+    slurm_cluster.told(
+        "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
+    )
+    until(lambda: "PENDING" in states(launcher))
+    launcher.cancel("big-7")
+
+
+def test_controller_that_dies_loses_no_stop(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
+    submit(toy(600), launcher)
+    wait_for(launcher, "began 0", 2)
+    state = slurm_cluster.folder / "state" / "job_state"
+    until(lambda: launcher._name("big-7").encode() in state.read_bytes())  # else it is forgotten
+    slurm_cluster.kill_head()
+    for pid in slurm_cluster.processes():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if words[1:2] and words[1].endswith(b"toy.py"):
+            os.kill(pid, signal.SIGUSR1)
+    wait_for(launcher, "heard SIGUSR1", 2)
+    slurm_cluster.start_head()
+    wait_for(launcher, "began 1", 2)
+
+
+def test_node_that_dies_requeues_the_run(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
+    submit(toy(600, nodes="3"), launcher)
+    wait_for(launcher, "began 0", 3)
+    slurm_cluster.kill_node("m2")
+    try:
+        wait_for(launcher, "began 1", 3, 120)
+        assert "m4" in launcher.logs("big-7").partition("began 1")[2]
+    finally:
+        slurm_cluster.start_node("m2")
+    until(lambda: slurm_cluster.told("sinfo", "-h", "-n", "m2", "-o", "%T").strip() in ("idle", "mixed"))
+
+
+def test_run_that_slurm_may_not_requeue_ends(
+    slurm_cluster: Slurm, cluster: Cluster, root: str, toy: Toy
+) -> None:
+    """It gives its nodes back after a minute of refusals."""
+    launcher = SlurmJobs(root, replace(cluster, train=TrainSettings(options=("--no-requeue",))))
+    place = submit(toy(600), launcher)
+    wait_for(launcher, "began 0", 2)
+    slurm_cluster.told("scancel", "--signal=USR1", re.findall(r"Slurm job (\d+)", place)[0])
+    until(lambda: states(launcher)[0] in ENDED, 150)
+    assert "Slurm does not requeue the job; submit the run again" in launcher.logs("big-7")
+
+
+def test_two_submits_at_once_leave_one_job(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
+    slurm_cluster.told("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    run = toy(600)
+    with ThreadPoolExecutor() as threads:
+        places = list(threads.map(lambda _: launcher.submit(run), range(4)))
+    alive = [state for state in states(launcher) if state not in ENDED]
+    assert alive == ["PENDING"]
+    assert len(set(places)) == 1
+
+
+def test_secrets_reach_neither_slurm_nor_the_script(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_HERE", "PLANTEDsecretPLANTED")
+    run = toy(600, env={"ODD": "it's $HOME `x`\n2"})
+    assert "PLANTED" not in launcher.describe(run)
+    submit(run, launcher)
+    wait_for(launcher, "began 0", 2)
+    files = [path for path in slurm_cluster.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"PLANTED" in path.read_bytes()]
+    environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in slurm_cluster.processes()]
+    assert any(b"ODD=it's $HOME `x`\n2\0" in one and b"SECRET=PLANTED" in one for one in environments)
+
+
+def test_scheduler_checks_a_run_and_starts_nothing(launcher: SlurmJobs, toy: Toy) -> None:
+    assert re.search(r"Job \d+ to start at .* on nodes m\[1,3\] in partition batch", launcher.check(toy(1)))
+    with pytest.raises(
+        InvalidSpec, match=r"big-7: Slurm refuses the job: .*Requested node configuration is not available"
+    ):
+        launcher.check(toy(1, gpus_per_node=5))
+    with pytest.raises(InvalidSpec, match=r"priority = 'urgent'; accepted: .*low, abrupt, high"):
+        launcher.check(toy(1, priority="urgent"))
+    assert states(launcher) == []
+    assert launcher.status("big-7").state == "unknown"
+
+
+def test_verbs_find_a_run_by_its_clusters_file(
+    slurm_cluster: Slurm, launcher: SlurmJobs, root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = json.dumps([sys.executable, str(Path(__file__).with_name("toy.py")), "600"])
+    (tmp_path / "run.toml").write_text(
+        f'run = "big-7"\ncommand = {command}\nnodes = "4"\nrecord = "{root}"\n'
+    )
+    cluster, file = ("--cluster", str(tmp_path / "cluster.toml")), str(tmp_path / "run.toml")
+    slurm_cluster.told("sbatch", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    until(lambda: "RUNNING" in slurm_cluster.told("squeue", "-h", "-o", "%T"))
+
+    def penstock(*words: str) -> str:
+        assert main(["train", *words, *cluster]) == 0
+        return capsys.readouterr().out
+
+    script = penstock("submit", file, "--dry-run")
+    assert script.startswith("sbatch --requeue --job-name=pk-")
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert "to start at" in penstock("submit", file, "--dry-run=server")
+    assert not launcher._jobs("big-7")
+    assert "in partition batch" in penstock("submit", file)
+    until(lambda: "Resources" in penstock("why", "big-7", "--root", root))
+    assert "Resources: all nodes that fit are busy" in penstock("show", "big-7", "--root", root)
+    assert "waiting" in penstock("ls", "--root", root)
+    assert "was ended" in penstock("cancel", "big-7", "--root", root)
+    assert "nothing was written" in penstock("logs", "big-7", "--root", root)
+    assert "ended" in penstock("ls", "--root", root)
+
+
+def test_run_hears_the_user_signal_of_a_preemption(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    before = slurm_cluster.conf.read_text()
+    slurm_cluster.conf.write_text(f"{before}SlurmctldParameters=preempt_send_user_signal\n")
+    slurm_cluster.told("scontrol", "reconfigure")
+    try:
+        submit(toy(600, nodes="4"), launcher)
+        wait_for(launcher, "began 0", 4)
+        slurm_cluster.told(
+            "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
+        )
+        wait_for(launcher, "began 1", 4)
+        assert launcher.logs("big-7").count("heard SIGUSR1") == 4
+    finally:
+        slurm_cluster.conf.write_text(before)
+        slurm_cluster.told("scontrol", "reconfigure")
+
+
+def test_ranks_follow_the_switches(launcher: SlurmJobs, toy: Toy) -> None:
+    submit(toy(0, nodes="4", ranks_per_node=2), launcher)
+    wait_for(launcher, "done", 8)
+    places = dict(re.findall(r"began 0: (\d) of 8 on (m\d)", launcher.logs("big-7")))
+    assert [places[str(rank)] for rank in range(8)] == ["m1", "m1", "m3", "m3", "m2", "m2", "m4", "m4"]

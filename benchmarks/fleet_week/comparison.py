@@ -1,0 +1,215 @@
+"""What the product says of the week, beside the truth of the simulation."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+import loader
+from loader.order.steps.slots import slot_identities
+from penstock.train.goodput import PARTS, goodput, matched, totals
+from penstock.train.launch.launcher import Span
+from penstock.train.run_usage import slurm_usage
+from penstock.train.starved import wait_shares
+from penstock.usage.sacct import AccountedJob, parse_jobs
+from penstock.usage.totals import usage_by
+
+from .jobs import DAY_S, GPUS, Job, us
+from .week import Week
+
+FOUND_DAYS = 2.0
+SAMPLES, BATCH = 10**9, 4096
+"""Of the plan whose order is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A claim, its aim, and what came out."""
+
+    what: str
+    """Claim."""
+    aim: str
+    """Aim."""
+    figure: str
+    """Outcome."""
+    is_reached: bool | None = None
+    """Whether it is; None for a fact beside."""
+
+    def __str__(self) -> str:
+        reached = {None: "", True: "yes", False: "**no**"}[self.is_reached]
+        return f"| {self.what} | {self.aim} | {self.figure} | {reached} |"
+
+
+def compare(week: Week, steps: int) -> Iterator[Row]:
+    """Yield the rows of a week. steps: how many steps' order is computed."""
+    yield _jobs(week)
+    jobs = parse_jobs("\n".join(week.books.lines))
+    yield from _goodput(week, jobs)
+    yield from _usage(week, jobs)
+    yield from _nodes(week)
+    yield from _steps(week, steps)
+    yield _rules(week)
+
+
+def _jobs(week: Week) -> Row:
+    ends = [job.end for job in week.jobs]
+    starts = sum(job.attempts for job in week.jobs)
+    figure = f"{len(ends)} runs, {ends.count('COMPLETED')} done, {len(week.books.lines)} allocations, {starts} starts"
+    return Row(what=f"{len(week.nodes):,} nodes, {week.days:g} days", aim="", figure=figure)
+
+
+def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
+    sums, now_us = dict.fromkeys(PARTS, 0.0), us(week.now_s)
+    spans: dict[str, list[Span]] = {}
+    for one in jobs:
+        assert one.begun_us is not None
+        span = Span(begun_us=one.begun_us, ended_us=one.ended_us, nodes=one.nodes, state=one.state)
+        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).append(span)
+    for job in week.jobs:
+        if job.run not in spans:
+            continue
+        folder = week.books.folder(job)
+        windows = folder.windows()
+        allocations = matched(spans[job.run], folder.attempts(), now_us)
+        starts = goodput(allocations, folder.events(), wait_shares(windows), windows)
+        for part, seconds in totals(starts).items():
+            sums[part] += seconds
+    truth = week.books.truth
+    off = {part: abs(sums[part] - truth.parts[part]) / truth.node_s for part in PARTS}
+    worst = max(off, key=lambda part: off[part])
+    shares = ", ".join(f"{part} {sums[part] / truth.node_s:.2%}" for part in PARTS if sums[part])
+    yield Row(
+        what="goodput's parts against the truth, in shares of all node-seconds",
+        aim="1 %",
+        figure=f"{off[worst]:.2%} at most ({worst})",
+        is_reached=off[worst] <= 0.01,
+    )
+    yield Row(what="- the parts", aim="", figure=shares.replace("%", " %"))
+    gap = abs(sum(sums.values()) - truth.node_s) / truth.node_s
+    yield Row(
+        what="- their sum against what was allocated",
+        aim="equal",
+        figure=f"{gap:.4%} off".replace("%", " %"),
+        is_reached=gap < 1e-6,
+    )
+
+
+def _usage(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
+    usage = slurm_usage(week.books.store, jobs, us(week.now_s))
+    rows = usage_by("dataset", usage.starts, us(0), us(week.now_s) + 1_000_000)
+    truth = {name: gpu_s / 3600 for name, gpu_s in week.books.truth.gpu_s.items()}
+    off = {row.name: row.allocated - truth.get(row.name, 0.0) for row in rows}
+    total = sum(truth.values())
+    worst = max(off, key=lambda name: abs(off[name]))
+    yield Row(
+        what="GPU-hours by dataset against the truth",
+        aim="equal",
+        figure=f"{total:,.0f} h of {len(truth)} versions; {off[worst]:+,.1f} h at most",
+        is_reached=not usage.problems and abs(off[worst]) <= total / 1000,
+    )
+
+
+def _nodes(week: Week) -> Iterator[Row]:
+    watch = week.watch
+    lemons = {node.name: node.lemon for node in week.nodes if node.was_lemon}
+    drained: dict[str, float] = {}
+    for drain in watch.drains:
+        drained.setdefault(drain.node, (drain.drained_us - us(0)) / 1e6 / DAY_S)
+    bad = {
+        "flip": ("with a flipped bit in 1 of 1,000 reads", "drained", drained),
+        "crash": ("whose gangs crash after 2 h", "drained", drained),
+        "slow": (
+            "with slow reads, which a check only warns of",
+            "named",
+            {name: at_s / DAY_S for name, at_s in watch.named.items()},
+        ),
+    }
+    for kind, (text, word, since) in bad.items():
+        own = [node for node in week.nodes if node.was_lemon == kind]
+        days = sorted(since[node.name] for node in own if node.name in since)
+        found = ", ".join(f"{day:.2f}" for day in days)
+        yield Row(
+            what=f"{len(own)} {text}",
+            aim=f"all {word} in {FOUND_DAYS:g} days",
+            figure=f"{len(days)}" + (f" after {found} days" if days else ""),
+            is_reached=len(days) == len(own) and all(day <= FOUND_DAYS for day in days),
+        )
+    suspects = len(watch.named.keys() - lemons.keys())
+    yield Row(
+        what="- healthy nodes that were suspects, without the broken check's", aim="", figure=str(suspects)
+    )
+    by_check = [name for name in drained if watch.signs[name] == "check" and name not in lemons]
+    healthy = [name for name in drained if name not in lemons and name not in by_check]
+    yield Row(
+        what="healthy nodes drained",
+        aim="0",
+        figure=str(len(healthy)),
+        is_reached=not healthy,
+    )
+    began_s = watch.check_from_s
+    alerts = [at_s for at_s, _ in watch.alerts if began_s <= at_s < began_s + DAY_S]
+    yield Row(
+        what="a check begins to fail everywhere",
+        aim="1 drained at most, 1 alert",
+        figure=f"{len(by_check)} drained, {len(alerts)} alert",
+        is_reached=len(by_check) <= 1 and len(alerts) == 1,
+    )
+
+
+def _steps(week: Week, count: int) -> Iterator[Row]:
+    """Check that checkpoints hold each step once, and that a step is the same at any number of ranks."""
+    untrained = 0
+    for job in week.jobs:
+        end = 0
+        for first, upto, _ in job.lineage:
+            untrained += abs(first - end)
+            end = upto
+        untrained += job.end == "COMPLETED" and end != job.steps
+    draw = random.Random(len(week.jobs))
+    changed = [job for job in week.jobs if len({nodes for *_, nodes in job.lineage}) > 1]
+    plan = loader.plan({"a": loader.synthetic(SAMPLES)}, seed=7, global_batch=BATCH)
+    different = 0
+    trained = changed or [job for job in week.jobs if job.lineage]
+    for _ in range(count):
+        job = draw.choice(trained)
+        first, end, nodes = draw.choice(job.lineage)
+        different += not _is_same(plan, draw.randrange(first, end), nodes * GPUS)
+    yield Row(
+        what="steps trained never or twice in what checkpoints hold",
+        aim="0",
+        figure=f"{untrained} of {sum(_held(job) for job in week.jobs):,}",
+        is_reached=untrained == 0,
+    )
+    yield Row(
+        what=f"of {count} steps of runs that changed their size: ranks' slots are another batch",
+        aim="0",
+        figure=f"{different}, {len(changed)} such runs",
+        is_reached=different == 0,
+    )
+
+
+def _held(job: Job) -> int:
+    return job.lineage[-1][1] if job.lineage else 0
+
+
+def _is_same(plan: loader.Plan, step: int, ranks: int) -> bool:
+    """Return whether the ranks' parts of a step are, together, the step of one rank."""
+    whole = plan.slots(step)
+    parts = [plan.stack([step], rank, ranks).slots for rank in range(ranks)]
+    ordinals = np.concatenate([part.ordinal for part in parts])
+    identities = np.concatenate([slot_identities(plan, part) for part in parts])
+    return np.array_equal(ordinals, whole.ordinal) and np.array_equal(
+        identities, slot_identities(plan, whole)
+    )
+
+
+def _rules(week: Week) -> Row:
+    over = week.over_by_rule
+    wrong = [job.run for job in over if job.bug_step is None]
+    return Row(
+        what="runs ended after two failures at one step; of them without a bug",
+        aim="0 without",
+        figure=f"{len(over)}; {len(wrong)}",
+        is_reached=not wrong,
+    )

@@ -1,0 +1,24 @@
+"""`python -m benchmarks.fleet_week` with 60 nodes: what the product decides and counts, against the truth."""
+
+import pytest
+
+from benchmarks.fleet_week.comparison import compare
+from benchmarks.fleet_week.week import Week
+
+
+@pytest.fixture(scope="module")
+def rows():
+    week = Week(n_nodes=60, seed=2, days=3)
+    week.run()
+    return {row.what: row for row in compare(week, steps=5)}
+
+
+def test_every_figure_is_the_truth_and_no_healthy_node_is_drained(rows):
+    missed = [str(row) for what, row in rows.items() if row.is_reached is False and "crash" not in what]
+    assert not missed
+    assert len(rows) == 14
+
+
+def test_a_node_that_crashes_its_gangs_is_found(rows):
+    (row,) = (row for what, row in rows.items() if "crash" in what)
+    assert row.figure.startswith("1 after")

@@ -51,6 +51,7 @@ class TrackerFeed:
         self._steps, self._first = steps, first
         self._held: list[HeldStep] = []
         self._lock, self._wake = threading.Lock(), threading.Event()
+        self._unsettled: list[tuple[float, int]] = []  # (time, last step) of batches that the record lacks
         self._begun, self._last = False, -1 if steps is not None else first - 1
         self._end: RunEnd | None = None
         self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
@@ -86,7 +87,7 @@ class TrackerFeed:
             self._send(all_steps=end is not None)
             if end is not None:
                 self._tracker.close(end, self._checkpoint())
-                self._record(self._last)
+                self._record(0)
         except Exception as error:  # noqa: BLE001 - no tracker may end a training
             _log.warning("%s failed, and is tried again: %s: %s", self._name, type(error).__name__, error)
             self._begun = False
@@ -121,14 +122,17 @@ class TrackerFeed:
         if not rows:
             return
         self._tracker.log(rows)
-        self._record(
-            self._last
-        )  # a batch late: W&B's core writes its file every 15 s, and dies with this process
         self._last = rows[-1].step
+        self._unsettled.append((time.monotonic(), self._last))
+        self._record(self._tracker.settle_s)
 
-    def _record(self, last: int) -> None:
-        if self._steps is not None and not self._tracker.knows_steps and last >= 0:
-            self._steps.put(last)
+    def _record(self, settle_s: float) -> None:
+        """Record the last step that was sent before some seconds."""
+        until_s = time.monotonic() - settle_s
+        settled = [last for at_s, last in self._unsettled if at_s <= until_s]
+        if settled and self._steps is not None and not self._tracker.knows_steps:
+            self._steps.put(settled[-1])
+        del self._unsettled[: len(settled)]
 
 
 def _numbers(step: HeldStep) -> Mapping[str, float]:

@@ -27,7 +27,7 @@ _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 class MlflowRun:
     """See `Tracker`."""
 
-    knows_steps = True
+    knows_steps, settle_s = True, 0.0
 
     def __init__(self, run: str) -> None:
         self._run, self._id = run, ""

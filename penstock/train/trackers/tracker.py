@@ -25,6 +25,9 @@ class TrackedStep:
 class Tracker(Protocol):
     """One run in a tracker. A thread beside the training calls it; any error is logged, and `begin` called again."""
 
+    settle_s: float
+    """Seconds until a step that `log` took outlasts this process."""
+
     @property
     def knows_steps(self) -> bool:
         """True if `begin` asks the tracker for its last step; else the run's record has it."""

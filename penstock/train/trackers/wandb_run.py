@@ -17,6 +17,9 @@ _STATUS = {"again": 75, "finished": 0, "stopped": 0, "failed": 1}
 class WandbRun:
     """See `Tracker`."""
 
+    settle_s = 20.0
+    """W&B's own process writes its file every 15 s, and ends with this one."""
+
     def __init__(self, run: str) -> None:
         self._name = run
         self._run: wandb.Run | None = None

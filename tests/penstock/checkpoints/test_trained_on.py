@@ -115,10 +115,10 @@ def test_cost_is_that_of_epochs_not_of_steps(tmp_path: Path, monkeypatch: pytest
         runs = trained_on(root, of_dataset("points"), ["00007"])
         monkeypatch.undo()
         counts[run] = len(calls)
-        (found,) = [one for one in runs if one.run == run]
+        (listed,) = [one for one in runs if one.run == run]
         epochs = steps * 8 // 4000
-        assert epochs <= len(found.steps) <= epochs + 1
-        assert set(met(plan, "00007", range(600))) == {step for step in found.steps if step < 600}
+        assert epochs <= len(listed.steps) <= epochs + 1
+        assert set(met(plan, "00007", range(600))) == {step for step in listed.steps if step < 600}
     assert counts["b"] <= counts["a"] + 10
 
 

@@ -59,6 +59,8 @@ GOES_ON = 5
 """Steps after a fault that prove it."""
 RECORD = ("trainings/", "trails/")
 REFUSED_S = 20.0
+BOOT_S = 15.0
+"""Longer than SlurmdTimeout: srun waits for ever for tasks of a node that is back before (docs/limits.md)."""
 
 
 class Store:
@@ -173,7 +175,7 @@ class Proof:
         used = [name for name in NODES if self.cluster.processes(name)]
         node = self.random.choice(used)
         self.cluster.kill_node(node)
-        time.sleep(3)
+        time.sleep(BOOT_S)
         self.cluster.start_node(node)
         return True
 

@@ -292,7 +292,7 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
 
 
 def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
-    """Return how many seconds before its announced end the file ends; 0 if none is announced.
+    """Return how many seconds earlier than announced the file ends; 0 if no duration is announced.
 
     found_s: end of the file. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain
     it.

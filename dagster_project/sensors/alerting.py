@@ -102,7 +102,7 @@ ALERT_S, CANCEL_S = 6 * 3600.0, 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattendedJob:
-    """A cluster job that no process attends. Attending processes write to its folder every ten minutes."""
+    """A cluster job that no process monitors. A monitor writes to its folder every ten minutes."""
 
     folder: "JobFolder"
     """Folder of the job."""

@@ -1,7 +1,7 @@
 """The node cache: pages of remote objects on a local disk, shared by all processes on a machine.
 
-There is no lock and no server. A killed process leaves whole pages and files that are never read and later removed by
-age (docs/stores.md).
+There is no lock and no server. A killed process leaves only complete pages, and stray files that nobody reads, which
+are removed once they are old (docs/stores.md).
 """
 
 from .spec import NodeCache

@@ -168,7 +168,7 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
-        """Drop all claims and the thread, as in a forked child."""
+        """Drop all claims and the thread, for a forked child."""
         self._lock = RLock()  # reentrant: see `Lease`
         self._requests: Requests = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -217,7 +217,7 @@ class Renewal:
             is_closed.acquire(timeout=JOIN_S)
 
     def close_all(self) -> None:
-        """Close every claim, as at the end of the process."""
+        """Close every claim, as when the process ends."""
         with self._lock:
             renewed = list(self._renewed.values())
         for each in renewed:
@@ -351,7 +351,7 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Release the versions by deleting the object. If that fails, the lease expires without beats."""
+        """Release the versions by deleting the object. If that fails, the lease expires without heartbeats."""
         stop_renewing(self)
         with self._lock:
             key, there = self.key, self.active

@@ -93,7 +93,7 @@ def _parts(run: str) -> str:
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
-    """Return the steps, without those among the `last` newest that are listed although deleted."""
+    """Return the steps without deleted ones that a listing still shows, as far as the `last` newest need it."""
     there: list[int] = []
     for at in range(len(committed), 0, -1):
         if len(there) == last:

@@ -77,7 +77,7 @@ def read_record(store: Store, n: int) -> TakedownRecord:
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Add places without duplicates. A raw object has one place, named by its mark; the entry of its deletion wins."""
+    """Add places without duplicates. A raw object has one, named by its mark: its deletion replaces it."""
     for place in places:
         is_raw = place["check"] == "raw"
         name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)

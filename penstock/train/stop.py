@@ -1,4 +1,4 @@
-"""Requests to stop: a signal to this process, or a person's `penstock train stop`."""
+"""Requests to stop: a signal to this process, or a person's `penstock train stop`. `agreement` exchanges them."""
 
 import logging
 import signal

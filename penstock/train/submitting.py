@@ -39,7 +39,7 @@ def launcher_of(record: str, cluster: Cluster) -> Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run as its record and its launcher have it."""
+    """State of a run, from its record and its launcher."""
 
     run: str
     """Name."""

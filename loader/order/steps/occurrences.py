@@ -210,7 +210,7 @@ def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
 def _positions(
     plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (epoch, stream position, position in the epoch) of a view's sample before a step, by epoch."""
+    """Yield a sample's places before a step, one per epoch: (epoch, stream position, position in the epoch)."""
     used, stream = plan.used_before(before).get(source.stream, 0), plan.stream_of(source.stream)
     stage = stream.stages[source.growth]
     for epoch in (stage.epoch - 1,) if source.delta else count(stage.epoch):

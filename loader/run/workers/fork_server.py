@@ -1,8 +1,8 @@
 """The trainer's side of the fork server: a single-threaded process that imports once and forks all workers.
 
-It is a new process (never forked from the trainer), kept for the next Loader until environment, `sys.path` or limits
-change. Rejected: `multiprocessing.forkserver`, which the training script or torch may use, once per process, and whose
-processes run the training script again.
+It is a new process (never forked from the trainer), kept for the next Loader until the environment, `sys.path` or
+limits change. `multiprocessing.forkserver` is unsuitable: a process has one, which the training script or torch may
+need, and its children run the training script again.
 """
 
 import multiprocessing.spawn

@@ -151,7 +151,7 @@ class LeRobotDataset:
             self.of.setdefault(episode.data, []).append(episode)
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
-        """Return an object with rows whose ETag also covers the chosen episodes."""
+        """Return an object of rows, with an ETag that also covers the chosen episodes."""
         if not self._chosen:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()

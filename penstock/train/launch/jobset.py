@@ -99,7 +99,7 @@ class JobSets:
         return RunStatus(state="running" if running else "waiting", place=place, reason="; ".join(waits))
 
     def why(self, run: str) -> str:
-        """See `Launcher.why`: Kueue's conditions as they stand, or the scheduler's of pods."""
+        """See `Launcher.why`: Kueue's own words, or else the scheduler's words on the pods."""
         return self.status(run).reason
 
     def cancel(self, run: str) -> None:

@@ -46,7 +46,7 @@ class TrackerFeed:
         steps: TrackedSteps | None,
         first: int,
     ) -> None:
-        """Begin to send. steps: what the record has of the tracker, or None. first: first step of this start."""
+        """Start sending. steps: those that the record has for it, or None. first: first step of this start."""
         self._name, self._tracker, self._facts, self._checkpoint = name, tracker, facts, checkpoint
         self._steps, self._first = steps, first
         self._held: list[HeldStep] = []

@@ -23,7 +23,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Format a share: '12.3 %', '< 0.1 %', '> 99.9 %'. Only 0 is '0 %', only all is '100 %'."""
+    """Format a share: '12.3 %', '< 0.1 %', '> 99.9 %'. Only nothing is '0 %', and only all of it '100 %'."""
     if not whole or not part:
         return "0 %"
     percent = 100 * part / whole

@@ -60,7 +60,7 @@ def training_sensor(
 
 
 def quarantine_job(spec: DatasetSpec) -> str:
-    """Return the name of the job that judges ledgers."""
+    """Return the name of the job that reviews ledgers."""
     return f"{dagster_name(spec.name)}_quarantine"
 
 

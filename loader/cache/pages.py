@@ -104,7 +104,7 @@ class Pages:
 
 @lru_cache(maxsize=2**14)
 def page_name(sha256: str, page_bytes: int, number: int) -> str:
-    """Return the name of page `number` of the object with this SHA-256: 40 hex digits."""
+    """Return the name, 40 hex digits, of page `number` of the object with this SHA-256."""
     text = f"{sha256} {page_bytes} {number}"
     return hashlib.blake2b(text.encode(), digest_size=NAME_BYTES).hexdigest()
 

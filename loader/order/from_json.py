@@ -1,4 +1,4 @@
-"""Restore a plan from its JSON: check everything, choose nothing again."""
+"""Restore a plan from its JSON: check everything, without making any choice again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType

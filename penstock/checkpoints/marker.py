@@ -98,7 +98,7 @@ def marker_key(run: str, step: int) -> str:
 
 
 def part_key(run: str, step: int, name: str) -> str:
-    """Return the key of one object in a step, or their common prefix if `name` is ""."""
+    """Return the key of one of a step's objects; the prefix of all of them if `name` is ""."""
     return f"checkpoints/{run}/parts/{step:012d}/{name}"
 
 

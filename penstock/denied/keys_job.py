@@ -65,7 +65,7 @@ class KeysResult:
 
 
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
-    """Return a table's denied rows, or the marks of names that remain in it."""
+    """Return a table's denied rows; for a unit with marks, the marks of names that still occur in it."""
     try:
         return _looked(unit, node)
     except MemoryError:

@@ -90,7 +90,7 @@ class Attempt:
     ended_us: int
     """UTC microseconds of its end."""
     failed: bool
-    """True after a hang or crash; a stop is none."""
+    """True after a hang or crash; a requested stop is not a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

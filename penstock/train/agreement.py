@@ -21,7 +21,7 @@ class Collective:
         self._stream: Any = None
 
     def reduce(self, values: Sequence[int]) -> None:
-        """Begin to find the greatest values of any rank."""
+        """Start an all-reduce of each value's maximum over the ranks."""
         import torch
 
         self._begin(torch.tensor(values, dtype=torch.int32), gathers=False)

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Slurm at a preemption or the end of the walltime, Kubernetes, and a person's `kill`."""
 LOOK_S = 15.0
-"""Seconds between two looks for a person's request: one request to the store each."""
+"""Seconds between two checks for a person's request: one request to the store each."""
 
 
 class Stop(IntEnum):
@@ -59,7 +59,7 @@ class StopRequests:
         threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
 
     def close(self, *, leaves: bool = False) -> None:
-        """Give the handlers back, and end the thread.
+        """Restore the earlier handlers, and end the thread.
 
         leaves: The process ends by `AGAIN` now: a second signal may not end it by another status.
         """

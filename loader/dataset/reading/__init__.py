@@ -1,1 +1,1 @@
-"""From samples to verified bytes: lookups of byte ranges, reads, checksums."""
+"""From samples to verified bytes: `places` looks up byte ranges; `verified_*_reads` reads them and compares checksums."""

@@ -42,7 +42,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """Return (distinct values by first row; int64 [n], index of each row's value). Raises: TypeError for nulls."""
+    """Return (distinct values as they first appear; int64 [n], index of each row's value). Raises: TypeError."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

@@ -172,7 +172,7 @@ class Heard:
         return place
 
     def _late(self, frame: "_Next") -> int:
-        """Return the number of samples from the end so far to a frame's position; 0 for jitter."""
+        """Return how many samples after the current end a frame begins; 0 for jitter."""
         # Recorders' timestamps jitter by a few ms. FFmpeg's timestamp for a single Vorbis packet at the start of an Ogg
         # page may be off by most of a block. Silence or cuts there would be audible clicks that no player produces.
         if frame.place is None:

@@ -1,4 +1,4 @@
-"""Compute how to turn images upright (EXIF, XMP), cut and scale them, between upright and stored pixels."""
+"""Compute how to turn images upright (EXIF, XMP), cut and scale them; map upright pixels to stored ones."""
 
 import re
 import struct

@@ -111,7 +111,7 @@ class World:
 
     @staticmethod
     def of(rank: "int | World | None", world_size: int | None) -> "World":
-        """Return the World of these numbers, a World passed as rank, or the environment's.
+        """Return `rank` if it is a World, else the World of both numbers, or the environment's without them.
 
         Raises: InvalidRuntime if only one of the two is given.
         """

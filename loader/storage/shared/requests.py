@@ -151,7 +151,7 @@ class RetryBudget:
         return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
 
     def lasts(self, spent_s: float, *, throttled: bool) -> bool:
-        """Return whether a retry may start so many seconds after the first try; see `patient`."""
+        """Return whether a retry may start `spent_s` seconds after the first try; see `patient`."""
         return spent_s < self.deadline_s * (_patience.get() if throttled else 1)
 
 

@@ -33,7 +33,7 @@ _VALUE = re.compile(r"([^=,]+)=([^=,(]*)(?:\(([0-9.]+)\))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmLimit:
-    """A limit of Slurm, and a job that it holds back."""
+    """A Slurm limit, and the job that it holds back."""
 
     owner: str
     """Whose limit it is: "account vision", "QOS high"."""

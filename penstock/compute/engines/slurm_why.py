@@ -106,7 +106,7 @@ def _idle(answer: Answer, job: QueuedJob) -> str:
 
 
 def _drained(answer: Answer, job: QueuedJob) -> str:
-    """Return the nodes of the partition that are out of service, with reason and person."""
+    """Return a sentence on the nodes of the partition that are out of service: the reason, and who gave it."""
     command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}", "--format=%N|%u|%E"]
     nodes = []
     for line in answer(command).splitlines():

@@ -39,7 +39,7 @@ class Failures:
 def last_step(folder: RunFolder) -> int:
     """Return the steps done when the newest start ended, by its record; -1 if the record cannot be read.
 
-    Windows count too: two nodes that fail between the same two checkpoints fail at different steps.
+    Windows count too: else failures at different steps between two checkpoints would look alike.
     """
     try:
         events = folder.events()

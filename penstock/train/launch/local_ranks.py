@@ -32,7 +32,7 @@ END_S = 10.0
 
 
 class LocalRanks:
-    """Runs of one record, each a process of this machine."""
+    """Starts the runs of one record, each as a process of this machine."""
 
     def __init__(self, record: str, cluster: Cluster | None = None) -> None:
         self._record = Root(record).url

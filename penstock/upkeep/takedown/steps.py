@@ -92,7 +92,7 @@ class TakedownReport:
 
 
 class Steps:
-    """Takes a takedown's steps in one dataset.
+    """Performs a takedown's steps in one dataset.
 
     tables: reader for keys tables. findings: denied samples in the dataset's versions. report: receives the results.
     """

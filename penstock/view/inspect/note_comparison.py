@@ -1,4 +1,4 @@
-"""Compare the metrics (notes) of two runs, step by step: equal bits, other bits, or no finite number in either."""
+"""Compare the metrics (notes) of two runs, step by step: identical bits, different bits, or not finite in either."""
 
 import math
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""From samples to verified bytes: `places` looks up byte ranges; `verified_*_reads` reads them and compares checksums."""
+"""From samples to verified bytes: `places` finds byte ranges; `verified_*_reads` read them and compare checksums."""

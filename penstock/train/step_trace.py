@@ -14,6 +14,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loader.errors import InvalidRuntime
+from loader.json_text import parse_json
 from loader.run.batch.batch import MAKING
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _trace_bytes(profiler: Any, traced: Sequence[_TracedBatch]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(file))
-        trace = json.loads(file.read_bytes())
+        trace = parse_json(file.read_bytes(), lenient=True)
     base_us = trace.get("baseTimeNanoseconds", 0) / 1000
     trace["traceEvents"] += _events(traced, base_us)
     return gzip.compress(json.dumps(trace).encode(), 6, mtime=0)

@@ -8,9 +8,8 @@ import google_crc32c
 import numpy as np
 
 import loader
-from loader import order
 from loader.order.random.keyed_permutation import hash_fields, sub
-from loader.order.steps.slots import identity_hash
+from loader.order.steps.slots import identity_hash, substitute
 
 MODULUS = 2**64
 
@@ -221,7 +220,7 @@ def with_substitutes(plan, step, bad):
         while (name, taken) in bad:
             attempt += 1
             where = (int(slots.source[slot]), int(slots.position[slot]), attempt)
-            _, ordinal = order.substitute(plan, *where)
+            _, ordinal = substitute(plan, *where)
             (found,) = plan.sources[name].view.keys(np.array([ordinal]))
             made.append((slot, attempt, taken, found))
             taken = found

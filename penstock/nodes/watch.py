@@ -142,6 +142,7 @@ class NodeWatch:
     def _drain(self, result: NodeReview, known: list[Case], n_nodes: int, now_us: int) -> None:
         self._prove(result)
         nodes = {suspect.node for suspect in result.suspects}
+        self._proved = {node: pair for node, pair in self._proved.items() if node in nodes}
         proved = {node: pair for node, pair in self._proved.items() if node in nodes}
         untried = {one.node for one in result.suspects if (one.node, one.sign) not in self._tried}
         n_suspects = len(untried | proved.keys())
@@ -149,6 +150,9 @@ class NodeWatch:
         for node in decision.drain:
             suspect, proof = proved[node]
             text = " ".join(proof.text.split())[:TEXT]
+            if not self._control.states().get(node, NodeState(in_service=False)).in_service:
+                result.lines.append(f"{node} was taken out of service meanwhile")
+                continue
             result.drained.append(node)
             if self._apply:
                 case = open_case(self._store, node, text, evidence_of(suspect, proof), "penstock node watch")
@@ -170,6 +174,8 @@ class NodeWatch:
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
             if proof.is_bad:
                 self._proved[suspect.node] = suspect, proof
+            elif suspect.node in self._proved and self._proved[suspect.node][0].sign == suspect.sign:
+                del self._proved[suspect.node]
 
     def _next_proof(self, suspect: Suspect) -> float:
         at_us, next_s = self._tried.get((suspect.node, suspect.sign), (0, 0.0))
@@ -187,6 +193,10 @@ class NodeWatch:
             self._clean[case.number] = rounds, time.monotonic() + ROUND_S
             result.lines.append(f"{case.node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:
+                state = self._control.states().get(case.node, NodeState(in_service=True))
+                if state.in_service or case_number(state.reason) != case.number:
+                    result.lines.append(f"{case.node}: somebody else decides about it now")
+                    continue
                 result.returned.append(case.node)
                 if self._apply:
                     self._control.give_back(case.node)

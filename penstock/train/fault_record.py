@@ -20,7 +20,7 @@ from .run_folder import AT_ONCE, FORMAT, RunFolder
 _log = logging.getLogger(__name__)
 EVERY_S = 10.0
 """Least seconds between two objects of a rank: a bad node is to be drained within a minute."""
-CLOSE_S = 10.0
+CLOSE_S = 2.0
 """Seconds that the end of a run waits for the last object."""
 
 

@@ -16,8 +16,8 @@ from .run_folder import RunFolder
 from .windows import window_bytes
 
 _log = logging.getLogger(__name__)
-CLOSE_S = 10.0
-"""Seconds that the end of a run waits for the last writes."""
+CLOSE_S = 4.0
+"""Seconds that the end of a run waits for the last writes: with the other waits, below a grace of 30 s."""
 MOST_TABLES = 60
 """Windows and traces that wait for a store that fails; older ones are lost."""
 

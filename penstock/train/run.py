@@ -224,6 +224,7 @@ class Run:
             self._restore(saved, state or {}, batches)
         saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
+        self._finished = False  # also after another loop of this run
         first, newest, begun = batches.step, batches.step, perf_counter()
         try:
             for batch in batches if trace is None else trace.batches(batches):
@@ -253,7 +254,7 @@ class Run:
             self._finished = True
             self._event("ended", batches.step)
         except GeneratorExit:
-            self._finished = True  # the script left the loop by itself
+            self._finished = self._stopped is Stop.NO  # the script left the loop by itself
             raise
         finally:
             self._hang.disarm()
@@ -357,6 +358,8 @@ class Run:
         self._hang.disarm()
         again = error is None and self._stopped is Stop.AGAIN and not self._finished
         self._requests.close(leaves=again)
+        if again:
+            self._tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
             self._event("failed", 0 if self._batches is None else self._batches.step)
         else:
@@ -376,7 +379,6 @@ class Run:
 
             distributed.destroy_process_group()
         if again:
-            self._tell_launcher()
             raise SystemExit(AGAIN)
 
     def _end(self) -> RunEnd:

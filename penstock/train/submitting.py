@@ -91,9 +91,11 @@ def submit(spec: RunSpec, launcher: Launcher) -> str:
 
 
 def resume(spec: RunSpec, launcher: Launcher) -> str:
-    """Let a stopped run go on. Raises: as `submit`."""
+    """Let a stopped run go on. Raises: as `submit`; Conflict while it still stops."""
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)
+    if folder.is_to_stop() and launcher.status(spec.run).state == "running":
+        raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
     folder.withdraw_stop()
     return launcher.submit(spec)
 

@@ -24,22 +24,26 @@ class Failures:
     wait_s: float = FIRST_S
     """Seconds to wait after the next failure."""
 
-    def next_start_s(self, step: int, line: str) -> float | None:
+    def next_start_s(self, step: int | None, line: str) -> float | None:
         """Return the seconds to wait after a failure: 10 s, doubled up to 10 min while no step is made.
 
-        None ends the run: the second failure at one step with the same last line is not the machine's.
+        None ends the run: the second failure at one step with the same last line is not the machine's. step: None if
+        the record cannot be read, which ends no run.
         """
-        if (self.step, self.line) == (step, line):
+        if step is None:
+            step = self.step
+        elif (self.step, self.line) == (step, line):
             return None
         wait_s = self.wait_s if self.step == step else FIRST_S
         self.step, self.line, self.wait_s = step, line, min(2 * wait_s, LONGEST_S)
         return wait_s
 
 
-def last_step(folder: RunFolder) -> int:
-    """Return the steps done when the newest start ended, by its record; -1 if the record cannot be read.
+def last_step(folder: RunFolder) -> int | None:
+    """Return the steps done when the newest start ended, by its record; -1 before any.
 
-    Windows count too: else failures at different steps between two checkpoints would look alike.
+    None if the record cannot be read. Windows count too: else failures at different steps between two checkpoints would
+    look alike.
     """
     try:
         events = folder.events()
@@ -47,7 +51,7 @@ def last_step(folder: RunFolder) -> int:
         windows = folder.window_steps(newest)
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
         print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
-        return -1
+        return None
     return max([*(event.step for event in events if event.attempt == newest), *windows], default=-1)
 
 

@@ -26,6 +26,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
     attempt = 0
     while True:
+        begin = os.path.getsize(log)
         _note(log, "begun_us")
         status = run_node(torchrun(spec), environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)})
         _note(log, "ended_us")
@@ -35,7 +36,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         if status == AGAIN:
             print(f"penstock: {spec.run} stopped, and begins again", flush=True)
             continue
-        wait_s = failures.next_start_s(last_step(folder), last_error(log))
+        wait_s = failures.next_start_s(last_step(folder), last_error(log, begin))
         if wait_s is None:
             print(
                 f"penstock: {spec.run} failed twice at one step with the same last line; it is over",

@@ -94,7 +94,9 @@ while :; do
     if [ -e "$PENSTOCK_FOLDER/stopped" ]; then requeue; fi
     if [ "$status" = 0 ]; then exit 0; fi
     if [ "$stopping" = 1 ]; then requeue; fi
-    wait_s=$(next_start) || exit "$status"
+    wait_s=$(next_start)
+    if [ $? = {over} ]; then exit "$status"; fi
+    case $wait_s in '' | *[!0-9]*) wait_s=60 ;; esac # Python did not start: its disk may come back
     end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && end=$(date -d "${{end:-none}}" +%s 2> /dev/null)
     if [ -n "$end" ] && [ $((end - $(date +%s))) -lt $((wait_s + {grace_s} + 90)) ]; then
         requeue # the signal before the end of the walltime comes up to 60 s early, and would reach no rank
@@ -143,6 +145,7 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
         environment_line=source.replace("\n", "; "),
         python=shlex.quote(settings.python),
         next_start=next_start.__name__,
+        over=next_start.OVER,
         record=shlex.quote(spec.record),
         run=shlex.quote(spec.run),
     )

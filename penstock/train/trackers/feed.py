@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loader.storage.spec import redact
+
 from .run_facts import RunFacts
 from .tracked_steps import TrackedSteps
 from .tracker import RunEnd, TrackedStep, Tracker
@@ -16,7 +18,7 @@ FLUSH_S = 20.0
 """Seconds between two batches."""
 RETRY_S = 60.0
 """Seconds until a tracker that failed is tried again."""
-CLOSE_S = 10.0
+CLOSE_S = 6.0
 """Seconds that the end of a run waits for its trackers."""
 MAX_STEPS = 100_000
 """Steps held for a tracker that fails; the oldest are dropped."""
@@ -89,18 +91,21 @@ class TrackerFeed:
                 self._tracker.close(end, self._checkpoint())
                 self._record(0)
         except Exception as error:  # noqa: BLE001 - no tracker may end a training
-            _log.warning("%s failed, and is tried again: %s: %s", self._name, type(error).__name__, error)
+            text = redact(str(error))  # libraries name URLs with their passwords
+            _log.warning("%s failed, and is tried again: %s: %s", self._name, type(error).__name__, text)
             self._begun = False
             return False
         return True
 
     def _send(self, *, all_steps: bool) -> None:
-        if not self._begun:
-            self._begin()
         with self._lock:
             held = self._held[:] if all_steps else self._held[:-1]
+        for one in held:  # before a tracker that fails: tensors of the device are not held for it
+            one.notes = dict(_numbers(one))
+        if not self._begun:
+            self._begin()
         rows = [
-            TrackedStep(step=one.step, at_us=one.at_us, values=_numbers(one))
+            TrackedStep(step=one.step, at_us=one.at_us, values=one.notes)
             for one in held
             if one.step > self._last
         ]

@@ -9,6 +9,7 @@ import pytest
 import loader
 from loader.errors import AlreadyExists, InvalidCluster
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
+from penstock.nodes import watch
 from penstock.nodes.controls import control_of
 from penstock.nodes.node_check import put_failures, run_checks
 from penstock.nodes.proof import NodeProver
@@ -86,6 +87,41 @@ def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line
     review = NodeWatch(record.store, table, prover, apply=True).review()
     assert (review.drained, review.alert, [one.node for one in review.suspects]) == ([], "", ["m1"])
     assert all(state.in_service for state in table.nodes.values())
+    assert cases(record.store) == []
+
+
+def test_proof_that_a_later_one_refutes_drains_no_node(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PROVE_AGAIN_S", 0.0)
+    put_failures(record.store, "m1", run_checks(FAILS))
+    watcher = watch_of(record, Table(), apply=False)
+    assert watcher.review().drained == ["m1"]
+    clean = Cluster(
+        train=TrainSettings(checks={"planted": NodeCheck(command=("true",))}, on_node=("env", "N={node}"))
+    )
+    watcher._prover = NodeProver(clean, [])
+    assert watcher.review().drained == []
+
+
+def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root) -> None:
+    class Taken(Table):
+        """Ann drains m1 after the watcher first looked."""
+
+        looks = 0
+
+        def states(self) -> dict[str, NodeState]:
+            self.looks += 1
+            if self.looks == 2:
+                self.nodes["m1"] = NodeState(in_service=False, reason="fan, by ann")
+            return super().states()
+
+    put_failures(record.store, "m1", run_checks(FAILS))
+    table = Taken()
+    review = watch_of(record, table).review()
+    assert review.drained == []
+    assert review.lines[-1] == "m1 was taken out of service meanwhile"
+    assert table.nodes["m1"].reason == "fan, by ann"
     assert cases(record.store) == []
 
 

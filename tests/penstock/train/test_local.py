@@ -62,6 +62,8 @@ def test_run_is_preempted_stopped_and_resumed(root: str, launcher: LocalRanks) -
     until(lambda: len(folder.attempts()) == 2, log())
     until(lambda: [event.name for event in folder.events() if event.attempt == 2][1:2] == ["restored"], log())
     stop(folder)
+    with pytest.raises(Conflict, match="still stopping"):
+        resume(run, launcher)
     until(lambda: launcher.status("big-7").state == "ended", log())
     assert "begins again" in log()
     with pytest.raises(Conflict, match="was stopped"):
@@ -144,4 +146,5 @@ def test_failures_wait_longer_until_a_step_is_made() -> None:
     assert [failures.next_start_s(5, f"{n}") for n in range(8)] == [10, 20, 40, 80, 160, 320, 600, 600]
     assert failures.next_start_s(6, "x") == 10
     assert failures.next_start_s(6, "y") == 20
+    assert failures.next_start_s(None, "y") == 40, "a record that cannot be read ends no run"
     assert failures.next_start_s(6, "y") is None

@@ -2,6 +2,8 @@
 
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +111,28 @@ def test_launcher_of_a_node_gets_a_file_if_the_run_is_to_begin_again(
         ranks[0].signal(signal.SIGTERM)
     assert statuses(ranks) == [AGAIN if stops else 0] * 2
     assert file.exists() == stops
+
+
+TWO_LOOPS = """\
+import sys
+import loader
+from penstock.train import Run
+root = loader.Root(sys.argv[1])
+with Run.joined(name="two") as run:
+    plan = loader.plan({"d": root.open("points@1")}, seed=1, global_batch=2)
+    for steps in (2, 5):
+        with loader.Loader(plan, run.world, steps=steps) as batches:
+            for batch in run.steps(batches):
+                if steps == 5:
+                    run.ask_to_stop()
+"""
+
+
+def test_stop_in_a_second_loop_begins_the_run_again(root: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_LOOPS, root], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 75, done.stderr
 
 
 def test_rank_that_fails_ends_with_its_error(start: Start, tmp_path: Path) -> None:

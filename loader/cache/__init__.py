@@ -1,6 +1,6 @@
 """The node cache: pages of remote objects on a local disk, shared by all processes on a machine.
 
-There is no lock and no server. A killed process leaves only complete pages, and stray files that nobody reads, which
+There is no lock and no server. A killed process leaves only complete pages, and stray files without a reader, which
 are removed once they are old (docs/stores.md).
 """
 

@@ -46,11 +46,14 @@ def read_signs(
     attempts, differences = list[Attempt](), list[LossDifference]()
     for name in runs(store):
         folder = RunFolder(store, name)
-        faults += _faults(folder, now_us)
-        windows += _windows(folder, now_us)
-        attempts += _attempts(folder, now_us, spans)
-        if losses is not None and _recent(store, folder.key("attempts/"), now_us - LOSSES_US):
-            differences += losses(name)
+        try:
+            faults += _faults(folder, now_us)
+            windows += _windows(folder, now_us)
+            attempts += _attempts(folder, now_us, spans)
+            if losses is not None and _recent(store, folder.key("attempts/"), now_us - LOSSES_US):
+                differences += losses(name)
+        except (Corrupt, ValueError) as error:  # one damaged record hides no sign of another run
+            _log.warning("the signs of %s are not whole: %s", name, error)
     checks = list(_checks(store, now_us))
     return NodeSigns(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
 

@@ -151,11 +151,18 @@ class NodeWatch:
             suspect, proof = proved[node]
             text = " ".join(proof.text.split())[:TEXT]
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
-                result.lines.append(f"{node} was taken out of service meanwhile")
+                result.lines.append(f"{node} left service meanwhile")
                 continue
             result.drained.append(node)
             if self._apply:
-                case = open_case(self._store, node, text, evidence_of(suspect, proof), "penstock node watch")
+                begun = [case for case in known if case.node == node and case.drained_us is None]
+                case = (  # a refused drain is tried again under its case
+                    begun[-1]
+                    if begun
+                    else open_case(
+                        self._store, node, text, evidence_of(suspect, proof), "penstock node watch"
+                    )
+                )
                 self._control.drain(node, case.reason)
                 put_drained(self._store, case.number, "penstock node watch")
                 del self._proved[node]
@@ -195,7 +202,9 @@ class NodeWatch:
             if rounds >= CLEAN_ROUNDS:
                 state = self._control.states().get(case.node, NodeState(in_service=True))
                 if state.in_service or case_number(state.reason) != case.number:
-                    result.lines.append(f"{case.node}: somebody else decides about it now")
+                    result.lines.append(
+                        f"{case.node} has another reason or is in service: it is no longer ours"
+                    )
                     continue
                 result.returned.append(case.node)
                 if self._apply:

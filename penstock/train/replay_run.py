@@ -11,7 +11,7 @@ from loader.dataset.root import Root
 from loader.errors import InvalidCluster, InvalidRuntime, RunTaken
 
 from ..compute.cluster import Cluster
-from .run_folder import FOLDER, RunFolder
+from .run_folder import FOLDER, RunFolder, end_step
 from .run_spec import RunSpec
 
 STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
@@ -58,12 +58,22 @@ def origin_of(run: str) -> str | None:
 
 
 def nodes_at(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
-    """Return the nodes that did some of these steps, by the windows of the run. Raises: Corrupt."""
-    rows = folder.windows()
-    if not rows:
-        return ()
-    inside = (rows["first_step"] < end) & (rows["end_step"] > first)
-    return tuple(sorted(set(rows["node"][inside].tolist())))
+    """Return the nodes of the last starts that did these steps, by the windows of the run. Raises: Corrupt."""
+    keys, nodes = folder.window_keys(), set[str]()
+    for attempt in sorted({attempt for attempt, _ in keys}, reverse=True):
+        own = [(end_step(key), key) for number, key in keys if number == attempt]
+        after = sorted(pair for pair in own if pair[0] > first)
+        chosen = [key for step, key in after if step < end] + [key for step, key in after if step >= end][:1]
+        rows = folder.windows([(attempt, key) for key in chosen]) if chosen else {}
+        if not rows:
+            continue
+        inside = (rows["first_step"] < end) & (rows["end_step"] > first)
+        if inside.any():
+            nodes |= set(rows["node"][inside].tolist())
+            end = min(end, int(rows["first_step"][inside].min()))
+        if end <= first:
+            break
+    return tuple(sorted(nodes))
 
 
 def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:

@@ -219,6 +219,12 @@ class RunFolder:
                 yield int(match[1]), info.key
 
 
+def end_step(key: str) -> int:
+    """Return the step after a window, by its key; -1 for another key."""
+    match = _WINDOW.fullmatch(key.rpartition("/")[2])
+    return int(match[2]) if match else -1
+
+
 def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
     records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}

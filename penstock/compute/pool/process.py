@@ -117,7 +117,7 @@ class Worker:
     def run(
         self, units: Sequence[bytes], limits_s: Sequence[float], given_back: Callable[[int], None]
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order; units that are taken back have no reply.
+        """Yield (reply, seconds) for each pickled unit, in order; recalled units have no reply.
 
         A timeout ends the iterator and the worker. Raises: Death if the process dies in the first unit without a reply.
         given_back: receives the number of last units that had not started after `RECALL_S`.

@@ -48,7 +48,7 @@ class TrackerFeed:
         steps: TrackedSteps | None,
         first: int,
     ) -> None:
-        """Start sending. steps: those that the record has for it, or None. first: first step of this start."""
+        """Start sending. steps: from the record, or None. first: first step of this start."""
         self._name, self._tracker, self._facts, self._checkpoint = name, tracker, facts, checkpoint
         self._steps, self._first = steps, first
         self._held: list[HeldStep] = []
@@ -100,8 +100,8 @@ class TrackerFeed:
     def _send(self, *, all_steps: bool) -> None:
         with self._lock:
             held = self._held[:] if all_steps else self._held[:-1]
-        for one in held:  # before a tracker that fails: tensors of the device are not held for it
-            one.notes = dict(_numbers(one))
+        for step in held:  # before a tracker that fails: tensors of the device are not held for it
+            step.notes = dict(_numbers(step))
         if not self._begun:
             self._begin()
         rows = [

@@ -11,6 +11,7 @@ import loader
 from loader.dataset.tables.manifest import references
 from penstock.checkpoints import Checkpoints
 from penstock.checkpoints.trained_on import of_dataset, trained_on
+from penstock.train.run_folder import RunFolder
 
 Cli = Callable[..., Any]
 
@@ -120,6 +121,24 @@ def test_cost_is_that_of_epochs_not_of_steps(tmp_path: Path, monkeypatch: pytest
         assert epochs <= len(listed.steps) <= epochs + 1
         assert set(met(plan, "00007", range(600))) == {step for step in listed.steps if step < 600}
     assert counts["b"] <= counts["a"] + 10
+
+
+def test_run_with_a_record_alone_is_listed(tmp_path: Path) -> None:
+    root = filled(tmp_path, 40)
+    plan = planned(root)
+    plan.save(root)
+    key = plan.batch_ids(3)[0][1]
+    folder = RunFolder(root.store, "recorded")
+    folder.put_event(1, 0, "first_batch", 0, {"plan": plan.hash})
+    folder.put_window(1, 9, b"")
+    lost = RunFolder(root.store, "lost")
+    lost.put_event(1, 0, "first_batch", 0, {})
+    idle = RunFolder(root.store, "idle")
+    idle.put_event(1, 0, "ranks_up", 0, {})
+    runs = {run.run: run for run in trained_on(root, lambda _: ["p"], [key])}
+    assert set(runs) == {"recorded", "lost"}
+    assert runs["recorded"].steps == tuple(met(plan, key, range(9)))
+    assert "names no plan" in runs["lost"].error
 
 
 def test_run_whose_plan_is_lost_is_unknown(tmp_path: Path, cli: Cli) -> None:

@@ -120,7 +120,7 @@ def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root
     table = Taken()
     review = watch_of(record, table).review()
     assert review.drained == []
-    assert review.lines[-1] == "m1 was taken out of service meanwhile"
+    assert review.lines[-1] == "m1 left service meanwhile"
     assert table.nodes["m1"].reason == "fan, by ann"
     assert cases(record.store) == []
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import InvalidPlan, InvalidRuntime
-from ..modalities.fields import last_word
+from ..modalities.array import is_array
 from ..order.sources.window_layout import ANCHOR_NS, IS_PAD, ROW, Offsets
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def delta_timestamps(
         rate = view.version.facts.get(field, {}).get("fps") if fps is None else fps
         if rate is None:
             raise InvalidPlan(f"delta_timestamps[{feature!r}]: {field!r} has no fact 'fps'; pass fps=")
-        at[field] = Offsets("rows", tuple(_row(feature, one, Fraction(rate)) for one in seconds))
+        rows = tuple(_row(feature, one, rate) for one in seconds)
+        if not rows:
+            raise InvalidPlan(f"delta_timestamps[{feature!r}] has no time")
+        at[field] = Offsets("rows", rows)
     return at
 
 
@@ -53,9 +56,16 @@ def _field(view: View, feature: str) -> str:
     return fields[0]
 
 
-def _row(feature: str, seconds: float, fps: Fraction) -> int:
-    row = round(seconds * fps) if isinstance(seconds, int | Fraction) else round(float(seconds) * float(fps))
-    if abs(float(Fraction(row) / fps) - float(seconds)) > NEAREST_S:
+def _row(feature: str, seconds: float, fps: Any) -> int:
+    try:
+        rate = Fraction(fps)
+        row: int = round(Fraction(seconds) * rate)
+        distance = abs(float(row / rate) - float(seconds))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise InvalidPlan(
+            f"delta_timestamps[{feature!r}]: {seconds!r} s at {fps!r} per second: {error}"
+        ) from None
+    if distance > NEAREST_S or rate < 0:
         raise InvalidPlan(
             f"delta_timestamps[{feature!r}] has {seconds!r} s, no whole row of 1/{fps} s; name it in loader.windows"
         )
@@ -90,7 +100,7 @@ def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, An
             raise InvalidRuntime(
                 f"to_lerobot: {field!r} is a {type(value).__name__}; give loader.video one size"
             )
-        if last_word(field) != "npy":
+        if not is_array(field):
             value = value.permute(0, 1, 4, 2, 3).to(torch.float32) / 255
         single = value.shape[1] == 1 and feature not in stacked
         out[feature] = value[:, 0] if single else value

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -56,7 +57,8 @@ def norm(windows: WindowView, fields: Sequence[str], *, transform: Transform | N
             raise InvalidPlan(
                 f"norm(transform={transform!r}): it needs an attribute `version`, a text that changes with its result"
             )
-        name = f"{getattr(transform, '__qualname__', type(transform).__qualname__)}@{version}"
+        kind = transform if hasattr(transform, "__qualname__") else type(transform)
+        name = f"{kind.__module__}.{kind.__qualname__}@{version}"
     arrays = [field for field in windows.layout.at if is_array(field)]
     if unknown := [field for field in fields if transform is None and field not in arrays]:
         raise InvalidPlan(f"norm names {unknown[0]!r}; the arrays of the windows are {arrays}")
@@ -134,15 +136,19 @@ def _episodes(
             ),
             run=pool.map,
         )
-        for first in range(0, len(view), TOGETHER):
-            numbers = np.arange(first, min(first + TOGETHER, len(view)))
-            addresses = version.address(view.version_ordinals(numbers), view.fields, pool.map)
+        n_episodes = len(
+            windows.episodes
+        )  # `view` may have more: with where_present, of parts without a video
+        for first in range(0, n_episodes, TOGETHER):
+            numbers = np.arange(first, min(first + TOGETHER, n_episodes))
+            addresses = version.address(windows.episodes.version_ordinals(numbers), view.fields, pool.map)
             episodes = reads.episodes(addresses, readers)
             for number, address in zip(numbers.tolist(), addresses, strict=True):
                 episode = episodes[address.ordinal]
                 if isinstance(episode, Corrupt):
                     raise episode
                 own = np.arange(windows.first[number], windows.first[number + 1])
+                reads.check_count(episode, len(own), address)
                 if len(own):
                     yield episode, reads, windows.rows(own)
 
@@ -151,8 +157,8 @@ def _rows_of(reads: WindowReads, episode: WindowedEpisode, field: str, rows: NDA
     picked, stream = reads.pick(field, episode, rows[:, None]), episode.streams[field]
     if picked.share is not None and picked.share.any():
         return values_at(stream, picked)[~picked.is_pad], None
-    often = np.bincount(picked.number[~picked.is_pad], minlength=len(stream))
-    return stream[often > 0], often[often > 0]
+    rows_read, often = np.unique(picked.number[~picked.is_pad], return_counts=True)
+    return stream[rows_read], often
 
 
 def _transformed(
@@ -173,9 +179,13 @@ def _transformed(
         for field in fields:
             if field not in result:
                 raise FieldMismatch(f"norm: the transform's result has {', '.join(result)}, not {field!r}")
-            value, is_pad = np.asarray(result[field]), result.get(f"{field}.{IS_PAD}")
+            value = np.asarray(result[field])
+            is_pad = result.get(f"{field}.{IS_PAD}", picks[field].is_pad[window] if field in picks else None)
             values[field].append(value if is_pad is None else value[~np.asarray(is_pad)])
-    return {field: (np.concatenate(parts), None) for field, parts in values.items()}
+    try:
+        return {field: (np.concatenate(parts), None) for field, parts in values.items()}
+    except ValueError as error:
+        raise FieldMismatch(f"norm: the transform's results differ in shape: {error}") from None
 
 
 def _field_norm(field: str, values: NDArray[Any], weights: NDArray[np.int64] | None) -> FieldNorm:
@@ -185,7 +195,7 @@ def _field_norm(field: str, values: NDArray[Any], weights: NDArray[np.int64] | N
             f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed"
         )
     small = values.dtype.itemsize <= 2 or values.dtype == np.float32
-    floats: NDArray[np.floating] = values.reshape(len(values), -1).astype(
+    floats: NDArray[np.floating] = values.reshape(len(values), prod(values.shape[1:])).astype(
         np.float32 if small else np.float64, copy=False
     )
     if floats.shape[1] > DIMS_MAX:
@@ -204,7 +214,6 @@ def _field_norm(field: str, values: NDArray[Any], weights: NDArray[np.int64] | N
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Normaliser:
     """A transform that applies a norm's transform, and then scales its fields. Picklable if the transform is."""
 
@@ -212,6 +221,13 @@ class Normaliser:
     """The norm."""
     mode: Literal["std", "minmax", "quantile"]
     """Scale of the values."""
+
+    def __init__(self, norm: Norm, mode: Literal["std", "minmax", "quantile"]) -> None:
+        self.norm, self.mode = norm, mode
+        self._scales = {field: own.scale(mode) for field, own in norm.fields.items()}
+
+    def __repr__(self) -> str:
+        return f"Normaliser({self.norm.path}, mode={self.mode!r})"
 
     def __call__(self, sample: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
         """Return the sample with float32 fields. Raises: FieldMismatch for a missing field, or other widths."""
@@ -237,7 +253,7 @@ class Normaliser:
             raise FieldMismatch(
                 f"normalise: {field!r} is {list(array.shape)}, the norm's values are {list(own.shape)}"
             )
-        offset, factor = own.scale(self.mode)
+        offset, factor = self._scales[field]
         return how(array.astype(np.float64), offset, factor).astype(np.float32)
 
 

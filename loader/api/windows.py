@@ -30,7 +30,7 @@ def windows(
         rule: Field -> "last" (what is known at that time, by default), "nearest", or "linear" (of float arrays).
         pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
             has only windows whose rows of the anchor fit.
-        max_age: Age from which a value counts as padding too.
+        max_age: Age above which a value counts as padding too.
 
     A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or a shorter name's (`a.ns.npy` for `a.b.npy`);
     its fact `clock` names another. A video without one has its container's times. Without a clock of the

@@ -74,8 +74,9 @@ class FieldNorm:
         return self._shaped([one.high for one in self.sums])
 
     def quantile(self, q: float) -> F64:
-        """Return float64, shaped as a value: of rank floor(q * (n - 1)), within 2^-11 of the value."""
-        return self._shaped([self.counts.quantile(dim, q) for dim in range(len(self.sums))])
+        """Return float64, shaped as a value: of rank floor(q * (n - 1)), within 2^-11 of its magnitude."""
+        values = [self.counts.quantile(dim, q) for dim in range(len(self.sums))]
+        return np.clip(self._shaped(values), self.min, self.max)
 
     def scale(self, mode: str) -> tuple[F64, F64]:
         """Return (offset, factor) of a mode: (x - offset) * factor is the normalised value; 0 where all are equal."""
@@ -86,6 +87,10 @@ class FieldNorm:
                 (self.min, self.max) if mode == "minmax" else (self.quantile(0.01), self.quantile(0.99))
             )
             offset, width = (low + high) / 2, (high - low) / 2
+            if mode == "quantile" and ((width == 0) & (self.min < self.max)).any():
+                raise FieldMismatch(
+                    "q01 and q99 of a dimension are one value, within 2^-11 of it: normalise by 'std' or 'minmax'"
+                )
         else:
             raise ValueError(f"mode = {mode!r}; accepted: {', '.join(map(repr, MODES))}")
         return offset, np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)

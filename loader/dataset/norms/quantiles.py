@@ -64,7 +64,7 @@ def added(counts: Iterable[ValueCounts]) -> ValueCounts:
 
 def _ordered(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Return float32 bits as uint32 that ascend with the values."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    bits = (np.ascontiguousarray(values, np.float32) + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
     return np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(1 << 31))
 
 

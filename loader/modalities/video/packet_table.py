@@ -181,7 +181,8 @@ def _check(table: PacketTable) -> None:
         or (end > facts.nbytes).any(),
         "places that do not ascend": not facts.whole_because
         and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
-        "a time base that is not positive": facts.time_base <= 0,
+        "a time base out of range": facts.time_base <= 0
+        or max(facts.time_base.numerator, facts.time_base.denominator) >= 2**31,
         "a frame size out of range": not (
             0 < facts.width_px <= _MAX_SIDE_PX and 0 < facts.height_px <= _MAX_SIDE_PX
         ),

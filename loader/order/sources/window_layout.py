@@ -21,7 +21,7 @@ ANCHOR_NS, ROW = "anchor_ns", "row"
 Time: TypeAlias = int | str | Fraction
 """Whole nanoseconds, a text such as "20ms", or seconds as a fraction."""
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_TEXT = re.compile(r"([+-]?)(\d+)(?:\.(\d{1,9}))?(ns|us|ms|s)")
+_TEXT = re.compile(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?(ns|us|ms|s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,24 @@ def times(first: Time, stop: Time, step: Time) -> Offsets:
 
 
 def nanoseconds(time: Time) -> int:
-    """Return a time in ns, rounded down. Raises: InvalidPlan for a float, which is no exact time."""
+    """Return a time in ns. Raises: InvalidPlan for a float, or a time that is no whole number of ns.
+
+    Both are no exact time: 1/30 s, rounded down and added to a row's time, which is rounded down too, lies before the
+    next row of a clock of 30 Hz.
+    """
+    exact: Fraction | None = None
     if isinstance(time, Fraction):
-        return time.numerator * 10**9 // time.denominator
-    if isinstance(time, str) and (match := _TEXT.fullmatch(time.strip())):
+        exact = time * 10**9
+    elif isinstance(time, str) and (match := _TEXT.fullmatch(time.strip())):
         sign, before, after, unit = match.groups()
-        exact = Fraction(f"{before}.{after or 0}") * _NS[unit]
-        exact = -exact if sign == "-" else exact
-        return exact.numerator // exact.denominator
-    if hasattr(time, "__index__") and not isinstance(time, bool):
-        return whole("time", time, -(2**62), 2**62)
+        exact = Fraction(f"{sign}{before}.{after or 0}") * _NS[unit]
+    elif hasattr(time, "__index__") and not isinstance(time, bool):
+        exact = Fraction(time.__index__())
+    if exact is not None and exact.denominator == 1 and abs(exact) <= 2**62:
+        return int(exact)
     raise InvalidPlan(
-        f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction"
+        f"{time!r} is no time; accepted: whole nanoseconds, a text such as '20ms' or '-0.5s', or seconds as a Fraction "
+        "that is a whole number of ns. For frames of 1/30 s use loader.rows"
     )
 
 
@@ -95,7 +101,7 @@ class WindowLayout:
     pad: Literal["mask", "inside"]
     """"mask": the first or last value stands outside of the episode. "inside": only windows that fit."""
     max_age_ns: int | None
-    """Age from which a value counts as padding; None for no limit."""
+    """Age above which a value counts as padding; None for no limit."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""
@@ -117,7 +123,7 @@ class WindowLayout:
                 for field, places in body["at"].items()
             }
             return layout_of(body["anchor"], at, body["every"], body["rule"], body["pad"], body["max_age_ns"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidPlan(f"a plan's windows: {type(error).__name__}: {error}") from error
 
     @property

@@ -45,8 +45,8 @@ class WindowView:
 
     @property
     def identity(self) -> str:
-        """The episodes' version, the anchor and the table: with its number, a window's permanent name."""
-        words = [self.episodes.identity, *(f"{name}={value}" for name, value in self._windows().items())]
+        """The episodes' view, the anchor and the table: with its number, a window's permanent name."""
+        words = [self.episodes.id, *(f"{name}={value}" for name, value in self._windows().items())]
         return "n-" + hashlib.sha256("\n".join(words).encode()).hexdigest()
 
     @property
@@ -66,7 +66,17 @@ class WindowView:
 
     def stored_ordinals(self, numbers: I64) -> I64:
         """Return the version ordinals (int64) of the episodes of windows (int64)."""
-        return self.episodes.version_ordinals(self._episodes(numbers))
+        real = numbers >= 0
+        if real.all():
+            return self.episodes.version_ordinals(self._episodes(numbers))
+        ordinals = np.full_like(numbers, -1)  # at padding
+        ordinals[real] = self.episodes.version_ordinals(self._episodes(numbers[real]))
+        return ordinals
+
+    def counts(self, numbers: I64) -> I64:
+        """Return the number of windows (int64) of the episode of each window (int64)."""
+        episodes = self._episodes(numbers)
+        return self.first[episodes + 1] - self.first[episodes]
 
     def rows(self, numbers: I64) -> I64:
         """Return the anchor's row (int64) at which each window (int64) stands."""
@@ -107,6 +117,8 @@ class WindowView:
         if delta.view is None:
             return delta
         first = self.first[kept:] - self.first[kept]
+        if not first[-1]:
+            return replace(delta, view=None)  # no new episode has a window
         return replace(delta, view=WindowView(delta.view, self.layout, first))
 
     def windows_at(self, key: str) -> list[int] | None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeFailed
+from ...modalities.array import is_array
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import Offsets
@@ -34,7 +35,7 @@ def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping
         if name in fields:
             return name
     named = facts.get(field, {}).get("clock")
-    return named if isinstance(named, str) and named in fields else None
+    return named if isinstance(named, str) and named in fields and is_array(named) else None
 
 
 def checked_clock(clock: Any, n: int) -> I64:
@@ -48,6 +49,8 @@ def checked_clock(clock: Any, n: int) -> I64:
         raise DecodeFailed(
             f"a clock does not ascend: row {row} is at {clock[row]} ns, after {clock[row - 1]} ns"
         )
+    if n and max(abs(int(clock[0])), abs(int(clock[-1]))) > 2**62:
+        raise DecodeFailed(f"a clock runs from {clock[0]} to {clock[-1]} ns; up to 2^62 ns are accepted")
     return clock
 
 
@@ -102,7 +105,8 @@ def by_clock(
         in_force = np.searchsorted(clock, now_ns, side="right") - 1
         rows = in_force + np.array(offsets.values, np.int64)
         index = np.clip(rows, 0, n - 1)
-        return Picked(index, (rows < 0) | (rows >= n), now_ns - clock[index])
+        age = now_ns - clock[index]
+        return Picked(index, (rows < 0) | (rows >= n) | _too_old(age, max_age_ns), age)
     times = now_ns + np.array(offsets.values, np.int64)
     before = np.searchsorted(clock, times, side="right") - 1
     index, share = np.clip(before, 0, n - 1), None
@@ -120,9 +124,11 @@ def by_clock(
     is_pad = (times < first) | (times > last) | (times < clock[0])
     if end is not None:
         is_pad |= times >= end
-    if max_age_ns is not None:
-        is_pad |= age > max_age_ns
-    return Picked(index, is_pad, age, share)
+    return Picked(index, is_pad | _too_old(age, max_age_ns), age, share)
+
+
+def _too_old(age: I64, max_age_ns: int | None) -> Any:
+    return False if max_age_ns is None else age > max_age_ns
 
 
 def values_at(stream: np.ndarray, picked: Picked) -> np.ndarray:

@@ -19,7 +19,7 @@ from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW
-from ...order.sources.window_view import WindowView
+from ...order.sources.window_view import WindowView, n_windows
 from .decode import ReadyValue
 from .episode_clocks import (
     Picked,
@@ -110,7 +110,15 @@ class WindowReads:
                     f"{field!r} has no packet table {field + SUFFIX!r} in {self._version.name}, by which windows find "
                     "frames: import it again, or add the tables with Root.add_group"
                 )
-        if self._layout.anchor not in self._clock_of:
+        if self._layout.anchor in self._clock_of:
+            for field in self._streams:
+                if field not in self._clock_of:
+                    raise InvalidRuntime(
+                        f"{field!r} has no clock {field.rpartition('.')[0]}.ns.npy, and {self._layout.anchor!r} has one"
+                    )
+        elif self._layout.max_age_ns is not None:
+            raise InvalidRuntime(f"max_age: {self._layout.anchor!r} has no clock, so values have no age")
+        else:
             for field, offsets in self._layout.at.items():
                 if offsets.unit == "ns" and any(offsets.values):
                     raise InvalidRuntime(
@@ -126,17 +134,18 @@ class WindowReads:
         numbers: int64, of the windows. addresses: of their episodes. Values are bytes to decode, clips, or final.
         """
         episodes = self.episodes(addresses, readers)
-        rows = self._windows.rows(numbers).tolist()
+        rows, counts = self._windows.rows(numbers).tolist(), self._windows.counts(numbers).tolist()
         read: list[dict[str, Any] | Corrupt] = []
         clips: list[PlannedClip] = []
-        for number, (address, row) in enumerate(zip(addresses, rows, strict=True)):
+        for number, (address, row, count) in enumerate(zip(addresses, rows, counts, strict=True)):
             episode = episodes[address.ordinal]
             if isinstance(episode, Corrupt):
                 read.append(episode)
                 continue
             try:
+                self.check_count(episode, count, address)
                 sample, own = self._window(number, address, episode, row, rng_of, readers)
-            except DecodeFailed as error:
+            except Corrupt as error:
                 read.append(error)
             else:
                 read.append(sample)
@@ -151,6 +160,14 @@ class WindowReads:
         crcs = [{} if isinstance(episode, Corrupt) else episode.crcs for episode in shared]
         return [bad.get(number, sample) for number, sample in enumerate(read)], crcs
 
+    def check_count(self, episode: WindowedEpisode, count: int, address: SampleAddress) -> None:
+        """Raise DecodeFailed unless the episode has so many windows: its rows were counted from the index."""
+        if n_windows(np.array([episode.n_rows]), self._layout)[0] != count:
+            raise DecodeFailed(
+                f"{address.describe(self._layout.anchor)} has {episode.n_rows} rows, and {count} windows were counted "
+                "from its size: store the field in the dtype and width of the other episodes"
+            )
+
     def _window(
         self,
         number: int,
@@ -162,11 +179,6 @@ class WindowReads:
     ) -> tuple[dict[str, Any], list[PlannedClip]]:
         layout, sample = self._layout, dict[str, Any]()
         clock = episode.clocks.get(layout.anchor)
-        if row >= episode.n_rows:
-            raise DecodeFailed(
-                f"{address.describe(layout.anchor)} has {episode.n_rows} rows; the window at row {row} was counted "
-                "from the index"
-            )
         clips: list[PlannedClip] = []
         picks: dict[str, Picked] = {}
         for field in self._fields:
@@ -175,8 +187,12 @@ class WindowReads:
                 continue
             picked = self.pick(field, episode, row)
             picks[field] = picked
-            if field in episode.streams:
-                sample[field] = ReadyValue(values_at(episode.streams[field], picked))
+            if (stream := episode.streams.get(field)) is not None:
+                if layout.rule.get(field) == "linear" and stream.dtype.kind != "f":
+                    raise DecodeFailed(
+                        f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only"
+                    )
+                sample[field] = ReadyValue(values_at(stream, picked))
                 continue
             clip = self._clip(number, address, field, episode, picked, rng_of)
             if clip.table.facts.whole_because:
@@ -205,7 +221,9 @@ class WindowReads:
             picked = by_steps(offsets, row, n)
             if anchor is None:
                 return picked
-            return picked._replace(age_ns=anchor[row] - anchor[picked.number])
+            age = anchor[row] - anchor[picked.number]
+            too_old = False if layout.max_age_ns is None else age > layout.max_age_ns
+            return picked._replace(is_pad=picked.is_pad | too_old, age_ns=age)
         clock, end = episode.clocks.get(field), None
         if clock is None and video is not None:
             clock, end = frame_times(video[1]), end_ns(video[1])

@@ -74,6 +74,11 @@ def test_offsets_between_rows_are_refused(view: loader.View) -> None:
         loader.delta_timestamps(view, {"action": [0.0, 0.05]})
     with pytest.raises(InvalidPlan, match="of which the view selects nothing"):
         loader.delta_timestamps(view, {"observation.state": [0.0]})
+    for wrong in ([], [float("nan")], ["soon"]):
+        with pytest.raises(InvalidPlan, match="delta_timestamps"):
+            loader.delta_timestamps(view, {"action": wrong})
+    with pytest.raises(InvalidPlan, match="delta_timestamps"):
+        loader.delta_timestamps(view, {"action": [0.1]}, fps=0)
     assert loader.delta_timestamps(view, {"action": [0.1]}, fps=Fraction(30)) == {
         "action.npy": loader.rows(3, 4)
     }

@@ -167,6 +167,30 @@ def test_values_that_are_not_finite_are_refused(root: loader.Root) -> None:
         loader.norm(windows, ["action.npy"])
 
 
+def test_episode_without_a_value_adds_nothing(root: loader.Root) -> None:
+    view = stored(root, n=3)
+    windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "state.npy": ["-180ms"]})
+    norm = loader.norm(windows, ["state.npy"])
+    assert norm["state.npy"].n == 3  # of 12 rows the last three; the other episodes are too short
+
+
+def test_quantiles_that_cannot_scale_are_refused(root: loader.Root) -> None:
+    with root.write("narrow") as writer:
+        zeros = np.where(np.arange(400) < 8, np.float32(-0.0), np.float32(0)).astype(np.float32)
+        zeros[-1] = 1
+        far = np.linspace(1000.05, 1000.2, 400, dtype=np.float32)
+        writer.add("ep0", {"zero.npy": zeros[:, None], "far.npy": far[:, None]})
+    at = {"zero.npy": loader.rows(0, 1), "far.npy": loader.rows(0, 1)}
+    windows = loader.windows(root.open("narrow@1"), anchor="zero.npy", at=at)
+    for field in at:
+        norm = loader.norm(windows, [field])
+        with pytest.raises(FieldMismatch, match="normalise by 'std' or 'minmax'"):
+            loader.normalise(norm, "quantile")
+        assert np.isfinite(
+            loader.normalise(norm, "minmax")({field: np.ones((1, 1), np.float32)})[field]
+        ).all()
+
+
 def test_a_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         windows = loader.windows(stored(root), anchor="action.npy", at=AT)

@@ -109,7 +109,11 @@ def test_windows_are_what_a_search_finds(
         assert batch["anchor_ns"][0] == anchor[row]
         chunk = range(row + rows[0], row + rows[1])
         assert batch["action.npy"][0, :, 1].tolist() == [min(max(one, 0), len(anchor) - 1) for one in chunk]
-        assert batch["action.npy.is_pad"][0].tolist() == [not 0 <= one < len(anchor) for one in chunk]
+        ages = [anchor[row] - anchor[min(max(one, 0), len(anchor) - 1)] for one in chunk]
+        old = [max_age is not None and age > max_age for age in ages]
+        assert batch["action.npy.is_pad"][0].tolist() == [
+            not 0 <= one < len(anchor) or is_old for one, is_old in zip(chunk, old, strict=True)
+        ]
         for place, offset in enumerate(offsets):
             time = Fraction(anchor[row] + offset)
             at, value = searched(time, state, rule)
@@ -269,6 +273,8 @@ def test_without_clocks_rows_are_steps(root: loader.Root) -> None:
     [
         ({"at": {"action.npy": [0.02]}}, "0.02 is no time"),
         ({"at": {"action.npy": ["20 minutes"]}}, "'20 minutes' is no time"),
+        ({"at": {"action.npy": [Fraction(1, 30)]}}, "use loader.rows"),
+        ({"at": {"action.npy": ["99999999999s"]}}, "is no time"),
         ({"at": {}}, "a dict of field -> times"),
         ({"at": {"state.npy": [0]}}, "the view selects"),
         ({"at": {"task.txt": [0]}}, "arrays and videos"),
@@ -288,9 +294,53 @@ def test_wrong_words_are_refused(root: loader.Root, options: dict[str, Any], mes
 
 def test_times_are_exact() -> None:
     assert loader.times("-1s", 0, "250ms").values == (-SECOND, -750_000_000, -500_000_000, -250_000_000)
-    assert loader.times(0, Fraction(1, 10), Fraction(1, 30)).values == (0, 33_333_333, 66_666_666, 99_999_999)
+    assert loader.times(0, Fraction(1, 10), Fraction(1, 20)).values == (0, 50_000_000)
     assert loader.rows(-2, 3, 2).values == (-2, 0, 2)
     assert loader.times("1.5us", "2us", 250).values == (1500, 1750)
+
+
+def test_padding_of_ranks_and_quarantine_meet_no_episode(root: loader.Root) -> None:
+    view = stored(root, [episode(n, regular(10), regular(10)) for n in range(4)]).where("key != 'ep1'")
+    windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=8, boundary="mask").quarantined(
+        {"arm": ["ep3"]}, 0
+    )
+    assert not plan.stack([3], 3, 4).slots.valid.any()
+    ids = [key for step in range(4) for _, key in plan.batch_ids(step) if key]
+    assert len(ids) == 30
+    assert not [key for key in ids if key.startswith("ep3@")]
+
+
+def test_windows_of_other_episodes_have_other_names(root: loader.Root) -> None:
+    view = stored(root, [episode(n, regular(10), regular(10)) for n in range(3)])
+    at: dict[str, Any] = {"action.npy": [0], "arm.joint.npy": [0]}
+    one, other = (loader.windows(view.where(f"key != 'ep{n}'"), anchor="action.npy", at=at) for n in (1, 2))
+    assert one.table_sha256 == other.table_sha256
+    assert one.identity != other.identity
+
+
+def test_rows_of_another_width_are_named(root: loader.Root) -> None:
+    half = episode(1, regular(10), regular(10))
+    half["action.npy"] = half["action.npy"].astype(np.float16)
+    view = stored(root, [episode(0, regular(10), regular(10)), half])
+    windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=15)
+    with (
+        batches(plan, on_corrupt="raise") as read,
+        pytest.raises(DecodeFailed, match=r"has 10 rows, and 5 windows"),
+    ):
+        next(iter(read))
+
+
+def test_rows_that_are_too_old_are_padding(root: loader.Root) -> None:
+    view = stored(root, [episode(0, regular(6), [0])])
+    at: dict[str, Any] = {"action.npy": loader.rows(-1, 1), "arm.joint.npy": loader.rows(0, 1)}
+    windows = loader.windows(view, anchor="action.npy", at=at, max_age="19ms")
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=6)
+    with batches(plan, steps=1) as read:
+        (batch,) = read
+    assert batch["action.npy.is_pad"].tolist() == [[True, False]] * 6
+    assert batch["arm.joint.npy.is_pad"][:, 0].tolist() == [row > 0 for row in batch["row"].tolist()]
 
 
 def test_a_clock_that_goes_back_is_named(root: loader.Root) -> None:

@@ -23,7 +23,7 @@ from ..latency_server import BUCKET, latency_store
 from .rank import BATCH, DATASET, RUN
 
 LATENCY_S = 0.1
-"""Of the store that records: longer than a rank's own work between two requests that it makes at once."""
+"""Latency of the store that records: longer than a rank's own work between two requests that it makes at once."""
 PART_SAMPLES, PARTS = 16, 16
 """Samples of a part, and parts of a publish: a batch's samples lie in different shards."""
 RANKS = 2

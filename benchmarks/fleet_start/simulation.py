@@ -19,7 +19,7 @@ BURST_S = 1.0
 STARTS_S = 5.0
 """Ranks start within so many seconds."""
 IN_FLIGHT = 64
-"""Of a store's client, as `max_concurrency` has it."""
+"""Requests that a store's client has in flight, as `max_concurrency`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the simulation writes as the scheduler and the ranks do, and the truth that it keeps for itself."""
+"""Records of the simulation, as the scheduler and the ranks write them, and the truth beside them."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What the product says of the week, beside the truth of the simulation."""
+"""Compare the product's account of the week with the truth of the simulation."""
 
 import random
 from collections.abc import Iterator

@@ -136,10 +136,13 @@ class Cluster:
             **({} if self.engine in ("inline", "local") else {"gpus": str(self.slot.gpus)}),
             "packages": ",".join(sorted({*OUR_PACKAGES, *self.packages})),
         }
-        here = "python" if self.image else sys.executable
-        python = f"{self.venv.rstrip('/')}/bin/python" if self.venv else here
+        python = self.node_python("python" if self.image else sys.executable)
         options = [word for name, value in settings.items() for word in (f"--{name}", value)]
         return [python, "-m", runner_process.__name__, *options]
+
+    def node_python(self, default: str) -> str:
+        """Return the Python of the nodes; `default` without a virtual environment."""
+        return f"{self.venv.rstrip('/')}/bin/python" if self.venv else default
 
 
 def _slurm(cluster: Cluster) -> Engine:

@@ -121,7 +121,7 @@ class NodeProver:
 
     def _read_there(self, url: str, node: str, ranges: Sequence[ObjectRange]) -> RangeReads | str:
         """Return the reads of a node, or why there are none."""
-        words = [python_of(self._cluster), "-m", range_reads.__name__]
+        words = [self._cluster.node_python(sys.executable), "-m", range_reads.__name__]
         request = request_text(url, ranges, READS, READ_S)
         try:
             data, code = bounded_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
@@ -150,16 +150,11 @@ class NodeProver:
         return [*named, *words]
 
 
-def python_of(cluster: Cluster) -> str:
-    """Return the Python of the nodes."""
-    return f"{cluster.venv.rstrip('/')}/bin/python" if cluster.venv else sys.executable
-
-
 def checks_of(cluster: Cluster, root: str | None) -> dict[str, NodeCheck]:
     """Return the cluster's checks, and the store check of a root unless the file names a check "store"."""
     checks = dict(cluster.train.checks)
     if root is not None:
-        command = (python_of(cluster), "-m", store_check.__name__, "--root", root)
+        command = (cluster.node_python(sys.executable), "-m", store_check.__name__, "--root", root)
         checks.setdefault("store", NodeCheck(command=command))
     return checks
 

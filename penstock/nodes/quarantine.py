@@ -8,10 +8,10 @@ from typing import Any
 
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt
-from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
+from ..train.run_folder import json_object
 from .suspects import Drain, NodeFault
 
 FORMAT = 1
@@ -160,7 +160,4 @@ def alerts_us(store: Store) -> list[int]:
 
 
 def _object(store: Store, key: str) -> dict[str, Any]:
-    try:
-        return parse_json_object(store.get(key).data)
-    except ValueError as error:
-        raise Corrupt(f"{store.url}/{key} is damaged: {error}") from error
+    return json_object(store.get(key).data, f"{store.url}/{key}")

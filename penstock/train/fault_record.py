@@ -14,8 +14,7 @@ from loader.errors import Corrupt
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
-from ..checkpoints.ranks import several
-from .run_folder import AT_ONCE, FORMAT, RunFolder
+from .run_folder import FORMAT, RunFolder
 
 _log = logging.getLogger(__name__)
 EVERY_S = 10.0
@@ -70,13 +69,6 @@ def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[Rea
     }
     name = f"faults/{facts['node']}-{secrets.token_hex(8)}.json"
     folder.store.put_if_absent(folder.key(name), canonical(body))
-
-
-def stored_faults(folder: RunFolder) -> list[tuple[str, ReadFault]]:
-    """Return (node, fault) of all ranks, by time. Raises: Corrupt."""
-    keys = [info.key for info in folder.store.list(folder.key("faults/")) if info.key.endswith(".json")]
-    lists = several(lambda key: faults_in(folder.store, key), keys, at_once=AT_ONCE)
-    return sorted((pair for pairs in lists for pair in pairs), key=lambda pair: pair[1].at_us)
 
 
 def faults_in(store: Store, key: str) -> list[tuple[str, ReadFault]]:

@@ -15,6 +15,8 @@ LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI
 """torchrun, Slurm, Open MPI, MPICH: the number of a process on its node."""
 ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 """Launchers' counts of the starts before this one."""
+STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
+"""Variables of a replay's ranks: its steps, and the run that it repeats."""
 GRACE_S = 30
 """Slurm's default KillWait, and Kubernetes' default grace period."""
 
@@ -86,9 +88,7 @@ class Launched:
             node=environ.get("SLURMD_NODENAME")
             or environ.get("PENSTOCK_NODE")  # a pod's host name is not its node's
             or socket.gethostname(),
-            replay=(environ["PENSTOCK_REPLAY"], environ.get("PENSTOCK_REPLAY_OF", ""))
-            if environ.get("PENSTOCK_REPLAY")
-            else None,
+            replay=(environ[STEPS], environ.get(ORIGIN, "")) if environ.get(STEPS) else None,
             meeting=_meeting(environ) if world.world_size > 1 else None,
         )
 

@@ -11,11 +11,10 @@ from loader.dataset.root import Root
 from loader.errors import InvalidCluster, InvalidRuntime, RunTaken
 
 from ..compute.cluster import Cluster
+from .launched import ORIGIN, STEPS
 from .run_folder import FOLDER, RunFolder, end_step
 from .run_spec import RunSpec
 
-STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
-"""Variables of a replay's ranks: its steps, and the run that it repeats."""
 _STEPS = re.compile(r"([0-9]{1,12}):([0-9]{1,12})")
 _NAME = re.compile(r"(.+)\.replay-([0-9]+)")
 

@@ -90,7 +90,7 @@ class RunFolder:
             raise RunNotFound(
                 f"{self.store.url} has no run {self.run!r}: penstock train ls lists them"
             ) from None
-        values = _object(data, f"{self.store.url}/{key}")
+        values = json_object(data, f"{self.store.url}/{key}")
         return spec_of({name: value for name, value in values.items() if name != "format"}, key)
 
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
@@ -111,7 +111,7 @@ class RunFolder:
         keys = sorted(self._attempt_keys())
         datas = several(lambda key: self.store.get(key[1]).data, keys, at_once=AT_ONCE)
         return {
-            number: _object(data, f"{self.store.url}/{key}")
+            number: json_object(data, f"{self.store.url}/{key}")
             for (number, key), data in zip(keys, datas, strict=True)
         }
 
@@ -153,7 +153,7 @@ class RunFolder:
     def event(self, numbers: tuple[int, int], key: str) -> Event:
         """Return the event under a key. numbers: of its start, and of the event in it. Raises: Corrupt."""
         where = f"{self.store.url}/{key}"
-        body = _object(self.store.get(key).data, where)
+        body = json_object(self.store.get(key).data, where)
         try:
             return Event(
                 attempt=numbers[0],
@@ -271,8 +271,8 @@ def briefs(store: Store) -> list[RunBrief]:
     return [by_run[run] for run in sorted(by_run)]
 
 
-def _object(data: bytes, where: str) -> dict[str, Any]:
-    """Return the JSON object of a record. Raises: Corrupt."""
+def json_object(data: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object of a stored record. Raises: Corrupt."""
     try:
         return parse_json_object(data)
     except ValueError as error:

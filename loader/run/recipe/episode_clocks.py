@@ -106,7 +106,7 @@ def by_clock(
         rows = in_force + np.array(offsets.values, np.int64)
         index = np.clip(rows, 0, n - 1)
         age = now_ns - clock[index]
-        return Picked(index, (rows < 0) | (rows >= n) | _too_old(age, max_age_ns), age)
+        return Picked(index, (rows < 0) | (rows >= n) | too_old(age, max_age_ns), age)
     times = now_ns + np.array(offsets.values, np.int64)
     before = np.searchsorted(clock, times, side="right") - 1
     index, share = np.clip(before, 0, n - 1), None
@@ -124,10 +124,11 @@ def by_clock(
     is_pad = (times < first) | (times > last) | (times < clock[0])
     if end is not None:
         is_pad |= times >= end
-    return Picked(index, is_pad | _too_old(age, max_age_ns), age, share)
+    return Picked(index, is_pad | too_old(age, max_age_ns), age, share)
 
 
-def _too_old(age: I64, max_age_ns: int | None) -> Any:
+def too_old(age: I64, max_age_ns: int | None) -> Any:
+    """Return whether values are padding for their age: bool, shaped as `age`."""
     return False if max_age_ns is None else age > max_age_ns
 
 

@@ -29,6 +29,7 @@ from .episode_clocks import (
     clock_field,
     end_ns,
     frame_times,
+    too_old,
     values_at,
 )
 from .video_packet_reads import (
@@ -52,7 +53,9 @@ class WindowedEpisode:
     streams: Mapping[str, np.ndarray]
     """Array field -> its rows."""
     clocks: Mapping[str, I64]
-    """Field -> its clock; fields without one are left out."""
+    """Field -> its clock, a video's container for want of another; fields without one are left out."""
+    ends_ns: Mapping[str, int]
+    """Video whose clock is its container -> when it ends."""
     videos: Mapping[str, tuple[PacketTable, Timeline]]
     """Video field -> its packets and its times."""
     others: Mapping[str, bytes]
@@ -222,11 +225,8 @@ class WindowReads:
             if anchor is None:
                 return picked
             age = anchor[row] - anchor[picked.number]
-            too_old = False if layout.max_age_ns is None else age > layout.max_age_ns
-            return picked._replace(is_pad=picked.is_pad | too_old, age_ns=age)
-        clock, end = episode.clocks.get(field), None
-        if clock is None and video is not None:
-            clock, end = frame_times(video[1]), end_ns(video[1])
+            return picked._replace(is_pad=picked.is_pad | too_old(age, layout.max_age_ns), age_ns=age)
+        clock = episode.clocks.get(field)
         if clock is None:
             raise DecodeFailed(f"{field!r} has no clock, and {layout.anchor!r} has one")
         if len(clock) != n:
@@ -238,7 +238,7 @@ class WindowReads:
             anchor[row],
             (int(anchor[0]), int(anchor[-1])),
             layout.max_age_ns,
-            end,
+            episode.ends_ns.get(field),
         )
 
     def _clip(
@@ -324,6 +324,8 @@ class WindowReads:
                     clocks[field] = checked_clock(arrays[name], n)
                 except DecodeFailed as error:
                     raise DecodeFailed(f"{at.describe(name)}: {error}") from None
+            alone = {field: timeline for field, (_, timeline) in videos.items() if field not in clocks}
+            clocks |= {field: frame_times(timeline) for field, timeline in alone.items()}
         except Corrupt as error:
             return error
         others = {field: data[field] for field in self._fields if field not in self._layout.at}
@@ -333,6 +335,7 @@ class WindowReads:
         return WindowedEpisode(
             streams={field: arrays[field] for field in self._streams},
             clocks=clocks,
+            ends_ns={field: end_ns(timeline) for field, timeline in alone.items()},
             videos=videos,
             others=others,
             crcs=crcs,

@@ -177,7 +177,7 @@ class JobSets:
             secret=cluster.secret,
             placing=cluster.kubernetes,
         )
-        python = f"{cluster.venv.rstrip('/')}/bin/python" if cluster.venv else "python"
+        python = cluster.node_python("python")
         priority = cluster.priorities.get(spec.priority, "")
         return jobset_object(share, spec, self._name(spec.run), python=python, priority=priority)
 

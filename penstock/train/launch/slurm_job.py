@@ -124,10 +124,9 @@ class SlurmJobs:
     def _script(self, spec: RunSpec) -> str:
         """Return the script; its places are whole URLs, because a node has a folder of its own."""
         spec = replace(spec, record=self._record, checkpoints=Root(spec.checkpoints or spec.record).url)
-        venv = self._cluster.venv.rstrip("/")
         settings = NodeSettings(
             environment=self._cluster.environment,
-            python=f"{venv}/bin/python" if venv else sys.executable,
+            python=self._cluster.node_python(sys.executable),
             cpus=self._cluster.cpus,
             log=self._log(spec.run),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import loader
 from loader.errors import CheckpointNotFound, Conflict, Corrupt, InvalidRuntime
@@ -84,7 +85,6 @@ def test_run_arrives_byte_for_byte_and_once(source: Store, target: loader.Root) 
 
 
 def test_training_goes_on_from_the_copy(tmp_path: Path, target: loader.Root) -> None:
-    torch = pytest.importorskip("torch")
     state = {"weight": torch.arange(100_000, dtype=torch.float32), "lr": 0.1}
     with Checkpoints(tmp_path / "root", "big", part_bytes=65_536) as saved:
         saved.save(7, state)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import loader
 from loader.dataset.shards.address import FieldAddress
-from penstock.train.fault_record import stored_faults
+from penstock.train.fault_record import faults_in
 from penstock.train.run_folder import RunFolder
 from tests.penstock.train.conftest import Rank
 
@@ -32,12 +32,12 @@ def test_wrong_reads_of_any_rank_are_stored_with_their_node(root: str, start: St
     ranks = start(2, "--steps", STEPS, "--step-s", 0, **environment)
     assert [rank.status() for rank in ranks] == [0, 0], ranks[0].text
     folder = RunFolder(loader.Root(root).store, "big-7")
-    faults = stored_faults(folder)
+    keys = [info.key for info in folder.store.list(folder.key("faults/"))]
+    faults = [pair for key in keys for pair in faults_in(folder.store, key)]
     assert {(node, one.address, one.begin, one.end, one.expected) for node, one in faults} == {
         ("q-41", place.path, place.offset, place.offset + place.nbytes, f"{place.crc32c:08x}")
     }
     assert all(one.actual not in ("", one.expected) and one.kind == "read" for _, one in faults)
-    keys = [info.key for info in folder.store.list(folder.key("faults/"))]
     assert [key.startswith("trainings/big-7/faults/q-41-") for key in keys] == [True]
 
 

@@ -20,7 +20,8 @@ from penstock.nodes.signs import read_signs
 from penstock.nodes.suspects import suspects
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.slurm_job import SlurmJobs
-from penstock.train.replay_run import ORIGIN, STEPS, parse_steps, replay_of, replay_spec, without_nodes
+from penstock.train.launched import ORIGIN, STEPS
+from penstock.train.replay_run import parse_steps, replay_of, replay_spec, without_nodes
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests

@@ -2,7 +2,7 @@
 
 Eight ranks save the state of a transformer of 8 billion parameters with AdamW's moments, sharded by rows, and six ranks
 load it from a store that speaks S3. Every size is divided by 1,024: rows and columns by 32, parts, blocks, requests
-and gaps by 1,024. So the numbers of tensors, parts and requests are those of 100 GB. Ranks are processes.
+and gaps by 1,024. Tensors, parts and requests are as many as for 100 GB. Ranks are processes.
 """
 
 import argparse

@@ -102,7 +102,7 @@ class Watch:
         self._settled[name] = now_us
 
     def _return_repaired(self, now_s: float) -> None:
-        """Return nodes that a person repaired, and those that the broken check drained, once it is repaired."""
+        """Return nodes that a person repaired; once the broken check is repaired, also the nodes it drained."""
         now_us = us(now_s)
         for place, drain in enumerate(self.drains):
             check_is_broken = (

@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 FULL = 0.85
 """Share of what is installed at which a cluster or a store counts as full."""
 FAR_WEEKS = 520
-"""Weeks ahead beyond which nothing is said."""
+"""Longest forecast, in weeks."""
 
 
 class Band(NamedTuple):

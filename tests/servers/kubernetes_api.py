@@ -254,7 +254,7 @@ class Cluster:
         pod.body["status"] |= {"phase": "Running", "conditions": [], "startTime": now()}
 
     def resolved(self, value: str) -> str:
-        """Return a variable's value; names of headless services are those of this machine."""
+        """Return a variable's value; headless services resolve to this machine."""
         return value
 
 

@@ -44,7 +44,7 @@ SwitchName=s2 Nodes=m2,m4
 SwitchName=s0 Switches=s[1-2]
 """
 GRACE_S = 40
-"""GraceTime of the QOS "low"; that of "abrupt" is 0."""
+"""GraceTime of the QOS "low"; "abrupt" has 0."""
 SETUP = (
     "add cluster tests",
     f"add qos low priority=1 preemptmode=requeue gracetime={GRACE_S}",

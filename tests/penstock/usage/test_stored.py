@@ -1,4 +1,4 @@
-"""Stored bytes of versions: they add up to the objects in the store, and deleting frees what was said."""
+"""Stored bytes of versions: they add up to the objects in the store, and deleting frees as much as announced."""
 
 import json
 from collections.abc import Iterable

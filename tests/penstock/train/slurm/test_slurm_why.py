@@ -72,7 +72,7 @@ WAITING = {
     "JobHeldAdmin": (("--begin=now+9",), r"JobHeldAdmin: an administrator holds it\."),
     "BeginTime": (("--begin=now+3600",), r"it begins at [0-9: -]+ UTC at the earliest \(BeginTime\)\."),
 }
-"""Reason -> options of sbatch, and what is said of it."""
+"""Reason -> options of sbatch, and the expected answer."""
 
 
 @pytest.fixture(scope="module")

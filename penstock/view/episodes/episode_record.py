@@ -1,6 +1,6 @@
 """The record of an episode's page, and of one moment of it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ MAX_STEP = 10**6
 """Most rows or frames that a step of the cursor goes."""
 QUALITY = ("clock_skew_ns", "n_gaps", "longest_gap_ns", "idle_ratio", "n_frozen")
 """Columns about an episode's clocks."""
+CODECS = {"libdav1d": "av1", "libvpx-vp9": "vp9", "libvpx": "vp8"}
+"""FFmpeg's decoder -> codec, where the names differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class EpisodeTrack(JsonRecord):
 
     field: str
     """Field name."""
+    name: str
+    """Last words of the field's name, as many as no other field ends in."""
     n_values: int
     """Number of rows or frames."""
     format: str
@@ -91,8 +95,8 @@ def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
     keep, n_keep, trouble = keep_spans(episode, anchor)
     if trouble:
         errors["keep"] = trouble
-    names = [*episode.streams, *episode.cameras, *episode.errors]
-    tracks = {name: _track(episode, name) for name in dict.fromkeys(names)}
+    names = dict.fromkeys([*episode.streams, *episode.cameras, *episode.errors])
+    tracks = {name: _track(episode, name, names) for name in names}
     return EpisodeRecord(
         sample=sample,
         task=next((one.text for one in language if one.kind == "task"), ""),
@@ -117,11 +121,12 @@ def _is_camera(episode: OpenEpisode, name: str) -> bool:
     return name in episode.cameras or last_word(name) in VIDEO_WORDS
 
 
-def _track(episode: OpenEpisode, name: str) -> EpisodeTrack:
+def _track(episode: OpenEpisode, name: str, names: Collection[str]) -> EpisodeTrack:
     camera, stream = episode.cameras.get(name), episode.streams.get(name)
     known = camera is not None or stream is not None
     return EpisodeTrack(
         field=name,
+        name=_short(name, names),
         n_values=episode.n_values(name) if known else 0,
         format=_format(camera, stream),
         clock=episode.clock_names.get(name, ""),
@@ -130,10 +135,17 @@ def _track(episode: OpenEpisode, name: str) -> EpisodeTrack:
     )
 
 
+def _short(name: str, names: Collection[str]) -> str:
+    words = name.split(".")[:-1]
+    others = [one.split(".")[:-1] for one in names if one != name]
+    n = next((n for n in range(1, len(words)) if all(one[-n:] != words[-n:] for one in others)), len(words))
+    return clean(".".join(words[-n:]), 80)
+
+
 def _format(camera: Camera | None, stream: Stream | None) -> str:
     if camera is not None:
         width, height = camera.size
-        return f"{camera.codec} {width} × {height}"
+        return f"{CODECS.get(camera.codec, camera.codec)} {width} × {height}"
     return f"{stream.layout.dtype} {list(stream.layout.shape)}" if stream is not None else ""
 
 

@@ -10,7 +10,7 @@ let playing = false;
 const one = (selector) => document.querySelector(selector);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const named = (value) => decodeURIComponent(value);
-const title = (field) => field.replace(/\.[^.]*$/, "");
+const names = new Map([...record.cameras, ...record.streams].map((track) => [track.field, track.name]));
 
 // Seconds after the axis's start, exact to the nanosecond; a step in an episode without a clock.
 function seconds(ns) {
@@ -36,7 +36,9 @@ function number(value) {
 }
 
 function age(ns) {
-  return ns === null ? "" : Math.abs(ns) < 1e6 ? `${ns} ns` : `${(ns / 1e6).toLocaleString("en-US", { maximumFractionDigits: 3 })} ms`;
+  if (!ns) return ns === null ? "" : "0 ns";
+  const [unit, scale] = Math.abs(ns) < 1e3 ? ["ns", 1] : Math.abs(ns) < 1e6 ? ["µs", 1e3] : ["ms", 1e6];
+  return `${(ns / scale).toLocaleString("en-US", { maximumFractionDigits: 1 })} ${unit}`;
 }
 
 // The latest request of one kind: the next is sent when an answer is here, and those between are dropped.
@@ -293,12 +295,12 @@ function take(next) {
   one("#row").textContent = next.row < 0 ? "–" : next.row;
   const table = one("#cursor");
   table.replaceChildren();
-  row(table, "row", next.row < 0 ? "before the first" : `${next.row.toLocaleString("en-US")} of ${title(next.anchor)}`);
+  row(table, "row", next.row < 0 ? "before the first" : `${next.row.toLocaleString("en-US")} of ${names.get(next.anchor)}`);
   if (isTime) row(table, "time", `${(record.origin_ns + next.at_ns).toLocaleString("en-US")} ns`);
   for (const track of next.tracks) {
     const what = record.cameras.some((camera) => camera.field === track.field) ? "frame" : "row";
     const older = track.age_ns === null ? "" : `, ${age(track.age_ns)} old`;
-    row(table, title(track.field), track.error || `${what} ${track.number}${older}${track.is_pad ? ", padding" : ""}`);
+    row(table, names.get(track.field), track.error || `${what} ${track.number}${older}${track.is_pad ? ", padding" : ""}`);
   }
   const apart = farthest(tracks);
   if (apart) row(table, "action − state, largest", apart);

@@ -58,7 +58,7 @@ def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tu
 def _task(episode: OpenEpisode, columns: Mapping[str, str]) -> str:
     for name in TASKS:
         if name in episode.names and episode.fields[name].address.nbytes <= MAX_LANGUAGE_BYTES:
-            data = episode.fields[name].read(0, episode.fields[name].address.nbytes)
+            data = episode.fields[name].whole()
             return clean(data.decode("utf-8", "replace"), _TEXT)
         if columns.get(name):
             return clean(columns[name], _TEXT)
@@ -69,7 +69,7 @@ def _lines(episode: OpenEpisode) -> tuple[Span, ...]:
     field = episode.fields[LANGUAGE]
     if field.address.nbytes > MAX_LANGUAGE_BYTES:
         raise DecodeFailed(f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_LANGUAGE_BYTES} are shown")
-    lines = [line for line in field.read(0, field.address.nbytes).split(b"\n") if line.strip()]
+    lines = [line for line in field.whole().split(b"\n") if line.strip()]
     parsed = []
     for number, line in enumerate(lines[:MOST_SPANS], 1):
         try:

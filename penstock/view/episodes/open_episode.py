@@ -161,7 +161,7 @@ class OpenEpisode:
             raise DecodeFailed(
                 f"{self.address.describe(name)} has {nbytes} bytes; up to {MAX_CLOCK_BYTES} are read whole"
             )
-        return self.fields[name].read(0, nbytes)
+        return self.fields[name].whole()
 
     def _open_clock(self, name: str) -> None:
         source = clock_field(name, self.names, self.version.facts)

@@ -60,6 +60,10 @@ class VerifiedField:
             raise Corrupt(f"{self._where}: its CRC-32C is {crc:08x}, not {self.address.crc32c:08x}")
         self._crcs = crcs
 
+    def whole(self) -> bytes:
+        """Return all bytes, checked. Raises: Corrupt."""
+        return b"".join(self.chunks())
+
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return checked bytes. Raises: Corrupt."""
         with self._lock:

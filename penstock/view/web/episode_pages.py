@@ -1,7 +1,7 @@
 """The page of an episode, and what its script asks for: moments, lanes, frames, and trained windows."""
 
 import struct
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from loader.errors import InvalidRuntime, PenstockError
 
 from ...text import clean
 from ..episodes.episode_record import episode_record, moment, stepped
-from ..episodes.open_episode import OpenEpisode, open_episode
+from ..episodes.open_episode import OpenEpisode, is_episode, open_episode
 from ..episodes.stream_summary import StreamSummary
 from ..episodes.trained_windows import trained_windows
 from ..inspect.sample_record import check_ordinal
@@ -84,18 +84,19 @@ def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
     if not time:
         return 0
     try:
-        seconds = Decimal(time[:40])
-        at = int(seconds if episode.is_steps else seconds * 10**9)
-    except (InvalidOperation, ValueError, OverflowError) as error:
+        exact = Decimal(time[:40]) * (1 if episode.is_steps else 10**9)
+        return int(min(max(exact, Decimal(0)), Decimal(episode.length_ns)))
+    except (ArithmeticError, ValueError) as error:
         what = "a step, such as 12" if episode.is_steps else "seconds, such as 4.5667"
         raise InvalidRuntime(f"t = {time!r:.100}; accepted: {what}") from error
-    return min(max(0, at), episode.length_ns)
 
 
 def _episode(site: Site, request: Request) -> OpenEpisode:
     version, ordinal = requested_version(site, request), int(request.path_params["ordinal"])
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
+    if not is_episode(version, names):
+        raise InvalidRuntime(f"sample {ordinal} of {version.name} is no episode: it has no stream")
     episode: OpenEpisode = site.opened.episodes.get(
         ("episode", version.id, ordinal),
         lambda: site.opened.outage.ask(lambda: open_episode(version, ordinal, names)),

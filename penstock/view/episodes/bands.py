@@ -68,7 +68,9 @@ def _task(episode: OpenEpisode, columns: Mapping[str, str]) -> str:
 def _lines(episode: OpenEpisode) -> tuple[Span, ...]:
     field = episode.fields[LANGUAGE]
     if field.address.nbytes > MAX_LANGUAGE_BYTES:
-        raise DecodeFailed(f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_LANGUAGE_BYTES} are shown")
+        raise DecodeFailed(
+            f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_LANGUAGE_BYTES} are shown"
+        )
     lines = [line for line in field.whole().split(b"\n") if line.strip()]
     parsed = []
     for number, line in enumerate(lines[:MOST_SPANS], 1):

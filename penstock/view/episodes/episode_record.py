@@ -95,7 +95,8 @@ def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
     keep, n_keep, trouble = keep_spans(episode, anchor)
     if trouble:
         errors["keep"] = trouble
-    names = dict.fromkeys([*episode.streams, *episode.cameras, *episode.errors])
+    shown = {*episode.streams, *episode.cameras, *episode.errors}
+    names = [name for name in episode.names if name in shown]
     tracks = {name: _track(episode, name, names) for name in names}
     return EpisodeRecord(
         sample=sample,

@@ -47,7 +47,11 @@ def lanes_of(streams: Mapping[str, Stream]) -> tuple[Lane, ...]:
             short = field.rpartition(".")[0]
             lanes.append(
                 Lane(
-                    name=title if stream.names and title else short if stop - first == len(names) else f"{short} {title}".strip(),
+                    name=title
+                    if stream.names and title
+                    else short
+                    if stop - first == len(names)
+                    else f"{short} {title}".strip(),
                     field=field,
                     dashed=dashed.get(field, ""),
                     first=first,

@@ -258,7 +258,9 @@ class OpenEpisode:
             return None
         array: np.ndarray = load("array:decode")(self._whole(KEEP))
         if array.ndim != 1 or array.dtype.kind not in "bui":
-            raise DecodeFailed(f"{self.address.describe(KEEP)} is {array.dtype} {list(array.shape)}, not bool [rows]")
+            raise DecodeFailed(
+                f"{self.address.describe(KEEP)} is {array.dtype} {list(array.shape)}, not bool [rows]"
+            )
         return array.astype(bool)
 
     def frame(self, name: str, number: int) -> np.ndarray:
@@ -336,5 +338,3 @@ def open_episode(version: loader.Version, ordinal: int, names: Sequence[str]) ->
     """Return an episode. names: fields of the sample. Raises: PenstockError."""
     (address,) = version.address(np.array([ordinal]), list(names))
     return OpenEpisode(version, address)
-
-

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 from loader.order.plan import PlannedSource
+from loader.order.random.keyed_permutation import I64
 from loader.order.sources.window_layout import WindowLayout
 from loader.order.sources.window_view import WindowView, window_key
 
@@ -19,8 +21,10 @@ from ..replays.training import Training
 from ..shown_values import version_of
 from .open_episode import OpenEpisode
 
-SEARCH_S = 2.0
+SEARCH_S = 4.0
 """Seconds after which a run is searched no further."""
+WINDOW_S, ROW_S, STEP_S = 1e-3, 1e-7, 4e-4
+"""About what a window's search costs, for each row of its episode too; and that of a step."""
 MOST_WINDOWS = 2000
 """Most windows of a run."""
 FAR = 4.0
@@ -57,60 +61,105 @@ class RunWindows(JsonRecord):
     """Stream whose rows the windows stand at, or ""."""
     metric: str
     """Metric that colours the windows, or ""."""
-    n_searched: int
-    """Number of windows that were searched."""
-    n_windows: int
-    """Number of windows that the episode has in the run's plan."""
+    searched: str
+    """What was searched, if not all: "the last 900 of 40,000 steps"; else ""."""
     windows: tuple[TrainedWindow, ...]
     """Windows, by step."""
     error: str = ""
     """Error that left windows unknown, or ""."""
 
 
+class _Search:
+    """Search of one run, until a time."""
+
+    def __init__(self, training: Training, episode: OpenEpisode) -> None:
+        self.training, self.episode = training, episode
+        self.until = time.monotonic() + SEARCH_S
+        self.found: set[tuple[int, int, int, int, int]] = set()
+        self.searched, self.anchor = "", ""
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.until or len(self.found) >= MOST_WINDOWS
+
+    def add(self, layout: WindowLayout | None, row: int, step: int, slot: int) -> None:
+        if layout is not None:
+            self.anchor = layout.anchor
+        self.found.add((step, slot, row, *_span(self.episode, layout, row)))
+
+    def by_windows(
+        self, replay: loader.Replay, source: PlannedSource, plan_hash: str, one_plan: bool
+    ) -> None:
+        view, key = source.view, self.episode.address.key
+        layout = view.layout if isinstance(view, WindowView) else None
+        rows = _rows(view, self.episode) if isinstance(view, WindowView) else [-1]
+        for number, row in enumerate(_spread(rows)):
+            if self.is_over:
+                self.searched = f"{number:,} of {len(rows):,} windows"
+                return
+            name = key if row < 0 else window_key(key, row)
+            for held in replay.steps_of(source.source, name, before=self.training.last_step + 1):
+                if one_plan or self.training.plan_hash(held.step) == plan_hash:
+                    self.add(layout, row, held.step, held.slot)
+
+    def by_steps(self, steps: I64) -> None:
+        plans: dict[str, list[tuple[int, WindowView, list[int]]]] = {}
+        for number, step in enumerate(reversed(steps.tolist())):
+            if self.is_over:
+                self.searched = f"the last {number:,} of {len(steps):,} steps"
+                return
+            plan_hash = self.training.plan_hash(step)
+            if plan_hash not in plans:
+                plans[plan_hash] = _views(self.training.plan(step), self.episode)
+            slots = self.training.slots(step, 0, 1)
+            for source, view, numbers in plans[plan_hash]:
+                inside = (slots.ordinal >= numbers[0]) & (slots.ordinal <= numbers[-1])
+                places = np.flatnonzero((slots.source == source) & inside)
+                for slot, row in zip(places.tolist(), view.rows(slots.ordinal[places]).tolist(), strict=True):
+                    self.add(view.layout, row, step, slot)
+
+
 def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
-    """Return the windows of an episode that a run took. Searches for 2 s, in an order that covers the episode."""
+    """Return the windows of an episode that a run took.
+
+    Searches for some seconds: window by window, in an order that covers the episode, or step by step from the last
+    one back, whichever costs less.
+    """
+    search, error = _Search(training, episode), ""
+    steps = training.recorded_steps()
+    plans = training.plans(training.last_step + 1) if len(steps) else {}
+    try:
+        views = [one for step in plans.values() for one in _views(training.plan(step), episode)]
+        n_windows = sum(len(numbers) for _, _, numbers in views)
+        if n_windows * (WINDOW_S + n_windows * ROW_S) > len(steps) * STEP_S:
+            search.by_steps(steps)
+        else:
+            for plan_hash, step in plans.items():
+                with training.open_replay(step) as replay:
+                    for source in _sources(replay.plan, episode):
+                        with suppress(InvalidRuntime):  # this source lacks the episode
+                            search.by_windows(replay, source, plan_hash, len(plans) == 1)
+    except PenstockError as failed:
+        error = clean(f"{type(failed).__name__}: {failed}", 400)
     metric = _metric(training)
-    found: list[tuple[int, int, int, int, int]] = []
-    until, anchor, searched, n = time.monotonic() + SEARCH_S, "", 0, 0
-    errors: list[str] = []
-    before = training.last_step + 1
-    plans = training.plans(before) if before else {}
-    for plan_hash, step in plans.items():
-        try:
-            with training.open_replay(step) as replay:
-                for source in _sources(replay.plan, episode):
-                    view = source.view
-                    layout = view.layout if isinstance(view, WindowView) else None
-                    rows = _rows(view, episode) if isinstance(view, WindowView) else [-1]
-                    anchor, n = (layout.anchor if layout else anchor), n + len(rows)
-                    for row in _spread(rows):
-                        if time.monotonic() > until or len(found) >= MOST_WINDOWS:
-                            break
-                        searched += 1
-                        key = episode.address.key
-                        held = replay.steps_of(
-                            source.source, key if row < 0 else window_key(key, row), before=before
-                        )
-                        span = _span(episode, layout, row)
-                        found += [
-                            (one.step, one.slot, row, *span)
-                            for one in held
-                            if len(plans) == 1 or training.plan_hash(one.step) == plan_hash
-                        ]
-        except InvalidRuntime:
-            continue  # this plan lacks the episode
-        except PenstockError as error:
-            errors.append(clean(f"{type(error).__name__}: {error}", 400))
-    windows = _recorded(training, sorted(set(found))[:MOST_WINDOWS], metric)
     return RunWindows(
         training=training.name,
-        anchor=anchor,
+        anchor=search.anchor,
         metric=metric,
-        n_searched=searched,
-        n_windows=n,
-        windows=windows,
-        error="; ".join(errors[-1:]),
+        searched=search.searched,
+        windows=_recorded(training, sorted(search.found)[:MOST_WINDOWS], metric),
+        error=error,
     )
+
+
+def _views(plan: loader.Plan, episode: OpenEpisode) -> list[tuple[int, WindowView, list[int]]]:
+    """Return (source, view, numbers of the episode's windows) of each source of windows that has some."""
+    views = [
+        (plan.source_names.index(source.name), source.view, source.view.windows_at(episode.address.key) or [])
+        for source in _sources(plan, episode)
+        if isinstance(source.view, WindowView)
+    ]
+    return [one for one in views if one[2]]
 
 
 def _sources(plan: loader.Plan, episode: OpenEpisode) -> list[PlannedSource]:
@@ -144,7 +193,9 @@ def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[
         first, last = min(offsets.values), max(offsets.values)
         if offsets.unit == "ns":
             times += [now + first, now + last]
-        elif field in episode.clocks or (episode.is_steps and (field in episode.streams or field in episode.cameras)):
+        elif field in episode.clocks or (
+            episode.is_steps and (field in episode.streams or field in episode.cameras)
+        ):
             number = episode.number_at(field, now)
             times += [episode.time_of(field, number + first), episode.time_of(field, number + last)]
     return max(0, min(times)), min(episode.length_ns, max(times))
@@ -163,7 +214,9 @@ def _recorded(
     recorded = training.are_recorded(steps)
     spread = training.spreads.get(metric)
     limit = spread.median + FAR * spread.sigma if spread is not None else math.inf
-    losses = {step: _losses(training, step, metric) for step in set(steps[recorded].tolist())} if metric else {}
+    losses = (
+        {step: _losses(training, step, metric) for step in set(steps[recorded].tolist())} if metric else {}
+    )
     windows = []
     for (step, slot, row, first, last), is_recorded in zip(found, recorded.tolist(), strict=True):
         if not is_recorded:

@@ -77,7 +77,12 @@ def _media_type(field: str) -> str:
 def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
     """Return where the cursor begins, after the axis's start: at a row, or a time. Raises: InvalidRuntime."""
     if row:
-        if not row.isdecimal() or len(row) > MOST_DIGITS or not anchor or int(row) >= episode.n_values(anchor):
+        if (
+            not row.isdecimal()
+            or len(row) > MOST_DIGITS
+            or not anchor
+            or int(row) >= episode.n_values(anchor)
+        ):
             n = episode.n_values(anchor) if anchor else 0
             raise InvalidRuntime(f"row = {row!r:.100}; {anchor or 'this episode'} has {n} rows, from 0")
         return episode.time_of(anchor, int(row))
@@ -129,7 +134,11 @@ def _lane(site: Site, request: Request) -> Response:
     first, stop = number(request, "first", 0), number(request, "stop", summary.dims)
     begin, end = number(request, "from", 0), number(request, "to", episode.length_ns)
     n_columns = number(request, "columns", 1024)
-    if not 0 <= first < stop <= summary.dims or stop - first > MOST_DIMS or not 1 <= n_columns <= MOST_COLUMNS:
+    if (
+        not 0 <= first < stop <= summary.dims
+        or stop - first > MOST_DIMS
+        or not 1 <= n_columns <= MOST_COLUMNS
+    ):
         raise InvalidRuntime(
             f"dimensions {first} to {stop} in {n_columns} columns; {field!r} has {summary.dims}, and accepted are up to "
             f"{MOST_DIMS} in 1 to {MOST_COLUMNS} columns"
@@ -190,5 +199,3 @@ def _window(site: Site, request: Request) -> Response:
         raise InvalidRuntime(f"key = {key!r:.200}; accepted: <episode>@<row> of an episode of {version.name}")
     query = {name: request.query_params.get(name, "") for name in ("anchor", "run")}
     return RedirectResponse(address("s", ordinal, row=row, **query), 303)
-
-

@@ -5,7 +5,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-import loader
 from loader.api.explain import provenance
 
 from ..episodes.open_episode import is_episode
@@ -25,6 +24,7 @@ from .media import (
     thumbnail_field,
 )
 from .page import Page, Site, number, page_routes
+
 
 def routes(site: Site) -> list[Route]:
     return [

@@ -30,7 +30,14 @@ def fields_of(seconds=SECONDS, cameras=RATES, **more):
     fields["keep.npy"] = rows % 100 < 75
     lines = [
         {"start_ns": 0, "end_ns": None, "style": "subtask", "role": "user", "text": "reach", "camera": None},
-        {"start_ns": 10**9, "end_ns": None, "style": "subtask", "role": "user", "text": HOSTILE, "camera": None},
+        {
+            "start_ns": 10**9,
+            "end_ns": None,
+            "style": "subtask",
+            "role": "user",
+            "text": HOSTILE,
+            "camera": None,
+        },
         {"start_ns": 0, "end_ns": 2 * 10**9, "style": "task", "role": "user", "text": "Stack the cups."},
     ]
     fields["language.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode()

@@ -82,7 +82,12 @@ def test_only_a_sample_with_a_stream_opens_the_page(served):
     record = served.get(f"{RIG}.json").json()
     assert [one["field"] for one in record["streams"]] == ["action.npy", "state.npy"]
     assert [one["name"] for one in record["cameras"]] == ["left", "right", "wrist"]
-    assert (record["unit"], record["anchor"], record["n_rows"], record["n_keep"]) == ("s", "action.npy", 150, 125)
+    assert (record["unit"], record["anchor"], record["n_rows"], record["n_keep"]) == (
+        "s",
+        "action.npy",
+        150,
+        125,
+    )
     assert record["sample"]["fields"][0]["decoded"] is None
 
 
@@ -170,7 +175,9 @@ def test_a_slot_of_windows_leads_to_its_window(served, folder, keys):
         assert f"v/rig/1/s/{keys.index(episode)}?run=big&amp;row={row}&amp;anchor=action.npy" in page
 
 
-def test_trained_windows_are_those_of_the_steps(served, folder, keys):
+@pytest.mark.parametrize("step_s", [0.0, 1.0], ids=["by steps", "by windows"])
+def test_trained_windows_are_those_of_the_steps(served, folder, keys, step_s, monkeypatch):
+    monkeypatch.setattr("penstock.view.episodes.trained_windows.STEP_S", step_s)
     answer = served.get(f"{RIG}/trained?run=big").json()
     (run,) = answer["runs"]
     with loader.Root(folder) as root:
@@ -179,9 +186,11 @@ def test_trained_windows_are_those_of_the_steps(served, folder, keys):
         with loader.Loader(plan, framework="numpy", workers=0, steps=50) as batches:
             for batch in batches:
                 rows = [key.split("@") for *_, key in batch.ids]
-                expected += [(batch.step, slot, int(row)) for slot, (key, row) in enumerate(rows) if key == keys[1]]
+                expected += [
+                    (batch.step, slot, int(row)) for slot, (key, row) in enumerate(rows) if key == keys[1]
+                ]
     assert sorted((one["step"], one["slot"], one["row"]) for one in run["windows"]) == sorted(expected)
-    assert (run["n_searched"], run["n_windows"], run["error"]) == (150, 150, "")
+    assert (run["searched"], run["error"]) == ("", "")
     assert {one["first_ns"] for one in run["windows"]} == {row * 20 * 10**6 for _, _, row in expected}
     bad = [(one["step"], one["slot"]) for one in run["windows"] if one["is_far"]]
     assert bad == [(step, slot) for step, slot, _ in expected if (step, slot) == (7, 0)]
@@ -189,12 +198,16 @@ def test_trained_windows_are_those_of_the_steps(served, folder, keys):
     assert "InvalidName" in served.get(f"{RIG}/trained?run=..%2Fx").json()["failed"]["../x"]
 
 
-def test_the_search_of_windows_ends_in_time(served, folder, monkeypatch):
+@pytest.mark.parametrize(("step_s", "searched"), [(0.0, "the last 0 of 50 steps"), (1.0, "0 of 150 windows")])
+def test_the_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s, searched):
     monkeypatch.setattr("penstock.view.episodes.trained_windows.SEARCH_S", -1.0)
+    monkeypatch.setattr("penstock.view.episodes.trained_windows.STEP_S", step_s)
     with loader.Root(folder) as root:
         version = root.open("rig@1")
-        run = trained_windows(served.opened.training("big"), open_episode(version, 1, fields_of(version, [1])[0]))
-    assert (run.n_searched, run.n_windows, run.windows) == (0, 150, ())
+        run = trained_windows(
+            served.opened.training("big"), open_episode(version, 1, fields_of(version, [1])[0])
+        )
+    assert (run.searched, run.windows) == (searched, ())
 
 
 def test_a_frame_of_the_server_is_the_camera_s(served):
@@ -283,7 +296,12 @@ def test_an_exclusion_takes_the_episode_out(tmp_path):
     try:
         page = server.get(RIG).text
         assert 'data-version="rig@1" data-key="ep%2F' + key[3:] in page
-        body = {"samples": [{"version": "rig@1", "key": key}], "reason": "drops the cup", "by": "ada", "page": RIG}
+        body = {
+            "samples": [{"version": "rig@1", "key": key}],
+            "reason": "drops the cup",
+            "by": "ada",
+            "page": RIG,
+        }
         assert server.post(body).json()["versions"] == ["rig@2"]
         sample = server.get("/v/rig/2/s/0.json").json()["sample"]
         assert sample["n_samples"] == 1

@@ -13,7 +13,8 @@ from penstock.view.episodes.lanes import groups, lanes_of
 from penstock.view.episodes.open_episode import is_episode, open_episode
 from penstock.view.inspect.version_record import fields_of
 from tests.run.numbered_video import numbers_in
-from tests.view.episodes.rig import HOSTILE, RATES, fields_of as rig_fields, windows_of, write_rig
+from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
+from tests.view.episodes.rig import fields_of as rig_fields
 
 CAMERAS = tuple(f"cam.{name}.mp4" for name in RATES)
 
@@ -123,7 +124,11 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
 
 
 def test_lanes_follow_the_leading_words():
-    humanoid = [f"k{side}{joint}" for side in ("Left", "Right") for joint in ("ShoulderPitch", "Elbow", "WristYaw", "WristRoll", "Hip")]
+    humanoid = [
+        f"k{side}{joint}"
+        for side in ("Left", "Right")
+        for joint in ("ShoulderPitch", "Elbow", "WristYaw", "WristRoll", "Hip")
+    ]
     assert groups(humanoid) == [(0, 5), (5, 10)]
     assert groups([f"motor_{n}" for n in range(14)]) == [(0, 8), (8, 14)]
     assert groups(["x", "y", "z"]) == [(0, 3)]
@@ -142,12 +147,20 @@ def test_a_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
         ("state.npy", "", 3),
     ]
     dims = {"dims": ["left_a", "left_b"]}
-    with loader.Root(tmp_path / "root") as root, root.write("arm", facts={"action.npy": dims, "state.npy": dims}) as writer:
+    with (
+        loader.Root(tmp_path / "root") as root,
+        root.write("arm", facts={"action.npy": dims, "state.npy": dims}) as writer,
+    ):
         clock = np.arange(4, dtype=np.int64)
         arrays = dict.fromkeys(("action.npy", "state.npy"), np.zeros((4, 2)))
         writer.add("ep", {**arrays, "action.ns.npy": clock, "state.ns.npy": clock})
     (lane,) = lanes_of(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
-    assert (lane.field, lane.dashed, lane.name, lane.labels) == ("state.npy", "action.npy", "left", ("a", "b"))
+    assert (lane.field, lane.dashed, lane.name, lane.labels) == (
+        "state.npy",
+        "action.npy",
+        "left",
+        ("a", "b"),
+    )
 
 
 def test_language_ends_at_the_next_line_of_its_style(rig):
@@ -165,7 +178,10 @@ def test_language_ends_at_the_next_line_of_its_style(rig):
 def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
     spans, n, error = keep_spans(opened(rig), "action.npy")
     assert (n, error) == (125, "")
-    assert [(one.first_ns, one.last_ns) for one in spans] == [(0, 1_500_000_000), (2_000_000_000, 3_000_000_000)]
+    assert [(one.first_ns, one.last_ns) for one in spans] == [
+        (0, 1_500_000_000),
+        (2_000_000_000, 3_000_000_000),
+    ]
     assert fault_spans(opened(rig)) == ()
     usual = rig_fields()
     clock = usual["state.ns.npy"].copy()
@@ -174,12 +190,24 @@ def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
         version = write_rig(root, **{"state.ns.npy": clock, "keep.npy": np.ones(7, bool)})
         episode = opened(version)
     (gap,) = fault_spans(episode)
-    assert (gap.kind, gap.first_ns, gap.last_ns, gap.detail) == ("gap", 999 * 10**6, 1100 * 10**6, "state.npy")
+    assert (gap.kind, gap.first_ns, gap.last_ns, gap.detail) == (
+        "gap",
+        999 * 10**6,
+        1100 * 10**6,
+        "state.npy",
+    )
     assert "7 rows" in keep_spans(episode, "action.npy")[2]
 
 
 def test_forged_lines_of_language_are_refused_by_number(tmp_path):
-    bad = [b"[]", b"{", b'{"start_ns": true}', json.dumps({"start_ns": 2**63}).encode(), b'{"end_ns": 3}', b"\xff"]
+    bad = [
+        b"[]",
+        b"{",
+        b'{"start_ns": true}',
+        json.dumps({"start_ns": 2**63}).encode(),
+        b'{"end_ns": 3}',
+        b"\xff",
+    ]
     for number, line in enumerate(bad):
         with loader.Root(tmp_path / str(number)) as root:
             with root.write("rig") as writer:

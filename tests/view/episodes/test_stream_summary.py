@@ -11,7 +11,8 @@ import loader
 from loader.errors import Corrupt, DecodeFailed
 from penstock.view.episodes import stream_summary, verified_field
 from penstock.view.episodes.stream_summary import StreamSummary, stream_layout
-from penstock.view.episodes.verified_field import BLOCK_BYTES, PASS_BYTES, verified_field as open_field
+from penstock.view.episodes.verified_field import BLOCK_BYTES, PASS_BYTES
+from penstock.view.episodes.verified_field import verified_field as open_field
 
 
 def stored(tmp_path, array, name="state.npy"):
@@ -74,7 +75,11 @@ def test_columns_are_the_extremes_of_their_rows(tmp_path_factory, rows, n_column
     assert starts[0] <= first
     assert first - starts[0] < rows_each
     width = starts[1] - starts[0] if len(starts) > 1 else max(stop, first + rows_each) - starts[0]
-    end = -(-min(stop, len(array)) // rows_each) * rows_each if columns.low is not columns.high else min(stop, len(array))
+    end = (
+        -(-min(stop, len(array)) // rows_each) * rows_each
+        if columns.low is not columns.high
+        else min(stop, len(array))
+    )
     for number, start in enumerate(starts):
         last = start + width if number + 1 < len(starts) else max(end, start + 1)
         finite = np.where(np.isfinite(array), array, np.nan)[start : min(last, len(array))]
@@ -82,7 +87,9 @@ def test_columns_are_the_extremes_of_their_rows(tmp_path_factory, rows, n_column
             own = np.clip(finite[:, dim], -np.finfo(np.float32).max, np.finfo(np.float32).max)
             own = own[~np.isnan(own)]
             expected = (np.float32(own.min()), np.float32(own.max())) if len(own) else (np.nan, np.nan)
-            assert np.array_equal([columns.low[dim, number], columns.high[dim, number]], expected, equal_nan=True)
+            assert np.array_equal(
+                [columns.low[dim, number], columns.high[dim, number]], expected, equal_nan=True
+            )
 
 
 def summary_with(field, rows_each):
@@ -106,7 +113,9 @@ def test_every_dtype_is_drawn(tmp_path, dtype):
 
 
 def test_a_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
-    array = np.random.default_rng(0).standard_normal((400_000, 4))  # 12.8 MB: three requests of a pass and a part
+    array = np.random.default_rng(0).standard_normal(
+        (400_000, 4)
+    )  # 12.8 MB: three requests of a pass and a part
     field = stored(tmp_path, array)
     counted = Ranges(array)(monkeypatch)
     layout = stream_layout(field)
@@ -119,7 +128,10 @@ def test_a_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
     flip(tmp_path, field, len(layout.head) + 5100 * 32)
     with pytest.raises(Corrupt, match="changed while it was shown"):
         summary.columns(5000, 5400, 1000, range(4))
-    assert summary.columns(200_000, 200_010, 1000, range(4)).low.shape == (4, 10)  # other blocks are unchanged
+    assert summary.columns(200_000, 200_010, 1000, range(4)).low.shape == (
+        4,
+        10,
+    )  # other blocks are unchanged
 
 
 def test_a_flipped_byte_is_named(tmp_path):

@@ -45,17 +45,19 @@ function age(ns) {
 class Latest {
   constructor(act) { this.act = act; }
 
-  async ask(value) {
+  ask(value) {
     this.next = { value };
-    if (this.busy) return this.busy;
-    this.busy = (async () => {
-      while (this.next) {
-        const { value: now } = this.next;
-        this.next = null;
-        try { await this.act(now); } catch (error) { trouble(String(error.message ?? error)); }
-      }
-    })();
-    await this.busy;
+    this.busy ??= this.work();
+    return this.busy;
+  }
+
+  async work() {
+    await null; // `ask` sets `busy` first
+    while (this.next) {
+      const { value } = this.next;
+      this.next = null;
+      try { await this.act(value); } catch (error) { trouble(String(error.message ?? error)); }
+    }
     this.busy = null;
   }
 }
@@ -114,8 +116,9 @@ class Camera {
     if (!track || track.error || playing) return this.img && track && !track.error ? this.frames.ask(track.number) : undefined;
     if (this.img) return this.frames.ask(track.number);
     if (!this.video || !track.shown_s) return undefined;
-    const [from, to] = track.shown_s;
-    if (!(this.video.currentTime > from && this.video.currentTime < to)) this.video.currentTime = (from + to) / 2;
+    // A video that stops paints a frame of its own choice: place it even where its time is right.
+    if (this.placed !== track.number) this.video.currentTime = (track.shown_s[0] + track.shown_s[1]) / 2;
+    this.placed = track.number;
     return undefined;
   }
 
@@ -356,7 +359,8 @@ function play() {
   leader = moving[0] ?? null;
   for (const camera of moving) {
     camera.video.playbackRate = Number(one("#speed").value);
-    camera.video.play().catch(() => camera.fall());
+    camera.placed = null;
+    camera.video.play().catch((error) => { if (error.name === "NotSupportedError") camera.fall(); });
   }
   clock = performance.now();
   requestAnimationFrame(tick);
@@ -449,8 +453,8 @@ const loss = (value) => (value === null ? "" : `: loss ${number(value)}`);
 function list(run) {
   const box = document.createElement("div"), head = document.createElement("p"), steps_ = run.windows.map((window) => window.step);
   head.append(link(run.training, `${at.up}r/${encodeURIComponent(run.training)}`), " ");
-  const n = run.windows.length, part = run.n_searched < run.n_windows ? ` in ${run.n_searched} of ${run.n_windows} windows that were searched` : "";
-  head.append(n ? `${n} ${n === 1 ? "window" : "windows"}${part}, steps ${Math.min(...steps_)} to ${Math.max(...steps_)}` : `in none of its recorded steps${part}`);
+  const n = run.windows.length, part = run.searched && ` (searched: ${run.searched})`;
+  head.append(n ? `${n} ${n === 1 ? "window" : "windows"}, steps ${Math.min(...steps_)} to ${Math.max(...steps_)}${part}` : `in none of its recorded steps${part}`);
   box.append(head);
   if (run.error) {
     const error = document.createElement("p");

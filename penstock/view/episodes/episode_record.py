@@ -146,7 +146,7 @@ def _short(name: str, names: Collection[str]) -> str:
 def _format(camera: Camera | None, stream: Stream | None) -> str:
     if camera is not None:
         width, height = camera.size
-        return f"{CODECS.get(camera.codec, camera.codec)} {width} × {height}"
+        return f"{CODECS.get(camera.codec, camera.codec)} {width} x {height}"
     return f"{stream.layout.dtype} {list(stream.layout.shape)}" if stream is not None else ""
 
 

@@ -115,9 +115,9 @@ class StreamSummary:
         self._low[at], self._high[at] = extremes(rows)
 
     def columns(self, first: int, stop: int, n_columns: int, dims: range) -> Columns:
-        """Return the extremes of rows first ... stop - 1 in at most `n_columns` columns. Reads at most
-        `n_columns * rows_each` rows. Columns begin at whole buckets, so the range may begin and end a bucket earlier
-        or later.
+        """Return the extremes of rows first ... stop - 1, in at most `n_columns` columns.
+
+        Columns hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
         """
         first, stop = max(0, first), min(self.n_rows, stop)
         chosen = slice(dims.start, dims.stop)

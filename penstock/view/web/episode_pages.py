@@ -121,8 +121,10 @@ def _moment(site: Site, request: Request) -> Response:
 
 
 def _lane(site: Site, request: Request) -> Response:
-    """Return a range of a stream for drawing, little-endian: uint32 (columns, dimensions, 1 if rows are exact, 0),
-    float64 times after the axis's start, float32 smallest values, by dimension, and largest unless exact.
+    """Return a range of a stream for drawing, in little-endian words.
+
+    uint32 (columns, dimensions, 1 if each column is a row, 0); float64 times after the axis's start; float32 smallest
+    values by dimension; the largest unless each column is a row.
     """
     episode, field = _episode(site, request), request.path_params["field"]
     if field not in episode.streams or field in episode.errors or not episode.has_times(field):
@@ -140,7 +142,7 @@ def _lane(site: Site, request: Request) -> Response:
         or not 1 <= n_columns <= MOST_COLUMNS
     ):
         raise InvalidRuntime(
-            f"dimensions {first} to {stop} in {n_columns} columns; {field!r} has {summary.dims}, and accepted are up to "
+            f"dimensions {first} to {stop} in {n_columns} columns; {field!r} has {summary.dims}; accepted: up to "
             f"{MOST_DIMS} in 1 to {MOST_COLUMNS} columns"
         )
     rows = episode.number_at(field, begin), episode.number_at(field, end) + 2

@@ -1,4 +1,4 @@
-"""Chromium over the episode's page: three cameras follow one cursor, by burnt-in numbers; keys, themes, narrow windows."""
+"""Chromium over the episode's page: three cameras follow one cursor; keys, themes, narrow windows."""
 
 import os
 import subprocess
@@ -23,7 +23,8 @@ NUMBERS = f"""[...document.querySelectorAll('.cam')].map((figure) => {{
     const video = figure.querySelector('video') ?? figure.querySelector('img:not([hidden])');
     if (!video) return figure.querySelector('.trouble').textContent;
     if (video.seeking) return 'seeking';
-    const canvas = new OffscreenCanvas(video.videoWidth || video.naturalWidth, video.videoHeight || video.naturalHeight);
+    const [width, height] = [video.videoWidth || video.naturalWidth, video.videoHeight || video.naturalHeight];
+    const canvas = new OffscreenCanvas(width, height);
     if (!canvas.width) return 'no picture';
     const c = canvas.getContext('2d');
     c.drawImage(video, 0, 0);
@@ -34,7 +35,8 @@ NUMBERS = f"""[...document.querySelectorAll('.cam')].map((figure) => {{
     }}
     return number;
 }})"""
-CAPTIONS = "[...document.querySelectorAll('[data-frame]')].map((one) => Number(one.textContent.match(/frame (\\d+)/)?.[1]))"
+CAPTIONS = """[...document.querySelectorAll('[data-frame]')]
+    .map((one) => Number(one.textContent.match(/frame (\\d+)/)?.[1]))"""
 CURSOR = "Number(document.querySelector('#ruler').getAttribute('aria-valuenow'))"
 
 

@@ -139,7 +139,7 @@ def test_a_flipped_byte_is_named(tmp_path):
     flip(tmp_path, field, 4_000_000)
     with pytest.raises(Corrupt, match="CRC-32C"):
         StreamSummary(field, stream_layout(field))
-    with pytest.raises(Corrupt, match="state.npy"):
+    with pytest.raises(Corrupt, match=r"state\.npy"):
         field.read(0, 10)
 
 

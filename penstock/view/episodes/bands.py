@@ -22,7 +22,7 @@ MAX_LANGUAGE_BYTES = 4 * 2**20
 """Most bytes of language lines that are read."""
 MOST_SPANS = 2000
 """Most spans of a kind."""
-GAP_PERIODS = 2
+GAP_PERIODS = 3
 """Periods of a clock, by its median, above which two values are a gap apart."""
 _TEXT = 400
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -217,12 +216,19 @@ def test_the_page_is_readable_in_both_themes_and_narrow(viewer, theme):
 
 def test_requests_of_a_page_are_few(viewer):
     opened(viewer)
-    time.sleep(1)
-    names = viewer.page.value_of(
+    requests = (
         "performance.getEntriesByType('resource').map((one) => one.name.replace(/.*\\/(?=[^/]*$)/, ''))"
     )
+    both = ("state.npy", "action.npy")
+    viewer.page.wait_until(
+        "lanes are read",
+        lambda: sum(name.startswith(both) for name in viewer.page.value_of(requests)) == 2,
+    )
+    viewer.page.wait_for("windows, steps")
+    settled(viewer, [0, 0, 0])
+    names = viewer.page.value_of(requests)
     assert len([name for name in names if name.startswith("moment")]) <= 2
-    assert len([name for name in names if name.startswith(("state.npy", "action.npy"))]) == 2
+    assert sum(name.startswith(both) for name in names) == 2
     assert len(names) <= 20, names
 
 

@@ -69,6 +69,8 @@ class EpisodeRecord(JsonRecord):
     """Streams of numbers."""
     lanes: tuple[Lane, ...]
     """Groups of dimensions."""
+    n_undrawn: int
+    """Dimensions beyond the last lane."""
     language: tuple[Span, ...]
     """Language lines, or the task."""
     keep: tuple[Span, ...]
@@ -97,6 +99,9 @@ def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
         errors["keep"] = trouble
     shown = {*episode.streams, *episode.cameras, *episode.errors}
     names = [name for name in episode.names if name in shown]
+    lanes, n_undrawn = lanes_of(
+        {name: one for name, one in episode.streams.items() if name not in episode.errors}
+    )
     tracks = {name: _track(episode, name, names) for name in names}
     return EpisodeRecord(
         sample=sample,
@@ -108,7 +113,8 @@ def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
         n_rows=episode.n_values(anchor) if anchor else 0,
         cameras=tuple(one for name, one in tracks.items() if _is_camera(episode, name)),
         streams=tuple(one for name, one in tracks.items() if not _is_camera(episode, name)),
-        lanes=lanes_of({name: one for name, one in episode.streams.items() if name not in episode.errors}),
+        lanes=lanes,
+        n_undrawn=n_undrawn,
         language=language,
         keep=keep,
         n_keep=n_keep,
@@ -189,6 +195,8 @@ class Moment(JsonRecord):
 
     at_ns: int
     """Time, ns (or steps) after the axis's start."""
+    clock_ns: str
+    """Time on the episode's clock: digits, as numbers of a browser end at 2^53."""
     anchor: str
     """Stream whose rows are counted, or ""."""
     row: int
@@ -204,6 +212,7 @@ def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> Moment:
     names = [name for name in (*episode.streams, *episode.cameras) if name not in episode.errors]
     return Moment(
         at_ns=at_ns,
+        clock_ns=str(episode.origin_ns + at_ns),
         anchor=anchor,
         row=episode.number_at(anchor, at_ns) if anchor else -1,
         tracks=tuple(_moment(episode, name, at_ns, anchor) for name in names),

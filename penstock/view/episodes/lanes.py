@@ -34,8 +34,11 @@ class Lane(JsonRecord):
     """Unit of the values, or ""."""
 
 
-def lanes_of(streams: Mapping[str, Stream]) -> tuple[Lane, ...]:
-    """Return the lanes of an episode's streams, up to 64. A state and an action of the same names share lanes."""
+def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
+    """Return (up to 64 lanes of an episode's streams, number of dimensions without one).
+
+    A state and an action of the same names share lanes.
+    """
     dashed = _pairs(streams)
     lanes: list[Lane] = []
     for field, stream in streams.items():
@@ -59,7 +62,7 @@ def lanes_of(streams: Mapping[str, Stream]) -> tuple[Lane, ...]:
                     unit=stream.unit,
                 )
             )
-    return tuple(lanes[:MOST_LANES])
+    return tuple(lanes[:MOST_LANES]), sum(len(lane.labels) for lane in lanes[MOST_LANES:])
 
 
 def _pairs(streams: Mapping[str, Stream]) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 import loader
-from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
+from loader.dataset.reading.verified_bucket_reads import raise_corrupt, read_fields, read_parts
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed, InvalidRuntime, MissingDependency
 from loader.modalities.array import NpyLayout, is_array
@@ -33,13 +32,17 @@ from loader.run.recipe.video_packet_reads import PlannedClip, Readers, packet_ta
 
 from ...text import clean
 from .stream_summary import StreamSummary, n_dims, read_rows, stream_layout
-from .verified_field import VerifiedField
+from .verified_field import KEPT_BYTES, VerifiedField
 
 VIDEO_WORDS = ("mp4", "webm", "mkv", "run")
 """Last words of fields that are videos."""
 KEEP = "keep.npy"
 MAX_CLOCK_BYTES = 256 * 2**20
 """Largest clock or packet table that is read, in bytes."""
+MOST_SMALL_BYTES = 32 * 2**20
+"""Most bytes of small fields that are read together."""
+READY_BYTES = 16 * 2**20
+"""Largest stream, in bytes, that is read for the values of one row. Larger ones wait until their lane is drawn."""
 MAX_VALUES = 512
 """Most values of a row that are listed."""
 _PICTURE_PX = 16
@@ -95,6 +98,7 @@ class OpenEpisode:
         """Field -> its clock, int64 ns; empty for an episode of steps."""
         self.clock_names: dict[str, str] = {}
         """Field -> the field of its clock, or "container"."""
+        self._read_small()
         for name in self.names:
             self._open(name)
         self.is_steps = not any(
@@ -114,6 +118,20 @@ class OpenEpisode:
         tables = sum(48 * one.n_frames for one in self.cameras.values())
         clocks = sum(clock.nbytes for clock in self.clocks.values())
         return tables + clocks + sum(field.nbytes for field in self.fields.values())
+
+    def _read_small(self) -> None:
+        """Read small arrays and packet tables together: neighbours share a request."""
+        nbytes, small = 0, {}
+        for name, at in self.address.fields.items():
+            if (is_array(name) or name.endswith(SUFFIX)) and at.nbytes <= KEPT_BYTES:
+                nbytes += at.nbytes
+                if nbytes <= MOST_SMALL_BYTES:
+                    small[name] = at
+        address = replace(self.address, fields=small)
+        # If one is damaged, each is read by itself, and the damaged one named.
+        (data,) = read_fields(self.version.shard_store, [address], on_corrupt=lambda number, error: None)
+        for name, value in data.items():
+            self.fields[name].keep(value)
 
     def _open(self, name: str) -> None:
         try:
@@ -192,7 +210,7 @@ class OpenEpisode:
         clock = self.clocks[name]
         first, last = int(clock[0]), int(clock[-1])
         step = (last - first) // (len(clock) - 1) if len(clock) > 1 else 0
-        return first, last + step
+        return first, max(last, min(last + step, 2**62))
 
     def anchor(self, asked: str = "") -> str:
         """Return the stream whose rows count: the one asked for, the actions, or the first. Raises: InvalidRuntime."""
@@ -245,7 +263,9 @@ class OpenEpisode:
         )
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """Return a row's values, up to 512. Raises: Corrupt."""
+        """Return a row's values, up to 512; none before a large stream was drawn. Raises: Corrupt."""
+        if not self.fields[name].is_checked and self.fields[name].address.nbytes > READY_BYTES:
+            return np.empty(0)
         return read_rows(self.fields[name], self.streams[name].layout, number, number + 1)[0, :MAX_VALUES]
 
     def summary(self, name: str) -> StreamSummary:
@@ -276,7 +296,8 @@ class OpenEpisode:
             read: dict[str, np.ndarray] = load("video.decode:read_whole")(
                 {"": self._whole(name)}, lambda _: {"": choice}
             )
-            return read[""][0]
+            whole: np.ndarray = read[""][0]
+            return whole
         clip = PlannedClip(
             sample=0,
             address=replace(self.address, fields={name: self.address.fields[name]}),
@@ -288,18 +309,11 @@ class OpenEpisode:
         store = self.version.shard_store
         readers = Readers(
             fields=lambda addresses, on_corrupt: read_fields(store, addresses, on_corrupt=on_corrupt),
-            parts=partial(_parts, store),
+            parts=lambda parts, on_corrupt: read_parts(store, parts, on_corrupt=on_corrupt),
         )
-        (bare,) = read_clips([clip], readers, _raised)
-        return bare.decoded()[0]
-
-
-def _parts(store: Any, requests: Sequence[Any], on_corrupt: Any) -> list[list[bytes | memoryview]]:
-    return read_parts(store, requests, on_corrupt=on_corrupt)
-
-
-def _raised(number: int, error: Corrupt) -> None:
-    raise error
+        (bare,) = read_clips([clip], readers, raise_corrupt)
+        frame: np.ndarray = bare.decoded()[0]
+        return frame
 
 
 def _camera(timeline: Timeline, table: PacketTable | None, codec: str, size: tuple[int, int]) -> Camera:

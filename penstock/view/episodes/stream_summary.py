@@ -75,7 +75,7 @@ class StreamSummary:
 
     def __init__(self, field: VerifiedField, layout: NpyLayout) -> None:
         """Read the stream once. Raises: DecodeFailed; Corrupt."""
-        self._field, self._layout, self.n_rows, self.dims = field, layout, layout.shape[0], n_dims(layout)
+        self.field, self._layout, self.n_rows, self.dims = field, layout, layout.shape[0], n_dims(layout)
         if self.dims > MAX_DIMS:
             raise DecodeFailed(f"{self.dims} values a row; up to {MAX_DIMS} are drawn")
         most = max(1024, LEVEL_BYTES // (8 * max(1, self.dims)))
@@ -96,7 +96,7 @@ class StreamSummary:
         each = self.rows_each * width
         rest, bucket = bytearray(), 0
         skip = len(self._layout.head)
-        for chunk in self._field.chunks():
+        for chunk in self.field.chunks():
             rest += memoryview(chunk)[skip:]
             skip = max(0, skip - len(chunk))
             whole = len(rest) // each if each else 0
@@ -125,7 +125,7 @@ class StreamSummary:
             none = np.empty((len(dims), 0), np.float32)
             return Columns(np.empty(0, np.int64), none, none)
         if stop - first <= n_columns * self.rows_each:
-            rows = read_rows(self._field, self._layout, first, stop)[:, chosen]
+            rows = read_rows(self.field, self._layout, first, stop)[:, chosen]
             low = high = drawable(rows)
             begin, each = first, 1
         else:
@@ -152,8 +152,10 @@ def extremes(rows: np.ndarray) -> tuple[F32, F32]:
 
 def drawable(values: np.ndarray) -> F32:
     """Return float32 values; NaN for infinite ones, the largest float32 for larger ones."""
+    out: F32
     if values.dtype.kind != "f":
-        return values.astype(np.float32)
+        out = values.astype(np.float32)
+        return out
     with np.errstate(over="ignore", invalid="ignore"):
         out = np.clip(values, _FLOAT.min, _FLOAT.max).astype(np.float32)
     out[~np.isfinite(values)] = np.nan

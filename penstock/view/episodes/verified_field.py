@@ -40,34 +40,49 @@ class VerifiedField:
         """Memory in bytes, at most."""
         return 1024 + self.address.nbytes // BLOCK_BYTES * 36 + min(self.address.nbytes, KEPT_BYTES)
 
+    @property
+    def is_checked(self) -> bool:
+        """True once the whole field was read, so that a range costs its blocks only."""
+        return bool(self._crcs)
+
+    def keep(self, data: bytes) -> None:
+        """Keep all bytes, which the caller has checked."""
+        self._data, self._crcs = data, [crc32c(data)]
+
     def head(self, nbytes: int) -> bytes:
         """Return the first bytes, unchecked: fewer if the field is shorter."""
+        if self._data is not None:
+            return self._data[:nbytes]
         return self._read(0, min(nbytes, self.address.nbytes))
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the field's bytes in order. Raises: Corrupt, after the last, if the CRC-32C differs."""
-        crcs, crc = list[int](), 0
+        if self._data is not None:
+            yield self._data
+            return
+        crcs, crc, data = list[int](), 0, b""
         for first in range(0, self.address.nbytes, PASS_BYTES):
             data = self._read(first, min(PASS_BYTES, self.address.nbytes - first))
             for at in range(0, len(data), BLOCK_BYTES):
                 crcs.append(crc32c(data[at : at + BLOCK_BYTES]))
             crc = extend(crc, data)
-            if self.address.nbytes <= KEPT_BYTES:
-                self._data = data
             yield data
         if crc != self.address.crc32c != UNKNOWN_CRC:
-            self._data = None
             raise Corrupt(f"{self._where}: its CRC-32C is {crc:08x}, not {self.address.crc32c:08x}")
+        if self.address.nbytes <= KEPT_BYTES:
+            self._data = data
         self._crcs = crcs
 
     def whole(self) -> bytes:
         """Return all bytes, checked. Raises: Corrupt."""
+        if self._data is not None:
+            return self._data
         return b"".join(self.chunks())
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return checked bytes. Raises: Corrupt."""
         with self._lock:
-            if not self._crcs:
+            if not self.is_checked:
                 for _ in self.chunks():
                     pass
         if self._data is not None:

@@ -132,6 +132,7 @@ def _lane(site: Site, request: Request) -> Response:
     summary: StreamSummary = site.opened.episodes.get(
         ("stream", episode.version.id, episode.address.ordinal, field),
         lambda: site.opened.outage.ask(lambda: episode.summary(field)),
+        lambda known: known.field is episode.fields[field],  # whose blocks that summary checked
     )
     first, stop = number(request, "first", 0), number(request, "stop", summary.dims)
     begin, end = number(request, "from", 0), number(request, "to", episode.length_ns)

@@ -152,7 +152,7 @@ def test_values_language_and_windows_follow_the_cursor(viewer, episode):
     viewer.page.wait_until("the text is escaped", lambda: HOSTILE[:-1] in text())
     state = episode.row("state.npy", 1500)
     shown = viewer.page.value_of(
-        "[...document.querySelectorAll('[data-key=\"1\"] .v')].map((one) => Number(one.textContent))"
+        "[...document.querySelectorAll('[data-values=\"1\"] .v')].map((one) => Number(one.textContent))"
     )
     assert np.allclose(shown, state, atol=6e-4)
     assert viewer.page.value_of("document.images.length") == 0

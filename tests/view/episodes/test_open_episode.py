@@ -141,7 +141,8 @@ def test_lanes_follow_the_leading_words():
 
 
 def test_a_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
-    lanes = lanes_of(opened(rig).streams)
+    lanes, n_undrawn = lanes_of(opened(rig).streams)
+    assert n_undrawn == 0
     assert [(lane.field, lane.dashed, len(lane.labels)) for lane in lanes] == [
         ("action.npy", "", 2),
         ("state.npy", "", 3),
@@ -154,7 +155,7 @@ def test_a_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
         clock = np.arange(4, dtype=np.int64)
         arrays = dict.fromkeys(("action.npy", "state.npy"), np.zeros((4, 2)))
         writer.add("ep", {**arrays, "action.ns.npy": clock, "state.ns.npy": clock})
-    (lane,) = lanes_of(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
+    ((lane,), _) = lanes_of(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
     assert (lane.field, lane.dashed, lane.name, lane.labels) == (
         "state.npy",
         "action.npy",

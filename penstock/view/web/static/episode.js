@@ -170,7 +170,7 @@ class Lane {
     this.number = Number(canvas.dataset.lane);
     this.lane = record.lanes[this.number];
     this.note = canvas.parentElement.querySelector(".lane-note");
-    this.rows = [...one(`[data-key="${this.number}"]`).children];
+    this.rows = [...one(`[data-values="${this.number}"]`).children];
     const dims = this.lane.labels.map((_, dim) => dim);
     this.solid = dims.map((dim) => ({ colour: dim, x: null }));
     this.dashed = this.lane.dashed ? dims.map((dim) => ({ colour: dim, dashed: true, x: null })) : [];
@@ -204,6 +204,7 @@ class Lane {
       }
       this.measure();
       this.say("");
+      if (!this.rows[0]?.querySelector(".v").textContent) latest.ask(axis.at); // the stream was too large before
     } catch (error) {
       this.say(String(error.message));
     }
@@ -299,7 +300,7 @@ function take(next) {
   const table = one("#cursor");
   table.replaceChildren();
   row(table, "row", next.row < 0 ? "before the first" : `${next.row.toLocaleString("en-US")} of ${names.get(next.anchor)}`);
-  if (isTime) row(table, "time", `${(record.origin_ns + next.at_ns).toLocaleString("en-US")} ns`);
+  if (isTime) row(table, "time", `${BigInt(next.clock_ns).toLocaleString("en-US")} ns`);
   for (const track of next.tracks) {
     const what = record.cameras.some((camera) => camera.field === track.field) ? "frame" : "row";
     const older = track.age_ns === null ? "" : `, ${age(track.age_ns)} old`;
@@ -393,7 +394,7 @@ function normalise() {
 function fold(n) {
   const button = one(`[data-fold="${n}"]`);
   if (!button) return;
-  const open = button.getAttribute("aria-expanded") === "true", key = one(`[data-key="${n}"]`).parentElement;
+  const open = button.getAttribute("aria-expanded") === "true", key = one(`[data-values="${n}"]`).parentElement;
   button.setAttribute("aria-expanded", String(!open));
   lanes[n].plot.canvas.parentElement.classList.toggle("folded", open);
   key.classList.toggle("folded", open);

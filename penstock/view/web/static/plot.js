@@ -40,11 +40,15 @@ export class Axis {
 
 const TOKENS = ["c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "line", "text", "quiet", "bad", "ground", "link"];
 
+let colours = null;
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = null; });
+
 // The colours of the tokens, in the theme of now.
-export function palette() {
+function palette() {
+  if (colours) return colours;
   const probe = document.createElement("i");
   document.body.append(probe);
-  const colours = Object.fromEntries(TOKENS.map((name) => {
+  colours = Object.fromEntries(TOKENS.map((name) => {
     probe.style.color = `var(--${name})`;
     return [name, getComputedStyle(probe).color];
   }));
@@ -52,7 +56,7 @@ export function palette() {
   return colours;
 }
 
-const category = (colours, number) => colours[`c${(number % 8) + 1}`];
+const category = (tokens, number) => tokens[`c${(number % 8) + 1}`];
 
 // A step of the grid, of which 2 to 12 lie in the range.
 function gridStep(range, most, whole) {

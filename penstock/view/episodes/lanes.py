@@ -44,17 +44,14 @@ def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
     for field, stream in streams.items():
         if field in dashed.values():
             continue
+        short = field.rpartition(".")[0]
         names = stream.names or tuple(str(dim) for dim in range(n_dims(stream.layout)))
         for first, stop in groups(names):
             title, labels = _titled(names[first:stop])
-            short = field.rpartition(".")[0]
+            span = "" if stop - first == len(names) else f"{names[first]} to {names[stop - 1]}"
             lanes.append(
                 Lane(
-                    name=title
-                    if stream.names and title
-                    else short
-                    if stop - first == len(names)
-                    else f"{short} {title}".strip(),
+                    name=(title or span or short) if stream.names else f"{short} {span}".strip(),
                     field=field,
                     dashed=dashed.get(field, ""),
                     first=first,
@@ -117,13 +114,13 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
 
 
 def _titled(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return (words that all names begin with, the rest of each)."""
+    """Return (words that all names begin with, or ""; the rest of each name)."""
     spans = [list(_WORD.finditer(name)) for name in names]
     n = 0
     while all(len(one) > n + 1 for one in spans) and len({one[n].group().lower() for one in spans}) == 1:
         n += 1
     if len(names) == 1 or not n:
-        return (f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]), tuple(names)
+        return "", tuple(names)
     title = " ".join(one.group().lower() for one in spans[0][:n] if len(one.group()) > 1)
     labels = tuple(name[one[n].start() :] for name, one in zip(names, spans, strict=True))
     return title or spans[0][0].group(), labels

@@ -1,7 +1,6 @@
 """The text of windows: what a search over the lines of `language.jsonl` finds, and lines that are no language."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from typing import Any
 

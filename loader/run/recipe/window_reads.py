@@ -106,8 +106,8 @@ class WindowReads:
                 raise InvalidRuntime(
                     f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=)"
                 )
-            bare = replace(decoder, size=None, crop=None, times=False)
-            if bare != VideoDecoder() and bare != VideoDecoder(frames=DEFAULT_FRAMES):
+            bare, kind = replace(decoder, size=None, crop=None, times=False), type(decoder)
+            if bare not in (kind(), kind(frames=DEFAULT_FRAMES)):
                 raise InvalidRuntime(
                     f"decode[{field!r}] = {decoder!r}: at= of the windows names the frames; leave out frames, stride, "
                     "start and at"

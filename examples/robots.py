@@ -49,14 +49,20 @@ class SmallPolicy(nn.Module):
     def __init__(self, shapes: dict[str, tuple[int, ...]], chunk: int) -> None:
         super().__init__()
         self.cameras = [name for name, shape in shapes.items() if len(shape) == 3]
-        self.look = nn.Sequential(nn.Conv2d(3, 8, 8, stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.look = nn.Sequential(
+            nn.Conv2d(3, 8, 8, stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        )
         self.read = nn.EmbeddingBag(256, 8)
         self.act = nn.Linear(32 * len(self.cameras) + shapes[STATE][0] + 8, chunk * shapes[ACTION][0])
 
     def forward(self, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the mean error of the actions inside of the episodes, after the pictures, the state and the task."""
-        letters = [torch.tensor(list(text.encode()) or [0], device=batch[STATE].device) for text in batch["task"]]
-        starts = torch.tensor([0, *(len(text) for text in letters)][:-1], device=batch[STATE].device).cumsum(0)
+        letters = [
+            torch.tensor(list(text.encode()) or [0], device=batch[STATE].device) for text in batch["task"]
+        ]
+        starts = torch.tensor([0, *(len(text) for text in letters)][:-1], device=batch[STATE].device).cumsum(
+            0
+        )
         words = self.read(torch.cat(letters), starts)
         known = torch.cat([*(self.look(batch[name]) for name in self.cameras), batch[STATE], words], 1)
         error = (self.act(known).view_as(batch[ACTION]) - batch[ACTION]).abs().mean(-1)
@@ -71,7 +77,9 @@ def policy_of(name: str, shapes: dict[str, tuple[int, ...]], chunk: int, device:
     from lerobot.configs.types import FeatureType, PolicyFeature
 
     kinds = {STATE: FeatureType.STATE, ACTION: FeatureType.ACTION}
-    features = {one: PolicyFeature(kinds.get(one, FeatureType.VISUAL), shape) for one, shape in shapes.items()}
+    features = {
+        one: PolicyFeature(kinds.get(one, FeatureType.VISUAL), shape) for one, shape in shapes.items()
+    }
     options: dict[str, Any] = {
         "input_features": {one: feature for one, feature in features.items() if one != ACTION},
         "output_features": {ACTION: features[ACTION]},
@@ -110,7 +118,10 @@ def prepare(root: loader.Root, options: argparse.Namespace) -> Batches:
     plan = loader.plan({options.dataset: windows}, seed=options.seed, global_batch=options.global_batch)
     plan.save(root)
     decode = {camera: loader.video(size=options.size) for camera in cameras}
-    widths = {STATE: (len(version.facts[numbers[0]]["dims"]),), ACTION: (len(version.facts[numbers[1]]["dims"]),)}
+    widths = {
+        STATE: (len(version.facts[numbers[0]]["dims"]),),
+        ACTION: (len(version.facts[numbers[1]]["dims"]),),
+    }
     pictures = {camera.rpartition(".")[0]: (3, *options.size) for camera in cameras}
     return Batches(plan, decode, scale, {**pictures, **widths})
 
@@ -147,28 +158,34 @@ def train(run: Run, options: argparse.Namespace) -> None:
             optimizer.step()
             run.note(loss=loss.detach())
             facts = {"step": batch.step, "rank": run.world.rank, "digest": f"{batch.digest:016x}"}
-            print(json.dumps({**facts, "loss": round(float(loss), 6)}) + "\n", end="", flush=True)
+            print(json.dumps({**facts, "loss": round(float(loss.detach()), 6)}) + "\n", end="", flush=True)
             if batch.step == options.crash_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def parsed() -> argparse.Namespace:
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", required=True, help="folder or URL of the penstock root")
     parser.add_argument("--dataset", default="arm")
-    parser.add_argument("--place", help="folder or URL of a LeRobot dataset, whose new episodes are imported first")
-    parser.add_argument("--episodes", type=int, nargs="*", default=(), help="episodes to import; all by default")
+    parser.add_argument(
+        "--place", help="folder or URL of a LeRobot dataset, whose new episodes are imported first"
+    )
+    parser.add_argument(
+        "--episodes", type=int, nargs="*", default=(), help="episodes to import; all by default"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints")
     parser.add_argument("--policy", choices=("act", "diffusion", "small"), default="act")
     parser.add_argument("--chunk", type=int, default=48, help="actions of a window")
-    parser.add_argument("--size", type=int, nargs=2, default=(96, 128), help="height and width of the pictures, px")
+    parser.add_argument(
+        "--size", type=int, nargs=2, default=(96, 128), help="height and width of the pictures, px"
+    )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--global-batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--checkpoint-every", type=int, default=50)
     parser.add_argument("--crash-at", type=int, default=None, help="SIGKILL itself after this step")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
@@ -176,6 +193,7 @@ def main() -> None:
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
     options.size = tuple(options.size)
+    loader.Root(options.root).create()  # before the run's record is written there
     checkpoints = str((options.out / "checkpoints").resolve())
     with Run.joined(name=options.out.name, checkpoints=checkpoints, record=options.root) as run:
         train(run, options)

@@ -1,4 +1,4 @@
-"""LeRobot's policies on our batches: `examples/robots.py` in an environment with lerobot, or a check of SmolVLA's input.
+"""LeRobot's policies on our batches: `examples/robots.py` beside lerobot, and a check of SmolVLA's input.
 
 python policies_peer.py train ARGUMENTS...   examples/robots.py with these arguments
 python policies_peer.py smolvla ROOT         prints the shapes that SmolVLA's own preparation makes of a batch
@@ -38,9 +38,7 @@ def smolvla(url):
     state, action, camera = "observation.state", "action", "observation.images.cam_high"
     version = loader.Root(url).open("g1")
     view = version.select(f"{camera}.mp4", f"{state}.npy", f"{action}.npy")
-    at = loader.delta_timestamps(
-        view, {camera: [0.0], state: [0.0], action: [row / 30 for row in range(50)]}
-    )
+    at = loader.delta_timestamps(view, {camera: [0.0], state: [0.0], action: [row / 30 for row in range(50)]})
     windows = loader.windows(view, anchor="action.npy", at=at, text=("subtask", "task"))
     plan = loader.plan({"g1": windows}, seed=1, global_batch=4)
     decode = {f"{camera}.mp4": loader.video(size=(96, 128))}

@@ -1,6 +1,6 @@
 """Windows of episodes as a plan's source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
@@ -18,6 +18,7 @@ def windows(
     rule: Mapping[str, str] | None = None,
     pad: str = "mask",
     max_age: Time | None = None,
+    text: Sequence[str] = (),
 ) -> WindowView:
     """Return a view with a window per row of a stream: `loader.plan({"arm": windows(...)}, ...)` orders windows.
 
@@ -31,6 +32,8 @@ def windows(
         pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
             has only windows whose rows of the anchor fit.
         max_age: Age above which a value counts as padding too.
+        text: Styles of language, such as ("subtask", "task"). The batch field `text` has the text of the first style
+            that is active at the anchor's time in `language.jsonl`, or "".
 
     A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or a shorter name's (`a.ns.npy` for `a.b.npy`);
     its fact `clock` names another. A video without one has its container's times. Without a clock of the
@@ -45,5 +48,5 @@ def windows(
     view = episodes.select() if isinstance(episodes, Version) else episodes
     if not isinstance(view, View):
         raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
-    layout = layout_of(anchor, at, every, rule, pad, max_age)
+    layout = layout_of(anchor, at, every, rule, pad, max_age, text)
     return view.windowed(layout)

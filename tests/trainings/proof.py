@@ -53,6 +53,8 @@ STEP_S, SAVE_EVERY = 0.1, 20
 PATIENCE_S = 420.0
 GOES_ON = 5
 """Steps after a fault that prove it."""
+STATE_SAVE_S = 6.0
+"""A controller that is killed sooner after a cancel has forgotten it, and starts the job."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 KINDS = 8
@@ -245,6 +247,7 @@ class Proof:
         launcher.cancel(run)
         until(lambda: launcher.status(run).state in ("ended", "unknown"), PATIENCE_S)
         self.cancelled[run] = len(starts(lines)[0])
+        time.sleep(STATE_SAVE_S)
         self.say(f"{run} of account vision is cancelled")
 
     def check_cancelled(self) -> None:

@@ -17,7 +17,6 @@ from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
 from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec
-from .starved import wait_shares
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
     "kubernetes": JobSets,
@@ -119,10 +118,9 @@ def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
 
 def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
     """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
-    spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
-    allocations = matched(spans, folder.attempts(), now_us)
-    windows = folder.windows()
-    return goodput(allocations, folder.events(), wait_shares(windows), windows)
+    spans, attempts = launcher.spans(folder.run), folder.attempts()
+    allocations = matched(spans, attempts, time.time_ns() // 1000)
+    return goodput(allocations, folder.events(), folder.window_sums())
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:

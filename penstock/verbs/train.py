@@ -228,9 +228,8 @@ def starved(arguments: Namespace) -> Answer:
     from ..train.starved import starvation
 
     folder = _folder(arguments)
-    keys = folder.window_keys()
-    attempt = arguments.attempt or (keys[-1][0] if keys else 0)
-    windows = folder.windows([key for key in keys if key[0] == attempt])
+    keys = folder.window_keys(arguments.attempt)
+    windows = folder.windows([key for key in keys if key.attempt == keys[-1].attempt])
     if not windows:
         return {"run": folder.run}, f"{folder.run} has no window yet: it stores one a minute", 0
     report = starvation(windows)

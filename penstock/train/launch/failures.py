@@ -48,7 +48,7 @@ def last_step(folder: RunFolder) -> int | None:
     try:
         events = folder.events()
         newest = events[-1].attempt if events else 0
-        windows = folder.window_steps(newest)
+        windows = [key.end_step for key in folder.window_keys(newest)]
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
         print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
         return None

@@ -43,15 +43,23 @@ class SlurmJobs:
         self._options(spec)
         jobs = self._jobs(spec.run)
         self._queue.release([job.job_id for job in jobs if job.reason == HELD])
-        if not jobs:
-            job_id = self._sbatch(spec)
-            jobs = self._jobs(spec.run)
-            if any(int(job.job_id) < int(job_id) for job in jobs):  # of another submit at this moment
-                self._queue.answer(["scancel", job_id])
+        place = _place(jobs[0]) if jobs else ""
+        try:
             if not jobs:
-                return f"Slurm job {job_id}"  # it has ended
-        grace = preemption_words(self._queue.answer, jobs[0], spec.grace_s)
-        return _place(jobs[0]) + (f"; {grace}" if grace else "")
+                job_id = self._sbatch(spec)
+                place = f"Slurm job {job_id}"
+                jobs = self._jobs(spec.run)
+                if any(int(job.job_id) < int(job_id) for job in jobs):  # of another submit at this moment
+                    self._queue.answer(["scancel", job_id])
+                if not jobs:
+                    return place  # it has ended
+                place = _place(jobs[0])
+            grace = preemption_words(self._queue.answer, jobs[0], spec.grace_s)
+        except (EngineUnreachable, InvalidCluster) as error:
+            if not place:
+                raise
+            grace = str(error)  # Slurm has the job
+        return place + (f"; {grace}" if grace else "")
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""

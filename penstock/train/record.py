@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +36,8 @@ class RunRecord:
     """Events, windows and traces of one start, stored in order by a thread. Thread-safe."""
 
     def __init__(self, store: Store, run: str, facts: Mapping[str, Any]) -> None:
-        self._folder, self._facts = RunFolder(store, run), {"at_us": time.time_ns() // 1000, **facts}
+        self._folder = RunFolder(store, run)
+        self._facts = {"at_us": time.time_ns() // 1000, "id": secrets.token_hex(8), **facts}
         self._waiting: list[_Write] = []
         self._changed, self._is_new, self._ends = threading.Condition(), False, False
         self._attempt, self._number = 0, 0

@@ -108,16 +108,13 @@ class RunFolder:
             return None
 
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
-        """Store a start, and return its number, from 1 on. The same facts have one number, so it may be repeated."""
+        """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
         number = max((number for number, _ in self._attempt_keys()), default=0) + 1
         body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
         while True:
-            key = self.key(f"attempts/{number:06d}.json")
             try:
-                self.store.put_if_absent(key, body)
+                self.store.put_if_absent(self.key(f"attempts/{number:06d}.json"), body)
             except AlreadyExists:
-                if self.store.get(key).data == body:  # a request that was repeated
-                    return number
                 number += 1
             else:
                 return number

@@ -16,6 +16,7 @@ from loader.errors import Corrupt
 from penstock.nodes.signs import read_signs
 from penstock.train import run_folder, trained_on
 from penstock.train.launch.launcher import RunStatus
+from penstock.train.record import RunRecord
 from penstock.train.replay_run import nodes_at
 from penstock.train.run_folder import RunFolder, briefs
 from penstock.train.submitting import summaries, summary
@@ -128,28 +129,18 @@ def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: 
     assert peaks[1] < 2 * peaks[0]
 
 
-def test_start_that_is_stored_twice_is_one(tmp_path: Path) -> None:
-    """A store may answer an error for a write that it did."""
-    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
-    facts = {"at_us": 7, "ranks": 1, "node": "m1"}
-    put, lost = folder.store.put_if_absent, []
-
-    class Answers:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(folder_store, name)
-
-        def put_if_absent(self, key: str, data: bytes) -> Any:
-            put(key, data)
-            if not lost:
-                lost.append(key)
-                return put(key, data)  # the store's own second try
-            return None
-
-    folder_store = folder.store
-    folder.store = Answers()  # type: ignore[assignment]
-    assert folder.begin_attempt(facts) == 1
-    assert folder.begin_attempt({**facts, "at_us": 8}) == 2
-    assert list(folder.attempts()) == [1, 2]
+def test_starts_of_one_moment_have_two_numbers(tmp_path: Path) -> None:
+    """Else they would share windows and events."""
+    store = loader.Root(tmp_path / "root").store
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("time.time_ns", lambda: 7_000)
+        patched.setattr(RunFolder, "_attempt_keys", lambda folder: iter(()))  # neither lists the other
+        for _ in range(2):
+            record = RunRecord(store, "a", {"ranks": 1, "node": "m1"})
+            record.event("ranks_up", 0)
+            record.close()
+    assert list(RunFolder(store, "a").attempts()) == [1, 2]
+    assert [event.attempt for event in RunFolder(store, "a").events()] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,10 @@ class Stretch(NamedTuple):
 
 
 STEPS = "steps"
-PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED")
-"""Words of Slurm that say less than the run's last event."""
+RECORDED = "RECORDED"
+"""State of a start whose time is by the record only, without its queue and launch."""
+PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED)
+"""Words of Slurm that say less than the run's last event, and ours."""
 WINDOW = "window"
 """Name of an event that stands for a window: so many steps were done at its end."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
@@ -198,6 +200,25 @@ def matched(
                 Allocation(attempt=number, begun_us=begun_us, ended_us=end_us, nodes=span.nodes, state=state)
             )
     return numbered
+
+
+def recorded_allocations(
+    attempts: Mapping[int, Mapping[str, Any]], events: Sequence[Event], windows: Sequence[WindowSum]
+) -> list[Allocation]:
+    """Return each start's time by the record only: from its first event to its last event or window."""
+    times_us = {number: [facts["at_us"]] for number, facts in attempts.items()}
+    nodes = dict.fromkeys(attempts, 1)
+    for event in events:
+        times_us.get(event.attempt, []).append(event.at_us)
+    for window in windows:
+        times_us.get(window.attempt, []).append(window.ended_us)
+        nodes[window.attempt] = max(nodes.get(window.attempt, 1), window.nodes)
+    return [
+        Allocation(
+            attempt=number, begun_us=min(times), ended_us=max(times), nodes=nodes[number], state=RECORDED
+        )
+        for number, times in times_us.items()
+    ]
 
 
 def starts_in(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[int]:

@@ -90,8 +90,17 @@ class RunFolder:
         """Return the run's file. Raises: RunNotFound; Corrupt."""
         spec = self.stored_spec()
         if spec is None:
-            raise RunNotFound(f"{self.store.url} has no run {self.run!r}: penstock train ls lists them")
+            self.check_exists()
+            raise RunNotFound(
+                f"{self.store.url}/{self.key('spec.json')} is not there: no penstock train submit started {self.run}, "
+                "and no launcher knows it"
+            )
         return spec
+
+    def check_exists(self) -> None:
+        """Raise RunNotFound if the run has no record."""
+        if not any(True for _ in self.store.list(self._prefix)):
+            raise RunNotFound(f"{self.store.url} has no run {self.run!r}: penstock train ls lists them")
 
     def stored_spec(self) -> RunSpec | None:
         """Return the run's file; None for a run that no `penstock train submit` started. Raises: Corrupt."""
@@ -120,7 +129,7 @@ class RunFolder:
                 return number
 
     def attempts(self) -> dict[int, dict[str, Any]]:
-        """Return the starts by their number, `at_us` and `ranks` among their facts. Raises: Corrupt."""
+        """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
         keys = sorted(self._attempt_keys())
         facts = several(lambda key: read_object(self.store, key[1], "start", _start), keys, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(keys, facts, strict=True)}
@@ -321,7 +330,8 @@ def read_object(store: Store, key: str, what: str, parse: Callable[[dict[str, An
 
 
 def _start(body: dict[str, Any]) -> dict[str, Any]:
-    return body | {"at_us": _whole(body, "at_us"), "ranks": max(1, _whole(body, "ranks", 1))}
+    numbers = {name: _whole(body, name, default) for name, default in (("ranks", 1), ("restarts", 0))}
+    return body | numbers | {"at_us": _whole(body, "at_us"), "ranks": max(1, numbers["ranks"])}
 
 
 def _whole(body: Mapping[str, Any], name: str, default: int | None = None) -> int:

@@ -12,10 +12,9 @@ from loader.storage import Store
 from ..checkpoints.ranks import several
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import Allocation, AttemptGoodput, goodput, matched, span_goodput, starts_in
+from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, span_goodput, starts_in
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
-from .windows import WindowSum
 
 RUNS_AT_ONCE = 16
 """Runs whose records are read at once."""
@@ -138,23 +137,6 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
         goodput=new_s / seconds if seconds else 0.0,
         gpu_hours=None if gpu_s is None else gpu_s / 3600,
     )
-
-
-def recorded_allocations(
-    attempts: Mapping[int, Mapping[str, Any]], events: Sequence[Event], windows: Sequence[WindowSum]
-) -> list[Allocation]:
-    """Return each start's time by the record only: from its first event to its last event or window."""
-    times_us = {number: [facts["at_us"]] for number, facts in attempts.items()}
-    nodes = dict.fromkeys(attempts, 1)
-    for event in events:
-        times_us.get(event.attempt, []).append(event.at_us)
-    for window in windows:
-        times_us.get(window.attempt, []).append(window.ended_us)
-        nodes[window.attempt] = max(nodes.get(window.attempt, 1), window.nodes)
-    return [
-        Allocation(attempt=number, begun_us=min(times), ended_us=max(times), nodes=nodes[number])
-        for number, times in times_us.items()
-    ]
 
 
 def event_versions(event: Event) -> tuple[str, ...]:

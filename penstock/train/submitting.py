@@ -3,14 +3,14 @@
 import getpass
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict, InvalidCluster
+from loader.errors import Conflict, InvalidCluster, InvalidSpec
 
 from ..compute.cluster import Cluster
-from .goodput import AttemptGoodput, goodput, matched
+from .goodput import AttemptGoodput, goodput, matched, recorded_allocations
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
@@ -77,50 +77,71 @@ class RunSummary:
         }
 
 
-def submit(spec: RunSpec, launcher: Launcher) -> str:
-    """Begin a run, or find it; return where it is.
+def sized(spec: RunSpec, nodes: int | None) -> RunSpec:
+    """Return a run that asks for so many nodes of its range; None for all. Raises: InvalidSpec."""
+    if nodes is None:
+        return spec
+    least, most = spec.node_range
+    if not least <= nodes <= most:
+        raise InvalidSpec(f"--nodes {nodes}; accepted for {spec.run}: {spec.nodes}, as its file has nodes")
+    return replace(spec, nodes=str(nodes))
+
+
+def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
+    """Begin a run, or find it; return where it is. nodes: number of its range; None for the range.
 
     Raises: RunTaken for another file under the name. Conflict if a person stopped it. InvalidSpec. EngineUnreachable.
     """
+    sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)
     if folder.is_to_stop():
         raise Conflict(f"{spec.run} was stopped: penstock train resume lets it go on")
-    return launcher.submit(spec)
+    return launcher.submit(sized(spec, nodes))
 
 
-def resume(spec: RunSpec, launcher: Launcher) -> str:
-    """Let a stopped run go on. Raises: as `submit`; Conflict while it still stops."""
+def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
+    """Let a stopped run go on. nodes: as in `submit`. Raises: as `submit`; Conflict while it still stops."""
+    sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)
     if folder.is_to_stop() and launcher.status(spec.run).state == "running":
         raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
     folder.withdraw_stop()
-    return launcher.submit(spec)
+    return launcher.submit(sized(spec, nodes))
 
 
 def stop(folder: RunFolder) -> None:
     """Ask a run to save and end. Raises: RunNotFound."""
-    folder.spec()
+    folder.check_exists()
     folder.ask_to_stop(getpass.getuser())
 
 
-def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
-    """Return how a run stands. Raises: Corrupt; EngineUnreachable."""
+def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
+    """Return how a run stands. launcher: None for a run that no launcher of penstock started.
+
+    Raises: RunNotFound; Corrupt; EngineUnreachable.
+    """
+    folder.check_exists()
     return RunSummary(
         run=folder.run,
-        status=launcher.status(folder.run),
+        status=RunStatus(state="unknown") if launcher is None else launcher.status(folder.run),
         attempts=folder.attempts(),
         events=folder.events(),
         stopping=folder.is_to_stop(),
     )
 
 
-def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
-    """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
-    spans, attempts = launcher.spans(folder.run), folder.attempts()
-    allocations = matched(spans, attempts, time.time_ns() // 1000)
-    return goodput(allocations, folder.events(), folder.window_sums())
+def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGoodput]:
+    """Return where the time of each start went; by the record only if no launcher has times of the run.
+
+    Raises: RunNotFound; Corrupt; EngineUnreachable.
+    """
+    folder.check_exists()
+    attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
+    if launcher is not None and (spans := launcher.spans(folder.run)):
+        return goodput(matched(spans, attempts, time.time_ns() // 1000), events, windows)
+    return goodput(recorded_allocations(attempts, events, windows), events, windows)
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...compute.locked_processes import LOG_BYTES
 from ..run_folder import RunFolder
+from .run_log import without_label
 
 FIRST_S, LONGEST_S = 10.0, 600.0
 _ERROR = re.compile(r"(?!\s|[WE][0-9]{4} ).*(?:Error|Exception)")
@@ -60,4 +61,5 @@ def last_error(log: str, begin: int = 0) -> str:
     with open(log, "rb") as file:
         file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
+    lines = [without_label(line) for line in lines]
     return ([line for line in lines if _ERROR.match(line)] or lines or [""])[-1]

@@ -18,14 +18,15 @@ from pathlib import Path
 
 from loader.dataset.root import Root
 from loader.errors import EngineUnreachable, InvalidSpec
-from loader.json_text import parse_json_object
 
 from ...compute.cluster import Cluster
+from ...compute.engines.slurm import SlurmQueue
 from ...compute.locked_processes import LockedProcesses, hand_over
 from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import RunStatus, Span
 from .node_start import torchrun
+from .run_log import SPANS, part_of, run_text, times_of
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
@@ -45,6 +46,11 @@ class LocalRanks:
         """See `Launcher.describe`."""
         _refuse(spec)
         return shlex.join(torchrun(spec))
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """See `Launcher.notes`."""
+        most = spec.node_range[1]
+        return [f"nodes = {spec.nodes!r} is 1 on this machine"] if most > 1 else []
 
     def check(self, spec: RunSpec) -> str:
         """See `Launcher.check`."""
@@ -106,20 +112,24 @@ class LocalRanks:
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
         try:
-            lines = Path(f"{self._path(run, 'log')}{local_loop.SPANS}").read_text().splitlines()
+            lines = Path(f"{self._path(run, 'log')}{SPANS}").read_text().splitlines()
         except FileNotFoundError:
             return []
         results: list[Span] = []
-        for times in map(parse_json_object, lines):
+        for times in times_of(lines):
             if "begun_us" in times:
                 results.append(Span(begun_us=times["begun_us"], ended_us=None))
             elif results:
                 results[-1] = replace(results[-1], ended_us=times["ended_us"])
         return results
 
-    def logs(self, run: str) -> str:
+    def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        return self._processes.tail(self._name(run))
+        log, part = self._path(run, "log"), (0, None)
+        if start is not None:
+            spans = Path(f"{log}{SPANS}")
+            part = part_of(spans.read_text().splitlines() if spans.exists() else (), start)
+        return run_text(SlurmQueue().answer, str(log), rank, part)
 
     def _place(self, run: str) -> str:
         return f"process {self._process(run) or 'ended'} of this machine, log {self._path(run, 'log')}"

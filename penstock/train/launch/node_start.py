@@ -16,13 +16,15 @@ from types import FrameType
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from ..stop import SIGNALS
+from .run_log import TEE
 
 
 def torchrun(spec: RunSpec) -> list[str]:
-    """Return the command that begins the ranks of this machine."""
+    """Return the command that begins the ranks of this machine. The lines of several ranks have their names."""
     names = ",".join(number.name for number in SIGNALS)
     options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]
     options += [f"--shutdown-timeout={spec.grace_s}", "--max-restarts=0"]
+    options += TEE if spec.ranks_per_node > 1 else ()
     return [
         sys.executable,
         "-m",
@@ -53,7 +55,10 @@ def run_node(command: Sequence[str], environ: Mapping[str, str]) -> int:
     A signal to this process goes on to torchrun, which passes it to its ranks.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
-        stopped = Path(folder, "stopped")
+        stopped, command = Path(folder, "stopped"), [*command]
+        if TEE[0] in command:
+            command.insert(command.index(TEE[0]), f"--log-dir={folder}/logs")
+            environ = {"PYTHONUNBUFFERED": "1", **environ}  # else torchrun passes lines on late
         process = subprocess.Popen(
             command, env={**environ, "PENSTOCK_STOPPED": str(stopped)}, start_new_session=True
         )

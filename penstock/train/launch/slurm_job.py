@@ -19,6 +19,7 @@ from ...compute.engines.slurm_why import why_name_waits
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
 from .launcher import RunStatus, Span
+from .run_log import SPANS, part_of, run_text
 from .slurm_job_script import NodeSettings, batch_script
 
 
@@ -33,6 +34,10 @@ class SlurmJobs:
         """See `Launcher.describe`."""
         command = shlex.join(["sbatch", *self._options(spec)])
         return f"{command} <<'PENSTOCK'\n{self._script(spec)}PENSTOCK"
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """See `Launcher.notes`."""
+        return []
 
     def check(self, spec: RunSpec) -> str:
         """See `Launcher.check`."""
@@ -96,9 +101,12 @@ class SlurmJobs:
             if start.begun_us is not None
         ]
 
-    def logs(self, run: str) -> str:
+    def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        return self._queue.tail(self._log(run))
+        log, part = self._log(run), (0, None)
+        if start is not None:
+            part = part_of(self._queue.tail(f"{log}{SPANS}").splitlines(), start)
+        return run_text(self._queue.answer, log, rank, part)
 
     def _jobs(self, run: str) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run, the oldest first."""

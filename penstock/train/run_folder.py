@@ -177,10 +177,10 @@ class RunFolder:
                 attempt=numbers[0],
                 number=numbers[1],
                 name=str(body["event"]),
-                at_us=_whole(body, "at_us"),
-                step=_whole(body, "step"),
+                at_us=whole_number(body, "at_us"),
+                step=whole_number(body, "step"),
                 facts={name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
-                | ({"took_us": _whole(body, "took_us")} if "took_us" in body else {}),
+                | ({"took_us": whole_number(body, "took_us")} if "took_us" in body else {}),
             )
 
         return read_object(self.store, key, "event", parsed)
@@ -330,11 +330,12 @@ def read_object(store: Store, key: str, what: str, parse: Callable[[dict[str, An
 
 
 def _start(body: dict[str, Any]) -> dict[str, Any]:
-    numbers = {name: _whole(body, name, default) for name, default in (("ranks", 1), ("restarts", 0))}
-    return body | numbers | {"at_us": _whole(body, "at_us"), "ranks": max(1, numbers["ranks"])}
+    numbers = {name: whole_number(body, name, default) for name, default in (("ranks", 1), ("restarts", 0))}
+    return body | numbers | {"at_us": whole_number(body, "at_us"), "ranks": max(1, numbers["ranks"])}
 
 
-def _whole(body: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def whole_number(body: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a number of a record, below `LIMIT`. Raises: ValueError."""
     value = body.get(name, default)
     if type(value) is not int or not 0 <= value < LIMIT:
         raise ValueError(f"{name} = {value!r}")

@@ -62,4 +62,9 @@ def last_error(log: str, begin: int = 0) -> str:
         file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
     lines = [without_label(line) for line in lines]
-    return ([line for line in lines if _ERROR.match(line)] or lines or [""])[-1]
+    return ([line for line in lines if is_error(line)] or lines or [""])[-1]
+
+
+def is_error(line: str) -> bool:
+    """Return whether a line ends a traceback."""
+    return bool(_ERROR.match(line))

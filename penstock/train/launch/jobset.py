@@ -1,6 +1,6 @@
 """Runs on Kubernetes: a JobSet each, which Kueue queues, admits as a whole, and evicts.
 
-Tested against published models and an emulator, never on a cluster. Needs Kubernetes 1.29 and JobSet 0.6 or newer.
+Tested against published models and an emulator, never on a cluster. Needs Kubernetes 1.29 and JobSet 0.10 or newer.
 """
 
 import json

@@ -27,7 +27,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         begin = os.path.getsize(log)
         _note(log, "begun_us", log=begin)
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
-        status = run_node(torchrun(spec), variables)
+        status, _ = run_node(torchrun(spec), variables)
         _note(log, "ended_us")
         attempt += 1
         if status == 0:

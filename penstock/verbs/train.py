@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, PenstockError
 
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, read_by
 
@@ -62,6 +62,8 @@ def _sized_spec_argument(parser: ArgumentParser) -> None:
 
 def _submit_arguments(parser: ArgumentParser) -> None:
     _sized_spec_argument(parser)
+    text = "plan whose requests --dry-run counts, as plan.save(root) stored it (default: the run's)"
+    parser.add_argument("--plan", metavar="HASH", help=text)
     # Two options: `nargs="?"` would take the file that follows.
     for option, text in (
         ("--dry-run", "print what would be started"),
@@ -92,6 +94,7 @@ def submit(arguments: Namespace) -> Answer:
     body, notes = {"run": spec.run}, launcher.notes(asked)
     if arguments.dry_run == "--dry-run":
         text = body["command"] = launcher.describe(asked)
+        notes.append(_start(asked, arguments))
         for note in notes:
             print(f"penstock: {note}", file=sys.stderr)  # the text may go to a shell, or to kubectl
         return body | {"notes": notes}, text, 0
@@ -101,6 +104,23 @@ def submit(arguments: Namespace) -> Answer:
         place = body["place"] = submit_run(spec, launcher, arguments.nodes)
         text = f"{spec.run}: {place}"
     return body | {"notes": notes}, [text, *notes], 0
+
+
+def _start(spec: "RunSpec", arguments: Namespace) -> str:
+    """Return the requests of a run's start as a line. Reads its plan, and its newest checkpoint."""
+    from ..train.start_requests import newest_checkpoint, start_requests
+
+    root, ranks = loader.Root(arguments.root or spec.record), spec.node_range[1] * spec.ranks_per_node
+    try:
+        plan = loader.plan_of(root, arguments.plan or spec.run)
+        checkpoint = newest_checkpoint(loader.Root(spec.checkpoints or spec.record), spec.run)
+        return start_requests(plan, ranks, checkpoint).text(ranks)
+    except PenstockError as error:
+        if arguments.plan:
+            raise
+        return (
+            f"the requests of its start are unknown without a plan (--plan HASH of plan.save(root)): {error}"
+        )
 
 
 def resume(arguments: Namespace) -> Answer:

@@ -98,7 +98,7 @@ def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:
         raise RunTaken(f"{spec.run} was started from another file; give that one")
     prefix = f"{FOLDER}{spec.run}.replay-"
     names = {info.key.removeprefix(prefix).partition("/")[0] for info in store.list(prefix)}
-    number = max((int(name) for name in names if name.isdigit()), default=0) + 1
+    number = max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=0) + 1
     nodes = nodes_at(folder, *steps)
     return replace(
         spec,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.errors import AlreadyExists, Corrupt, ObjectNotFound, RunNotFound, RunTaken
 from loader.json_text import parse_json_object
+from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
@@ -96,6 +97,10 @@ class RunFolder:
                 "and no launcher knows it"
             )
         return spec
+
+    def withdraw_spec(self) -> None:
+        """Delete the file of a run that no launcher took."""
+        self.store.delete_many([self.key("spec.json")])
 
     def check_exists(self) -> None:
         """Raise RunNotFound if the run has no record."""
@@ -276,8 +281,14 @@ def _even(keys: Sequence[WindowKey], most: int = 0) -> Sequence[WindowKey]:
 
 def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
-    records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
-    return sorted(records)
+    return sorted({run for run, _ in _named(store)} - {""})
+
+
+def _named(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
+    """Yield the run of each object of the records; "" if its folder is no run's name."""
+    for info in store.list(FOLDER):
+        run, slash, _ = info.key.removeprefix(FOLDER).partition("/")
+        yield run if slash and is_run_name(run) else "", info
 
 
 @dataclass(slots=True, kw_only=True)
@@ -294,14 +305,18 @@ class RunBrief:
     """Steps done by its newest window."""
     stopping: bool = False
     """True if a person asked it to stop."""
+    problem: str = ""
+    """What is damaged in its record; "" for nothing."""
 
 
 def briefs(store: Store) -> list[RunBrief]:
-    """Return all runs of a record: one listing, and at most two requests for each run. Raises: Corrupt."""
+    """Return all runs of a record: one listing, and at most two requests for each run."""
     by_run: dict[str, RunBrief] = {}
     newest: dict[tuple[str, bool], tuple[tuple[int, int], str]] = {}
-    for info in store.list(FOLDER):
-        run, _, name = info.key.removeprefix(FOLDER).partition("/")
+    for run, info in _named(store):
+        if not run:
+            continue
+        name = info.key.removeprefix(f"{FOLDER}{run}/")
         brief = by_run.setdefault(run, RunBrief(run=run))
         kind, _, file = name.rpartition("/")
         if kind == "attempts" and (match := _ATTEMPT.fullmatch(file)):
@@ -314,9 +329,18 @@ def briefs(store: Store) -> list[RunBrief]:
                 newest[run, has_step] = max(newest.get((run, has_step), numbered), numbered)
         brief.stopping |= name == "stop"
     keys = sorted({(run, *numbered) for (run, _), numbered in newest.items()})
-    events = several(lambda key: RunFolder(store, key[0]).event(*key[1:]), keys, at_once=AT_ONCE)
-    for (run, *_), event in zip(keys, events, strict=True):
-        by_run[run].events.append(event)
+
+    def read(key: tuple[str, tuple[int, int], str]) -> Event | str:
+        try:
+            return RunFolder(store, key[0]).event(*key[1:])
+        except Corrupt as error:  # one damaged record hides no other run
+            return str(error)
+
+    for (run, *_), event in zip(keys, several(read, keys, at_once=AT_ONCE), strict=True):
+        if isinstance(event, Event):
+            by_run[run].events.append(event)
+        else:
+            by_run[run].problem = event
     return [by_run[run] for run in sorted(by_run)]
 
 

@@ -1,6 +1,5 @@
 """Submit a run, find it again, stop it."""
 
-import getpass
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
+from .launched import user_name
 from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec
 
@@ -51,7 +51,9 @@ class RunSummary:
     stopping: bool
     """True if a person asked it to stop."""
     window_step: int = 0
-    """Steps done by its newest window, if that was looked for."""
+    """Steps done by its newest window."""
+    problem: str = ""
+    """What is damaged in its record; "" for nothing."""
 
     @property
     def step(self) -> int:
@@ -74,6 +76,7 @@ class RunSummary:
             "step": self.step,
             "newest": None if self.newest is None else self.newest.name,
             "stopping": self.stopping,
+            **({"problem": self.problem} if self.problem else {}),
         }
 
 
@@ -94,10 +97,16 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     """
     sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
+    is_new = folder.stored_spec() is None
     folder.put_spec(spec)
     if folder.is_to_stop():
         raise Conflict(f"{spec.run} was stopped: penstock train resume lets it go on")
-    return launcher.submit(sized(spec, nodes))
+    try:
+        return launcher.submit(sized(spec, nodes))
+    except (InvalidSpec, InvalidCluster):
+        if is_new:
+            folder.withdraw_spec()  # else the mended file would need another name
+        raise
 
 
 def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
@@ -114,7 +123,7 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
 def stop(folder: RunFolder) -> None:
     """Ask a run to save and end. Raises: RunNotFound."""
     folder.check_exists()
-    folder.ask_to_stop(getpass.getuser())
+    folder.ask_to_stop(user_name())
 
 
 def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
@@ -129,6 +138,7 @@ def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
         attempts=folder.attempts(),
         events=folder.events(),
         stopping=folder.is_to_stop(),
+        window_step=max((key.end_step for key in folder.window_keys()), default=0),
     )
 
 
@@ -145,7 +155,7 @@ def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGood
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
-    """Return all runs of a record, each with its newest events only. Raises: Corrupt; EngineUnreachable."""
+    """Return all runs of a record, each with its newest events only. Raises: EngineUnreachable; StoreError."""
     return [
         RunSummary(
             run=brief.run,
@@ -154,6 +164,7 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
             events=brief.events,
             stopping=brief.stopping,
             window_step=brief.window_step,
+            problem=brief.problem,
         )
         for brief in briefs(root.store)
     ]

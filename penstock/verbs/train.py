@@ -194,7 +194,7 @@ def ls(arguments: Namespace) -> Answer:
 
 def _newest(run: "RunSummary") -> str:
     words = run.newest.name.replace("_", " ") if run.newest is not None else "not begun"
-    return f"{words}, asked to stop" if run.stopping else words
+    return "; ".join(filter(None, [words, "asked to stop" if run.stopping else "", run.problem]))
 
 
 def show(arguments: Namespace) -> Answer:

@@ -258,12 +258,21 @@ def _span(pods: Sequence[Json]) -> Span:
 
 
 def _ended_us(pod: Json) -> int | None:
-    """Return when a pod's container ended; None while it runs."""
-    for container in pod["status"].get("containerStatuses", []):
+    """Return when a pod's container ended; None while it runs.
+
+    A pod whose node was lost may have no such time: then its last condition counts.
+    """
+    status = pod["status"]
+    for container in status.get("containerStatuses", []):
         ended = container.get("state", {}).get("terminated")
         if container["name"] == RANKS and ended and ended.get("finishedAt"):
             return _microseconds(ended["finishedAt"])
-    return None
+    if status.get("phase") not in ("Failed", "Succeeded"):
+        return None
+    times = [
+        one["lastTransitionTime"] for one in status.get("conditions", []) if one.get("lastTransitionTime")
+    ]
+    return max(map(_microseconds, [status["startTime"], *times]))
 
 
 def _microseconds(text: str) -> int:

@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from loader.dataset.root import Root
 from loader.errors import EngineUnreachable, InvalidSpec
@@ -30,6 +31,8 @@ from .run_log import SPANS, part_of, run_text, times_of
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
+LOOKS = 40
+"""Tries to lock the file of a run, 50 ms apart."""
 
 
 class LocalRanks:
@@ -63,9 +66,7 @@ class LocalRanks:
         self._processes.check_folder()
         log = self._path(spec.run, "log")
         with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not self._locked(lock, spec.run):
                 return self._place(spec.run)
             process = subprocess.Popen(
                 [sys.executable, "-m", local_loop.__name__, str(log)],
@@ -86,6 +87,19 @@ class LocalRanks:
             hand_over(lock, process.pid)
             self._begun.append(process)
         return self._place(spec.run)
+
+    def _locked(self, lock: IO[str], run: str) -> bool:
+        """Lock a file; return False if a run holds it. A command that looks at the run holds it for a moment, too."""
+        for _ in range(LOOKS):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._process(run) is not None:
+                    return False
+                time.sleep(0.05)
+            else:
+                return True
+        return False
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""

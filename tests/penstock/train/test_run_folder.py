@@ -18,9 +18,10 @@ from penstock.train import run_folder, trained_on
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.record import RunRecord
 from penstock.train.replay_run import nodes_at
-from penstock.train.run_folder import RunFolder, briefs
+from penstock.train.run_folder import RunFolder, briefs, runs
 from penstock.train.submitting import summaries, summary
 from penstock.train.windows import ROW, TABLE, window_bytes
+from penstock.verbs.train import _newest
 
 
 class CountedStore:
@@ -73,6 +74,20 @@ def test_listing_reads_the_newest_events_only(tmp_path: Path, n_events: int) -> 
     ]
 
 
+def test_damaged_or_foreign_object_hides_no_run(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    for run in ("a", "b"):
+        record(RunFolder(root.store, run), 2)
+    root.store.put("trainings/a/events/000009-000000.json", b"{")
+    for key in ("README", "x,y/spec.json", "é/attempts/000001.json", f"{'n' * 101}/stop"):
+        root.store.put(f"trainings/{key}", b"{}")
+    listed = summaries(root, EndedRuns())
+    assert [run.run for run in listed] == runs(root.store) == ["a", "b"]
+    assert "000009-000000.json is no event" in listed[0].problem
+    assert (listed[1].problem, listed[1].newest.name) == ("", "saved")
+    assert "is no event" in _newest(listed[0])
+
+
 def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
     record(RunFolder(root.store, "a"), 30)
@@ -81,6 +96,8 @@ def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:
         (n, k) for n in (1, 2) for k in range(30)
     ]
     assert list(run.attempts) == [1, 2]
+    RunFolder(root.store, "a").put_window(2, 900, b"")
+    assert summary(RunFolder(root.store, "a"), EndedRuns()).step == 900, "as `ls` has it"
 
 
 def test_many_windows_are_read_by_an_even_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,27 @@
 """Verbs of runs by their record: those that no `submit` started, output of one rank and start, nodes of a range."""
 
+import fcntl
 import json
 import shlex
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import loader
+from loader.errors import InvalidSpec, RunTaken
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
+from penstock.train.launch.jobset import _ended_us
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.run_log import rank_lines
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_spec import RunSpec
+from penstock.train.run_spec import RunSpec, read_spec
+from penstock.train.submitting import submit
 
 Penstock = Callable[..., tuple[int, str, str]]
 S = 1_000_000
@@ -198,3 +204,64 @@ def test_kueue_admits_all_nodes_or_none(folder: RunFolder, penstock: Penstock, t
     _, text, errors = penstock(*words, "--nodes", "6", root=False)
     assert json.loads(text)["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] == 6
     assert "Kueue" not in errors
+
+
+class Refusing:
+    """A launcher that refuses a run on eight nodes."""
+
+    def submit(self, spec: RunSpec) -> str:
+        if spec.nodes == "8":
+            raise InvalidSpec("no such nodes")
+        return "here"
+
+
+def test_refused_file_may_be_mended_under_its_name(tmp_path: Path) -> None:
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+    folder = RunFolder(root.store, "big-7")
+    wrong = RunSpec(run="big-7", command=("true",), nodes="8", record=str(tmp_path / "root"))
+    with pytest.raises(InvalidSpec):
+        submit(wrong, Refusing())  # type: ignore[arg-type]
+    assert folder.stored_spec() is None
+    right = replace(wrong, nodes="4")
+    assert submit(right, Refusing()) == "here"  # type: ignore[arg-type]
+    with pytest.raises(RunTaken):
+        submit(wrong, Refusing())  # type: ignore[arg-type]
+    assert folder.spec() == right
+    with pytest.raises(InvalidSpec):
+        submit(replace(right, nodes="4"), Refusing(), nodes=5)  # type: ignore[arg-type]
+    assert folder.spec() == right, "a run that was there keeps its file"
+
+
+def test_command_that_looks_at_a_run_hides_no_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shares the lock for a moment."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    launcher = LocalRanks(str(tmp_path / "root"))
+    launcher._processes.check_folder()
+    path = launcher._path("big-7", "lock")
+    path.touch()
+    with path.open() as look, path.open("a+") as lock:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        threading.Timer(0.2, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+        assert launcher._locked(lock, "big-7")
+
+
+@pytest.mark.parametrize(
+    "key", ['command = ["a\\u0000b"]', 'env = {A = "x\\u0000"}', 'checkpoints = "a\\u0000"']
+)
+def test_text_that_no_command_can_hold_is_refused(tmp_path: Path, key: str) -> None:
+    rest = "" if key.startswith("command") else 'command = ["true"]\n'
+    (tmp_path / "run.toml").write_text(f'run = "big-7"\nrecord = "r"\n{rest}{key}\n')
+    with pytest.raises(InvalidSpec, match=key.partition(" ")[0]):
+        read_spec(tmp_path / "run.toml")
+
+
+def test_pod_of_a_lost_node_has_an_end() -> None:
+    """Else its GPU-hours would grow for ever."""
+    status: dict[str, object] = {"phase": "Failed", "startTime": "1970-01-01T00:00:10Z"}
+    assert _ended_us({"status": status}) == 10 * S
+    status["conditions"] = [
+        {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
+    ]
+    assert _ended_us({"status": status}) == 60 * S
+    assert _ended_us({"status": status | {"phase": "Running"}}) is None

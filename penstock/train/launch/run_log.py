@@ -71,8 +71,9 @@ def part_of(lines: Iterable[str], start: int) -> tuple[int, int | None]:
     Raises: InvalidRuntime for a start that is not there.
     """
     begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
-    if not 0 <= start < len(begins) or type(begins[start]) is not int:
+    begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
+    if type(begin) is not int or not (end is None or type(end) is int):
         raise InvalidRuntime(
             f"the log knows no start with {start} restarts before it; it has {len(begins)} starts"
         )
-    return begins[start], begins[start + 1] if start + 1 < len(begins) else None
+    return begin, end

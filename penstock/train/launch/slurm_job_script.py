@@ -81,7 +81,7 @@ while :; do
     rm -f "$PENSTOCK_FOLDER/stopped"
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
-    echo "{{\"begun_us\": $(date +%s)000000, \"log\": $size}}" >> {spans}
+    printf '{{"begun_us": %s000000, "log": %s}}\\n' "$(date +%s)" "$size" >> {spans}
     starts=$(wc -l < {spans}) || starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1))
     export PENSTOCK_ATTEMPT=$((starts - 1)) # of earlier jobs of the run, too
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\

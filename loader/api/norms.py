@@ -122,7 +122,7 @@ def _episodes(
     view, layout = windows.episodes.select(*read), windows.layout
     kept = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
     reads = WindowReads(
-        WindowView(view, replace(layout, at=kept), windows.first), decoders(view.fields, True)
+        WindowView(view, replace(layout, at=kept), windows.first, windows.kept), decoders(view.fields, True)
     )
     version = view.version
     with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:
@@ -148,8 +148,8 @@ def _episodes(
                 if isinstance(episode, Corrupt):
                     raise episode
                 own = np.arange(windows.first[number], windows.first[number + 1])
-                reads.check_count(episode, len(own), address)
                 if len(own):
+                    reads.check_count(episode, int(windows.counts(own[:1])[0]), address)
                     yield episode, reads, windows.rows(own)
 
 

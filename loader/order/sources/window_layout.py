@@ -102,6 +102,8 @@ class WindowLayout:
     """"mask": the first or last value stands outside of the episode. "inside": only windows that fit."""
     max_age_ns: int | None
     """Age above which a value counts as padding; None for no limit."""
+    keep: str | None = None
+    """Stream of truth values, one per row of the anchor: windows stand at true rows; None: at all."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""
@@ -112,6 +114,7 @@ class WindowLayout:
             "rule": dict(self.rule),
             "pad": self.pad,
             "max_age_ns": self.max_age_ns,
+            **({} if self.keep is None else {"keep": self.keep}),
         }
 
     @staticmethod
@@ -122,7 +125,15 @@ class WindowLayout:
                 field: (times_of if "ns" in places else rows_of)(places)
                 for field, places in body["at"].items()
             }
-            return layout_of(body["anchor"], at, body["every"], body["rule"], body["pad"], body["max_age_ns"])
+            return layout_of(
+                body["anchor"],
+                at,
+                body["every"],
+                body["rule"],
+                body["pad"],
+                body["max_age_ns"],
+                keep=body.get("keep"),
+            )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidPlan(f"a plan's windows: {type(error).__name__}: {error}") from error
 
@@ -154,6 +165,8 @@ def layout_of(
     rule: Mapping[str, str] | None = None,
     pad: str = "mask",
     max_age: Time | None = None,
+    *,
+    keep: str | None = None,
 ) -> WindowLayout:
     """Return a layout, checked. Raises: InvalidPlan."""
     if not isinstance(anchor, str) or not anchor:
@@ -184,6 +197,10 @@ def layout_of(
         raise InvalidPlan(
             "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
         )
+    if keep is not None and (not isinstance(keep, str) or not keep):
+        raise InvalidPlan(
+            f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'"
+        )
     max_age_ns = None if max_age is None else nanoseconds(max_age)
     if max_age_ns is not None and max_age_ns < 0:
         raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
@@ -194,6 +211,7 @@ def layout_of(
         rule={field: name for field, name in rules.items() if name != "last"},
         pad="inside" if pad == "inside" else "mask",
         max_age_ns=max_age_ns,
+        keep=keep,
     )
 
 

@@ -1,6 +1,6 @@
 """Windows of episodes as a plan's source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..dataset.progress import Watch, unwatched
 from ..dataset.versions.version import Version
@@ -20,6 +20,7 @@ def windows(
     rule: Mapping[str, str] | None = None,
     pad: str = "mask",
     max_age: Time | None = None,
+    text: Sequence[str] = (),
     watch: Watch = unwatched,
 ) -> WindowView:
     """Return a view with a window per row of a stream: `loader.plan({"arm": windows(...)}, ...)` orders windows.
@@ -36,6 +37,8 @@ def windows(
         pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
             has only windows whose rows of the anchor fit.
         max_age: Age above which a value counts as padding too.
+        text: Styles of language, such as ("subtask", "task"). The batch field `text` has the text of the first style
+            that is active at the anchor's time in `language.jsonl`, or "".
         watch: Reports progress while `keep` is read.
 
     A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or a shorter name's (`a.ns.npy` for `a.b.npy`);
@@ -51,5 +54,5 @@ def windows(
     view = episodes.select() if isinstance(episodes, Version) else episodes
     if not isinstance(view, View):
         raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
-    layout = layout_of(anchor, at, every, rule, pad, max_age, keep=keep)
+    layout = layout_of(anchor, at, every, rule, pad, max_age, text, keep=keep)
     return view.windowed(layout, watch)

@@ -28,9 +28,10 @@ from ...errors import (
 from ...modalities import decoder_for
 from ...modalities.array import is_array, layout_in
 from ...modalities.fields import last_word
+from ...modalities.language import FIELD as LANGUAGE
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
-from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, WindowLayout
+from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT, WindowLayout
 from ...order.sources.window_view import KeptWindows, WindowView, n_windows, table_sha256
 from ..progress import Watch, unwatched
 from ..reading.verified_bucket_reads import read_fields
@@ -69,6 +70,8 @@ def _check_fields(view: "View", layout: WindowLayout) -> None:
             raise InvalidPlan(
                 f"windows: keep = {layout.keep!r}; an array field of truth values is needed, such as 'keep.npy'"
             )
+    if layout.text:
+        view.version.group_of(LANGUAGE)
     for field in layout.at:
         if field not in view.fields:
             raise InvalidPlan(f"windows: at names {field!r}; the view selects {list(view.fields)}")
@@ -83,6 +86,8 @@ def _check_fields(view: "View", layout: WindowLayout) -> None:
                 "it out with select()"
             )
     extra = {ANCHOR_NS, ROW, *(f"{field}.{suffix}" for field in layout.at for suffix in (AGE_NS, IS_PAD))}
+    if layout.text:
+        extra.add(TEXT)
     if clash := extra & set(view.fields):
         raise InvalidPlan(
             f"windows: {sorted(clash)[0]!r} is a field that windows add; leave it out with select()"

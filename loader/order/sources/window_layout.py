@@ -17,6 +17,8 @@ AGE_NS, IS_PAD = "age_ns", "is_pad"
 """Suffixes of the fields that windows add to a batch: `<field>.age_ns`."""
 ANCHOR_NS, ROW = "anchor_ns", "row"
 """Fields that windows add to a batch once."""
+TEXT, MAX_STYLES = "text", 64
+"""Field of the language that is active at the anchor, and most styles to look for."""
 
 Time: TypeAlias = int | str | Fraction
 """Whole nanoseconds, a text such as "20ms", or seconds as a fraction."""
@@ -102,12 +104,15 @@ class WindowLayout:
     """"mask": the first or last value stands outside of the episode. "inside": only windows that fit."""
     max_age_ns: int | None
     """Age above which a value counts as padding; None for no limit."""
+    text: tuple[str, ...] = ()
+    """Styles of language, of which the first active one is the batch field `TEXT`; empty for none."""
     keep: str | None = None
     """Stream of truth values, one per row of the anchor: windows stand at true rows; None: at all."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""
         return {
+            **({"text": list(self.text)} if self.text else {}),
             "anchor": self.anchor,
             "every": self.every,
             "at": {field: offsets.to_json() for field, offsets in self.at.items()},
@@ -132,6 +137,7 @@ class WindowLayout:
                 body["rule"],
                 body["pad"],
                 body["max_age_ns"],
+                body.get("text", ()),
                 keep=body.get("keep"),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -165,6 +171,7 @@ def layout_of(
     rule: Mapping[str, str] | None = None,
     pad: str = "mask",
     max_age: Time | None = None,
+    text: Sequence[str] = (),
     *,
     keep: str | None = None,
 ) -> WindowLayout:
@@ -211,8 +218,23 @@ def layout_of(
         rule={field: name for field, name in rules.items() if name != "last"},
         pad="inside" if pad == "inside" else "mask",
         max_age_ns=max_age_ns,
+        text=_styles(text),
         keep=keep,
     )
+
+
+def _styles(text: Any) -> tuple[str, ...]:
+    is_list = isinstance(text, Sequence) and not isinstance(text, str) and len(text) <= MAX_STYLES
+    if (
+        not is_list
+        or not all(isinstance(style, str) and style for style in text)
+        or len(set(text)) < len(text)
+    ):
+        raise InvalidPlan(
+            f"windows: text = {text!r:.200}; up to {MAX_STYLES} different styles of language are needed, such as "
+            "('subtask', 'task')"
+        )
+    return tuple(text)
 
 
 def _places(field: object, value: Any) -> Offsets:

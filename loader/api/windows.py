@@ -21,6 +21,7 @@ def windows(
     pad: str = "mask",
     max_age: Time | None = None,
     text: Sequence[str] = (),
+    columns: Sequence[str] = (),
     watch: Watch = unwatched,
 ) -> WindowView:
     """Return a view with a window per row of a stream: `loader.plan({"arm": windows(...)}, ...)` orders windows.
@@ -39,6 +40,7 @@ def windows(
         max_age: Age above which a value counts as padding too.
         text: Styles of language, such as ("subtask", "task"). The batch field `text` has the text of the first style
             that is active at the anchor's time in `language.jsonl`, or "".
+        columns: Columns of the samples table that a batch has as fields, such as ("robot",).
         watch: Reports progress while `keep` is read.
 
     A field's clock is `<field>.ns.npy` (int64 nanoseconds, ascending), or a shorter name's (`a.ns.npy` for `a.b.npy`);
@@ -54,5 +56,5 @@ def windows(
     view = episodes.select() if isinstance(episodes, Version) else episodes
     if not isinstance(view, View):
         raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
-    layout = layout_of(anchor, at, every, rule, pad, max_age, text, keep=keep)
+    layout = layout_of(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
     return view.windowed(layout, watch)

@@ -25,6 +25,7 @@ from ...errors import (
     ObjectNotFound,
     StoreError,
 )
+from ...keywords import did_you_mean
 from ...modalities import decoder_for
 from ...modalities.array import is_array, layout_in
 from ...modalities.fields import last_word
@@ -58,6 +59,12 @@ def windows_of(view: "View", layout: WindowLayout, watch: Watch = unwatched) -> 
     return WindowView(view, layout, first, kept)
 
 
+def stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
+    """Return the view's windows if the root has their table; None otherwise. Raises: Corrupt."""
+    table = _load(view, layout)
+    return None if table is None else WindowView(view, layout, *table)
+
+
 def _check_fields(view: "View", layout: WindowLayout) -> None:
     view.version.group_of(layout.anchor)
     if not is_array(layout.anchor):
@@ -85,13 +92,18 @@ def _check_fields(view: "View", layout: WindowLayout) -> None:
                 f"windows: the view selects {field!r}, a video, and at= does not name it: add its times, or leave "
                 "it out with select()"
             )
-    extra = {ANCHOR_NS, ROW, *(f"{field}.{suffix}" for field in layout.at for suffix in (AGE_NS, IS_PAD))}
-    if layout.text:
-        extra.add(TEXT)
-    if clash := extra & set(view.fields):
-        raise InvalidPlan(
-            f"windows: {sorted(clash)[0]!r} is a field that windows add; leave it out with select()"
-        )
+    known = view.version.manifest["columns"]
+    for column in layout.columns:
+        if column not in known:
+            raise FieldNotFound(
+                f"windows: columns names {column!r}{did_you_mean(column, known) or ';'} the samples table of "
+                f"{view.version.name} has {', '.join(sorted(known))}"
+            )
+    extra = [ANCHOR_NS, ROW, *(f"{field}.{suffix}" for field in layout.at for suffix in (AGE_NS, IS_PAD))]
+    extra += [*layout.columns, *([TEXT] if layout.text else [])]
+    names = [*extra, *view.fields]
+    if clash := sorted(name for name in extra if names.count(name) > 1):
+        raise InvalidPlan(f"windows: {clash[0]!r} is a field that windows add; leave it out with select()")
 
 
 def _counted(view: "View", layout: WindowLayout, watch: Watch) -> tuple[I64, KeptWindows | None]:
@@ -174,11 +186,11 @@ def _kept_bits(
 def _truth_values(field: str, data: bytes) -> "np.ndarray[Any, np.dtype[np.bool_]] | str":
     """Return an array of truth values, or a text that says what else there is."""
     try:
-        values = decoder_for(field)(data, None)
+        values: np.ndarray[Any, Any] = decoder_for(field)(data, None)  # type: ignore[assignment]
     except DecodeFailed as error:
         return str(error)
     if values.dtype == np.bool_:
-        return values  # type: ignore[no-any-return]
+        return values
     return f"{values.dtype} {list(values.shape)}"
 
 

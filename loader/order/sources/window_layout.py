@@ -20,6 +20,9 @@ ANCHOR_NS, ROW = "anchor_ns", "row"
 TEXT, MAX_STYLES = "text", 64
 """Field of the language that is active at the anchor, and most styles to look for."""
 
+MAX_COLUMNS = 64
+"""Most columns that windows hand out."""
+
 Time: TypeAlias = int | str | Fraction
 """Whole nanoseconds, a text such as "20ms", or seconds as a fraction."""
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
@@ -106,6 +109,8 @@ class WindowLayout:
     """Age above which a value counts as padding; None for no limit."""
     text: tuple[str, ...] = ()
     """Styles of language, of which the first active one is the batch field `TEXT`; empty for none."""
+    columns: tuple[str, ...] = ()
+    """Columns of the samples table whose values are batch fields, such as "robot"."""
     keep: str | None = None
     """Stream of truth values, one per row of the anchor: windows stand at true rows; None: at all."""
 
@@ -120,6 +125,7 @@ class WindowLayout:
             "pad": self.pad,
             "max_age_ns": self.max_age_ns,
             **({} if self.keep is None else {"keep": self.keep}),
+            **({"columns": list(self.columns)} if self.columns else {}),
         }
 
     @staticmethod
@@ -139,6 +145,7 @@ class WindowLayout:
                 body["max_age_ns"],
                 body.get("text", ()),
                 keep=body.get("keep"),
+                columns=body.get("columns", ()),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidPlan(f"a plan's windows: {type(error).__name__}: {error}") from error
@@ -174,6 +181,7 @@ def layout_of(
     text: Sequence[str] = (),
     *,
     keep: str | None = None,
+    columns: Sequence[str] = (),
 ) -> WindowLayout:
     """Return a layout, checked. Raises: InvalidPlan."""
     if not isinstance(anchor, str) or not anchor:
@@ -220,6 +228,7 @@ def layout_of(
         max_age_ns=max_age_ns,
         text=_styles(text),
         keep=keep,
+        columns=_columns(columns),
     )
 
 
@@ -235,6 +244,15 @@ def _styles(text: Any) -> tuple[str, ...]:
             "('subtask', 'task')"
         )
     return tuple(text)
+
+
+def _columns(columns: Any) -> tuple[str, ...]:
+    is_list = isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) <= MAX_COLUMNS
+    if not is_list or not all(isinstance(name, str) and name for name in columns):
+        raise InvalidPlan(
+            f"windows: columns = {columns!r:.200}; up to {MAX_COLUMNS} names of columns are needed, such as ('robot',)"
+        )
+    return tuple(dict.fromkeys(columns))
 
 
 def _places(field: object, value: Any) -> Offsets:

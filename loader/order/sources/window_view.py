@@ -137,7 +137,8 @@ class WindowView:
         """
         if self.layout != old.layout:
             raise InvalidPlan(
-                "the later windows have another anchor, every, keep, at, rule, pad, max_age or text; a plan has one"
+                "the later windows have another anchor, every, keep, at, rule, pad, max_age, text or columns; a plan "
+                "has one"
             )
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
         kept = len(self.episodes) - (0 if delta.view is None else len(delta.view))

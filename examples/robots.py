@@ -158,12 +158,12 @@ def train(run: Run, options: argparse.Namespace) -> None:
             optimizer.step()
             run.note(loss=loss.detach())
             facts = {"step": batch.step, "rank": run.world.rank, "digest": f"{batch.digest:016x}"}
-            print(json.dumps({**facts, "loss": round(float(loss), 6)}) + "\n", end="", flush=True)
+            print(json.dumps({**facts, "loss": round(float(loss.detach()), 6)}) + "\n", end="", flush=True)
             if batch.step == options.crash_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def parsed() -> argparse.Namespace:
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", required=True, help="folder or URL of the penstock root")
@@ -185,7 +185,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--checkpoint-every", type=int, default=50)
     parser.add_argument("--crash-at", type=int, default=None, help="SIGKILL itself after this step")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
@@ -193,6 +193,7 @@ def main() -> None:
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
     options.size = tuple(options.size)
+    loader.Root(options.root).create()  # before the run's record is written there
     checkpoints = str((options.out / "checkpoints").resolve())
     with Run.joined(name=options.out.name, checkpoints=checkpoints, record=options.root) as run:
         train(run, options)

@@ -1,4 +1,4 @@
-"""LeRobot's policies on our batches: `examples/robots.py` in an environment with lerobot, or a check of SmolVLA's input.
+"""LeRobot's policies on our batches: `examples/robots.py` beside lerobot, and a check of SmolVLA's input.
 
 python policies_peer.py train ARGUMENTS...   examples/robots.py with these arguments
 python policies_peer.py smolvla ROOT         prints the shapes that SmolVLA's own preparation makes of a batch

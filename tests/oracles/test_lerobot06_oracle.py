@@ -16,7 +16,8 @@ from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle
-EPISODES = 10, 11, 12, 22, 24, 29
+EPISODES = {10: 290, 11: 421, 12: 372, 22: 348, 24: 297, 29: 221}
+"""Number -> rows."""
 CAMERA = "observation.images.cam_high"
 DELTAS = {CAMERA: [-0.1, 0.0], "observation.state": [0.0], "action": [row / 30 for row in range(-1, 49)]}
 
@@ -40,12 +41,12 @@ def windows_of(version):
     view = version.select(*(f"{name}.{'mp4' if name == CAMERA else 'npy'}" for name in DELTAS))
     at = loader.delta_timestamps(view, DELTAS)
     windows = loader.windows(view, anchor="action.npy", at=at, text=("interjection", "subtask", "task"))
-    plan = loader.plan({"g1": windows}, seed=1, global_batch=16)
+    plan = loader.plan({"g1": windows}, seed=1, global_batch=4)
     out = {}
     with loader.Loader(plan, workers=0, epochs=1) as batches:
         for batch in batches:
             inputs = loader.to_lerobot(batch, stacked=DELTAS)
-            for number, (_, key) in enumerate(batch.ids):
+            for number, (_, key) in [(n, one) for n, one in enumerate(batch.ids) if one]:
                 episode, _, row = key.partition("@")
                 own = {name: digest(inputs[name][number]) for name in DELTAS}
                 own |= {f"{name}_is_pad": inputs[f"{name}_is_pad"][number].tolist() for name in DELTAS}
@@ -53,6 +54,7 @@ def windows_of(version):
     return out
 
 
+@pytest.mark.timeout(3600)
 def test_windows_and_language_are_lerobots_own(tmp_path, peer):
     """Every window of the six real episodes, where PENSTOCK_MEDIA names the corpus."""
     for corpus in filter(None, [os.environ.get("PENSTOCK_MEDIA")]):
@@ -71,11 +73,15 @@ def windows_are_lerobots_own(place, folder, peer):
         ours = windows_of(spoken)
     theirs = peer("lerobot06", "windows", folder / "out", json.dumps(DELTAS), 1)
     language = {(one["episode"], one["row"]): one.pop("language") for one in theirs}
-    assert len(theirs) == len(ours) == 1949
+    assert len(theirs) == len(ours) == sum(EPISODES.values())
     assert {one.pop("task") for one in theirs} == {"Pick up the yellow bottle on the table."}
     assert {(one.pop("episode"), one.pop("row")): one for one in theirs} == ours
-    assert len({one[CAMERA] for one in ours.values()}) > 1900
-    assert {one["text"] for one in ours.values()} == {*(f"reach {n}" for n in range(6)), "grasp", "wait"}
+    assert len({one[CAMERA] for one in ours.values()}) > 0.97 * len(ours)
+    assert {one["text"] for one in ours.values()} == {
+        *(f"reach {n}" for n in range(len(EPISODES))),
+        "grasp",
+        "wait",
+    }
     before = peer("lerobot06", "windows", folder / "plain", json.dumps({}), 50)
     assert {(one["episode"], one["row"]): one["language"] for one in before}.items() <= language.items()
     calls = [
@@ -84,4 +90,4 @@ def windows_are_lerobots_own(place, folder, peer):
         for row in rows["language_events"]
         for call in row["tool_calls"] or ()
     ]
-    assert [call["function"]["arguments"] for call in calls] == [{"text": "waiting"}] * 6
+    assert [call["function"]["arguments"] for call in calls] == [{"text": "waiting"}] * len(EPISODES)

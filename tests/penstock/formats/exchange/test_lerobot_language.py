@@ -16,98 +16,26 @@ from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
-from .lerobot_files import CAMERA, LENGTHS, table, v21, v30
-
-CALL = {"type": "function", "function": {"name": "say", "arguments": {"text": "ok"}}}
-NULLS = {"camera": None, "tool_calls": None}
-PERSISTENT = [
-    {"role": "assistant", "content": "reach", "style": "subtask", "timestamp": 0.0, **NULLS},
-    {"role": "user", "content": "raise it", "style": "task_aug", "timestamp": 0.0, **NULLS},
-    {
-        "role": "assistant",
-        "content": "grasp",
-        "style": "subtask",
-        "timestamp": float(np.float32(2 / 30)),
-        **NULLS,
-    },
-    {
-        "role": "assistant",
-        "content": "aside",
-        "style": "memory",
-        "timestamp": float(np.float32(0.0812)),
-        **NULLS,
-    },
-]
-EVENTS = {
-    1: [{"role": "assistant", "content": None, "style": None, "camera": None, "tool_calls": [CALL]}],
-    2: [
-        {"role": "user", "content": "what is left?", "style": "vqa", "camera": CAMERA, "tool_calls": None},
-        {"role": "assistant", "content": "a cup", "style": "vqa", "camera": CAMERA, "tool_calls": None},
-    ],
-}
-NAMES = "language_events", "language_persistent"
-LANGUAGE = {"dtype": "language", "shape": [1], "names": None}
-
-
-def published(name: str) -> pa.DataType:
-    """The type of a column by lerobot 0.6.0, datasets/language.py."""
-    fields = [
-        pa.field("role", pa.string(), nullable=False),
-        pa.field("content", pa.string()),
-        pa.field("style", pa.string()),
-        *([pa.field("timestamp", pa.float32(), nullable=False)] if name == "language_persistent" else []),
-        pa.field("camera", pa.string()),
-        pa.field("tool_calls", pa.list_(pa.json_())),
-    ]
-    return pa.list_(pa.struct(fields))
+from .lerobot_files import (
+    CALL,
+    CAMERA,
+    EVENTS,
+    LANGUAGE,
+    LANGUAGE_COLUMNS,
+    LENGTHS,
+    PERSISTENT,
+    declare,
+    published,
+    spoken,
+    table,
+    v21,
+    v30,
+)
 
 
 def of_fields(kind: pa.DataType) -> list[tuple[str, str]]:
     """Name and type of each field of a list of structs; Parquet names the values of lists its own way."""
     return [(field.name, str(field.type).replace("element:", "item:")) for field in kind.value_type]
-
-
-def texts(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """Rows whose calls are JSON texts, as a column of the published type has them."""
-    return [
-        [
-            one | {"tool_calls": None if one["tool_calls"] is None else [*map(json.dumps, one["tool_calls"])]}
-            for one in row
-        ]
-        for row in rows
-    ]
-
-
-def array(name: str, rows: list[list[dict[str, Any]]], inferred: bool) -> pa.Array:
-    if inferred:  # as LeRobot's own annotation writes it
-        return pa.array(rows)
-    storage = pa.array(texts(rows))
-    if pa.types.is_null(storage.type.value_type):
-        storage = pa.array([[] for _ in rows], published(name))
-    return storage.cast(published(name))
-
-
-def spoken(folder, inferred=False, persistent=None, events=EVENTS):
-    """Add language to every episode of a dataset."""
-    for path in sorted((folder / "data").rglob("*.parquet")):
-        rows = pq.read_table(path)
-        frames = rows["frame_index"].to_pylist()
-        columns = {
-            "language_persistent": persistent or [PERSISTENT] * len(frames),
-            "language_events": [events.get(frame, []) for frame in frames],
-        }
-        for name in NAMES:
-            rows = rows.append_column(name, array(name, columns[name], inferred))
-        table(path, rows)
-    declare(folder)
-    return folder
-
-
-def declare(folder, names=NAMES):
-    info = folder / "meta/info.json"
-    body = json.loads(info.read_text())
-    body["features"] |= dict.fromkeys(names, LANGUAGE)
-    info.write_text(json.dumps(body))
 
 
 def imported(root, folder, name="d"):
@@ -124,8 +52,8 @@ def columns_of(folder):
     out: dict[int, dict[str, list[Any]]] = {}
     for path in sorted((folder / "data").rglob("*.parquet")):
         for row in pq.read_table(path).to_pylist():
-            own = out.setdefault(row["episode_index"], {name: [] for name in NAMES})
-            for name in NAMES:
+            own = out.setdefault(row["episode_index"], {name: [] for name in LANGUAGE_COLUMNS})
+            for name in LANGUAGE_COLUMNS:
                 parsed = [
                     one | {"tool_calls": one["tool_calls"] and [*map(json.loads, one["tool_calls"])]}
                     for one in row[name]
@@ -187,7 +115,7 @@ def test_the_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
             assert own["language_events"] == [EVENTS.get(row, []) for row in range(LENGTHS[number])]
         stored = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").schema
         info = json.loads((tmp_path / "out/meta/info.json").read_text())
-        for name in NAMES:
+        for name in LANGUAGE_COLUMNS:
             assert info["features"][name] == LANGUAGE
             assert of_fields(stored.field(name).type) == of_fields(published(name))
         assert lines_of(imported(again, tmp_path / "out")) == lines_of(version)
@@ -289,7 +217,7 @@ def test_own_lines_of_tasks_become_lerobots_tasks(tmp_path):
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pydict()["__index_level_0__"]
     assert [tasks[index] for index in rows["task_index"].to_pylist()] == ["lift", "lift", "drop", "drop"]
-    assert not {*NAMES} & {*rows.column_names}
+    assert not {*LANGUAGE_COLUMNS} & {*rows.column_names}
 
 
 def test_language_of_a_registered_place_is_a_group_of_its_own(tmp_path, cli):

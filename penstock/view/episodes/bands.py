@@ -1,25 +1,25 @@
 """Spans of an episode: language, rows that are kept, gaps of clocks, frozen frames."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from loader.errors import Corrupt, DecodeFailed
-from loader.json_text import parse_json_object
+from loader.modalities.language import FIELD as LANGUAGE
+from loader.modalities.language import MAX_BYTES, LanguageLine, parse_language
 from loader.order.random.keyed_permutation import I64
 
 from ...text import clean
 from ..json_record import JsonRecord
 from .open_episode import OpenEpisode
 
-LANGUAGE = "language.jsonl"
 TASKS = ("task.txt", "task", "language_instruction")
 """Field and columns with an episode's task, in order of preference."""
-MAX_LANGUAGE_BYTES = 4 * 2**20
-"""Most bytes of language lines that are read."""
+MAX_TASK_BYTES = 2**20
+"""Largest field with a task, in bytes."""
 MOST_SPANS = 2000
 """Most spans of a kind."""
 GAP_PERIODS = 3
@@ -36,7 +36,7 @@ class Span(JsonRecord):
     last_ns: int
     """End, excluded."""
     text: str
-    """What holds there."""
+    """Text, or the kind of fault."""
     kind: str
     """Style of language, or "keep", "gap", "frozen"."""
     detail: str = ""
@@ -57,7 +57,7 @@ def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tu
 
 def _task(episode: OpenEpisode, columns: Mapping[str, str]) -> str:
     for name in TASKS:
-        if name in episode.names and episode.fields[name].address.nbytes <= MAX_LANGUAGE_BYTES:
+        if name in episode.names and episode.fields[name].address.nbytes <= MAX_TASK_BYTES:
             data = episode.fields[name].whole()
             return clean(data.decode("utf-8", "replace"), _TEXT)
         if columns.get(name):
@@ -67,49 +67,39 @@ def _task(episode: OpenEpisode, columns: Mapping[str, str]) -> str:
 
 def _lines(episode: OpenEpisode) -> tuple[Span, ...]:
     field = episode.fields[LANGUAGE]
-    if field.address.nbytes > MAX_LANGUAGE_BYTES:
-        raise DecodeFailed(
-            f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_LANGUAGE_BYTES} are shown"
-        )
-    lines = [line for line in field.whole().split(b"\n") if line.strip()]
-    parsed = []
-    for number, line in enumerate(lines[:MOST_SPANS], 1):
-        try:
-            body = parse_json_object(line)
-            end = body.get("end_ns")
-            times = [body["start_ns"], *([] if end is None else [end])]
-            if any(type(time) is not int or abs(time) > 2**62 for time in times):
-                raise ValueError(f"its times are {clean(times, 80)}; whole numbers of ns are needed")
-        except (ValueError, KeyError, TypeError) as error:
-            raise DecodeFailed(f"{LANGUAGE} line {number}: {type(error).__name__}: {error}") from error
-        parsed.append((clean(body.get("style") or "", 40), *times[:1], end, body))
-    parsed.sort(key=lambda one: one[:2])
-    spans = []
-    for (style, start, end, body), after in zip(parsed, [*parsed[1:], None], strict=True):
-        if end is None:
-            end = after[1] if after is not None and after[0] == style else _end(episode)
-        spans.append(
-            Span(
-                first_ns=start - episode.origin_ns,
-                last_ns=max(start, end) - episode.origin_ns,
-                text=clean(body.get("text") or _calls(body.get("tool_calls")), _TEXT),
-                kind=style,
-                detail=", ".join(_details(body)),
+    if field.address.nbytes > MAX_BYTES:
+        raise DecodeFailed(f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_BYTES} are shown")
+    by_style: dict[str, list[LanguageLine]] = {}
+    for line in parse_language(field.whole()):
+        by_style.setdefault(line.style or "", []).append(line)
+    spans: list[Span] = []
+    for style, lines in sorted(by_style.items()):
+        starts = sorted({line.start_ns for line in lines})
+        for line in sorted(lines, key=lambda line: line.start_ns):
+            after = bisect_right(starts, line.start_ns)
+            following = starts[after] if after < len(starts) else max(line.start_ns, _end(episode))
+            spans.append(
+                Span(
+                    first_ns=line.start_ns - episode.origin_ns,
+                    last_ns=(following if line.end_ns is None else line.end_ns) - episode.origin_ns,
+                    text=clean(line.text or _calls(line.tool_calls), _TEXT),
+                    kind=clean(style, 40),
+                    detail=", ".join(_details(line)),
+                )
             )
-        )
-    return tuple(spans)
+    return tuple(spans[:MOST_SPANS])
 
 
 def _end(episode: OpenEpisode) -> int:
     return episode.origin_ns + episode.length_ns
 
 
-def _details(body: Mapping[str, Any]) -> Iterable[str]:
-    for name in ("role", "camera"):
-        if body.get(name):
-            yield clean(body[name], 80)
-    if body.get("text") and body.get("tool_calls"):
-        yield _calls(body["tool_calls"])
+def _details(line: LanguageLine) -> Iterable[str]:
+    for text in (line.role, line.camera):
+        if text:
+            yield clean(text, 80)
+    if line.text and line.tool_calls:
+        yield _calls(line.tool_calls)
 
 
 def _calls(calls: object) -> str:

@@ -165,7 +165,7 @@ def _rate(episode: OpenEpisode, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackMoment(JsonRecord):
-    """What the loader takes of one field at a time."""
+    """Value that the loader takes of one field at a time."""
 
     field: str
     """Field name."""

@@ -18,7 +18,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+|[^\W\d_a-zA-Z]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane(JsonRecord):
-    """Some dimensions of a stream, drawn over one another, with those of another stream dashed."""
+    """Some dimensions of a stream, drawn over one another; another stream may be dashed."""
 
     name: str
     """Title."""
@@ -104,7 +104,7 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
         return [(at, min(stop, at + MOST_DIMS)) for at in range(first, stop, MOST_DIMS)]
     out: list[tuple[int, int]] = []
     at = first
-    for _, run in groupby(words[first:stop], lambda one: one[depth : depth + 1]):
+    for _, run in groupby(words[first:stop], lambda name: name[depth : depth + 1]):
         n = len(list(run))
         out += _runs(words, at, at + n, depth + 1)
         at += n

@@ -103,7 +103,7 @@ class OpenEpisode:
             self._open(name)
         self.is_steps = not any(
             name in self.clock_names for name in self.streams
-        )  # then cameras are steps too, whatever their container says
+        )  # then frames count as steps too, despite the times of their container
         if self.is_steps:
             self.clocks, self.clock_names = {}, {}
         spans = [self._span(name) for name in (*self.streams, *self.cameras) if self.has_times(name)]

@@ -2,11 +2,15 @@
 
 import json
 
+import mcap.writer
 import numpy as np
 import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime
+from loader.storage import open_store
+from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.run_import import import_place
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
 from penstock.view.episodes.episode_record import episode_record, moment, stepped
 from penstock.view.episodes.lanes import groups, lanes_of
@@ -234,3 +238,28 @@ def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
         assert "CRC-32C" in bad.error
         with pytest.raises(Corrupt):
             opened(version).summary("state.npy")
+
+
+def test_a_log_has_a_clock_per_topic(tmp_path):
+    (tmp_path / "logs").mkdir()
+    with (tmp_path / "logs" / "a.mcap").open("wb") as file:
+        out = mcap.writer.Writer(file)
+        out.start()
+        schema = out.register_schema("T", "jsonschema", b"{}")
+        topics = [out.register_channel(topic, "json", schema) for topic in ("/arm/joints", "/gripper")]
+        for channel, period_ms in zip(topics, (10, 25), strict=True):
+            for n in range(40):
+                body = json.dumps({"position": [n, -n / 2], "width": n * 10}).encode()
+                out.add_message(channel, 10**15 + n * period_ms * 10**6, body, 0)
+        out.finish()
+    with loader.Root(tmp_path / "root") as root:
+        import_place(root, "mcap", open_store(tmp_path / "logs"), "log", options=ColumnarOptions())
+        episode = opened(root.open("log@1"))
+        record, at = episode_record(episode), moment(episode, 260 * 10**6, "gripper.width.npy")
+    clocks = {one.field: (one.clock, one.rate) for one in record.streams}
+    assert clocks["arm.joints.position.npy"] == ("arm.joints.ns.npy", "100 Hz")
+    assert clocks["gripper.width.npy"] == ("gripper.ns.npy", "40 Hz")
+    shown = {one.field: (one.number, one.age_ns, one.values) for one in at.tracks}
+    assert at.row == 10
+    assert shown["arm.joints.position.npy"] == (26, 0, (26.0, -13.0))
+    assert shown["gripper.width.npy"] == (10, 10 * 10**6, (100,))

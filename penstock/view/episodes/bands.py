@@ -28,7 +28,7 @@ _TEXT = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span(JsonRecord):
+class EpisodeSpan(JsonRecord):
     """A part of the axis."""
 
     first_ns: int
@@ -43,7 +43,7 @@ class Span(JsonRecord):
     """Role, camera and tool calls of language, or a field."""
 
 
-def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tuple[Span, ...], str]:
+def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tuple[EpisodeSpan, ...], str]:
     """Return (language lines in order of style and time, error or ""). Without lines, the task is one span."""
     try:
         if LANGUAGE in episode.names:
@@ -51,7 +51,7 @@ def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tu
         task = _task(episode, columns)
     except Corrupt as error:
         return (), clean(error, 600)
-    whole = Span(first_ns=0, last_ns=episode.length_ns, text=task, kind="task")
+    whole = EpisodeSpan(first_ns=0, last_ns=episode.length_ns, text=task, kind="task")
     return ((whole,) if task else ()), ""
 
 
@@ -65,21 +65,21 @@ def _task(episode: OpenEpisode, columns: Mapping[str, str]) -> str:
     return ""
 
 
-def _lines(episode: OpenEpisode) -> tuple[Span, ...]:
+def _lines(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
     field = episode.fields[LANGUAGE]
     if field.address.nbytes > MAX_BYTES:
         raise DecodeFailed(f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_BYTES} are shown")
     by_style: dict[str, list[LanguageLine]] = {}
     for line in parse_language(field.whole()):
         by_style.setdefault(line.style or "", []).append(line)
-    spans: list[Span] = []
+    spans: list[EpisodeSpan] = []
     for style, lines in sorted(by_style.items()):
         starts = sorted({line.start_ns for line in lines})
         for line in sorted(lines, key=lambda line: line.start_ns):
             after = bisect_right(starts, line.start_ns)
             following = starts[after] if after < len(starts) else max(line.start_ns, _end(episode))
             spans.append(
-                Span(
+                EpisodeSpan(
                     first_ns=line.start_ns - episode.origin_ns,
                     last_ns=(following if line.end_ns is None else line.end_ns) - episode.origin_ns,
                     text=clean(line.text or _calls(line.tool_calls), _TEXT),
@@ -106,7 +106,7 @@ def _calls(calls: object) -> str:
     return clean(json.dumps(calls), _TEXT) if calls else ""
 
 
-def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[Span, ...], int, str]:
+def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ...], int, str]:
     """Return (spans of rows with a true `keep.npy`, number of such rows or -1 without one, error or "")."""
     try:
         keep = episode.keep()
@@ -119,7 +119,7 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[Span, ...], int
         return (), -1, clean(error, 600)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], keep, [False]]).astype(np.int8)))
     spans = tuple(
-        Span(
+        EpisodeSpan(
             first_ns=episode.time_of(anchor, first),
             last_ns=episode.length_ns if stop == n else episode.time_of(anchor, stop),
             text="keep",
@@ -130,9 +130,9 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[Span, ...], int
     return spans, int(keep.sum()), ""
 
 
-def fault_spans(episode: OpenEpisode) -> tuple[Span, ...]:
+def fault_spans(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
     """Return the gaps of each clock, and runs of frames with equal bytes, by field and time."""
-    spans: list[Span] = []
+    spans: list[EpisodeSpan] = []
     gaps_of: dict[str, str] = {}  # clocks that streams share are searched once
     for name, clock in episode.clocks.items():
         source = episode.clock_names[name]
@@ -149,13 +149,13 @@ def fault_spans(episode: OpenEpisode) -> tuple[Span, ...]:
     return tuple(spans[:MOST_SPANS])
 
 
-def _gaps(episode: OpenEpisode, name: str, clock: I64) -> list[Span]:
+def _gaps(episode: OpenEpisode, name: str, clock: I64) -> list[EpisodeSpan]:
     steps = np.diff(clock)
     if len(steps) < 2:
         return []
     wide = np.flatnonzero(steps > GAP_PERIODS * np.median(steps))
     return [
-        Span(
+        EpisodeSpan(
             first_ns=int(clock[row]) - episode.origin_ns,
             last_ns=int(clock[row + 1]) - episode.origin_ns,
             text=f"gap of {int(steps[row]) / 1e6:,.4g} ms",
@@ -166,10 +166,10 @@ def _gaps(episode: OpenEpisode, name: str, clock: I64) -> list[Span]:
     ]
 
 
-def _frozen(episode: OpenEpisode, name: str, same: np.ndarray) -> list[Span]:
+def _frozen(episode: OpenEpisode, name: str, same: np.ndarray) -> list[EpisodeSpan]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
     return [
-        Span(
+        EpisodeSpan(
             first_ns=episode.time_of(name, first),
             last_ns=episode.time_of(name, stop),
             text=f"{stop - first + 1} frames of equal bytes",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..json_record import JsonRecord
-from .open_episode import Stream
+from .open_episode import EpisodeStream
 from .stream_summary import n_dims
 
 MOST_DIMS = 8
@@ -34,7 +34,7 @@ class Lane(JsonRecord):
     """Unit of the values, or ""."""
 
 
-def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
+def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], int]:
     """Return (up to 64 lanes of an episode's streams, number of dimensions without one).
 
     A state and an action of the same names share lanes.
@@ -62,7 +62,7 @@ def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
     return tuple(lanes[:MOST_LANES]), sum(len(lane.labels) for lane in lanes[MOST_LANES:])
 
 
-def _pairs(streams: Mapping[str, Stream]) -> dict[str, str]:
+def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
     """Return state -> action, for streams of equal names and units."""
     out: dict[str, str] = {}
     for action in streams:

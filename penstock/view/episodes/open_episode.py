@@ -50,7 +50,7 @@ _NOW = {"ns": Offsets("ns", (0,)), "rows": Offsets("rows", (0,))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stream:
+class EpisodeStream:
     """A stream of numbers."""
 
     layout: NpyLayout
@@ -88,7 +88,7 @@ class OpenEpisode:
         self.fields = {
             name: VerifiedField(version, at, address.describe(name)) for name, at in address.fields.items()
         }
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, EpisodeStream] = {}
         """Field -> its stream."""
         self.cameras: dict[str, Camera] = {}
         """Field -> its camera."""
@@ -151,12 +151,12 @@ class OpenEpisode:
         except (Corrupt, MissingDependency) as error:
             self.errors[name] = clean(error, 600)
 
-    def _stream(self, name: str, layout: NpyLayout) -> Stream:
+    def _stream(self, name: str, layout: NpyLayout) -> EpisodeStream:
         facts: Mapping[str, Any] = self.version.facts.get(name, {})
         dims, unit = facts.get("dims"), facts.get("unit")
         if not isinstance(dims, list | tuple) or len(dims) != n_dims(layout):
             dims = ()
-        return Stream(
+        return EpisodeStream(
             layout=layout,
             names=tuple(clean(one, 80) for one in dims),
             unit=clean(unit, 24) if isinstance(unit, str) else "",

@@ -69,7 +69,7 @@ class RunWindows(JsonRecord):
     """Error that left windows unknown, or ""."""
 
 
-class _Search:
+class _WindowSearch:
     """Search of one run, until a time."""
 
     def __init__(self, training: Training, episode: OpenEpisode) -> None:
@@ -125,7 +125,7 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
     Searches for some seconds: window by window, in an order that covers the episode, or step by step from the last
     one back, whichever costs less.
     """
-    search, error = _Search(training, episode), ""
+    search, error = _WindowSearch(training, episode), ""
     steps = training.recorded_steps()
     plans = training.plans(training.last_step + 1) if len(steps) else {}
     try:

@@ -97,7 +97,7 @@ class OpenEpisode:
         self.clocks: dict[str, I64] = {}
         """Field -> its clock, int64 ns; empty for an episode of steps."""
         self.clock_names: dict[str, str] = {}
-        """Field -> the field of its clock, or "container"."""
+        """Field -> the field of its clock, which may be damaged, or "container"."""
         self._read_small()
         for name in self.names:
             self._open(name)
@@ -184,12 +184,12 @@ class OpenEpisode:
     def _open_clock(self, name: str) -> None:
         source = clock_field(name, self.names, self.version.facts)
         if source is not None:
+            self.clock_names[name] = source
             array: Any = load("array:decode")(self._whole(source))
             try:
                 self.clocks[name] = checked_clock(array, self.n_values(name))
             except DecodeFailed as error:
                 raise DecodeFailed(f"{self.address.describe(source)}: {error}") from None
-            self.clock_names[name] = source
         elif (camera := self.cameras.get(name)) is not None and camera.timeline is not None:
             self.clocks[name] = frame_times(camera.timeline)
             self.clock_names[name] = "container"

@@ -127,6 +127,22 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     assert {one.field: bool(one.error) for one in record.cameras}["cam.left.mp4"]
 
 
+def test_a_damaged_clock_does_not_turn_times_into_steps(tmp_path):
+    usual = rig_fields()
+    back = np.zeros(3000, np.int64)
+    keep = {name: data for name, data in usual.items() if name.startswith(("cam.", "state."))}
+    with loader.Root(tmp_path / "root") as root, root.write("rig") as writer:
+        writer.add("ep", keep | {"state.ns.npy": back})
+    episode = opened(loader.Root(tmp_path / "root").open("rig@1"))
+    record = episode_record(episode)
+    assert (record.unit, record.anchor, list(record.errors)) == ("s", "", ["state.npy"])
+    assert [(one.number, one.error) for one in moment(episode, 10**9).tracks] == [
+        (24, ""),
+        (30, ""),
+        (29, ""),
+    ]
+
+
 def test_lanes_follow_the_leading_words():
     humanoid = [
         f"k{side}{joint}"

@@ -1,6 +1,7 @@
 """What the page takes of an episode at a time, against the windows that the loader delivers."""
 
 import json
+from dataclasses import replace
 
 import mcap.writer
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime
+from loader.modalities.video.packet_table import packets_bytes, read_packets
+from loader.modalities.video.timeline import Timeline
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
@@ -218,6 +221,20 @@ def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
         "state.npy",
     )
     assert "7 rows" in keep_spans(episode, "action.npy")[2]
+
+
+def test_frames_of_equal_bytes_are_frozen(tmp_path):
+    usual = rig_fields()
+    table = read_packets(usual["cam.left.mp4.packets"])
+    same = Timeline.of_table(table).shown[10:15]
+    crc32c, size = table.crc32c.copy(), table.size.copy()
+    crc32c[same], size[same] = crc32c[same[0]], 1
+    frozen = packets_bytes(replace(table, crc32c=crc32c, size=size))
+    with loader.Root(tmp_path / "root") as root:
+        episode = opened(write_rig(root, **{"cam.left.mp4.packets": frozen}))
+    (span,) = fault_spans(episode)
+    assert (span.kind, span.text, span.detail) == ("frozen", "5 frames of equal bytes", "cam.left.mp4")
+    assert (span.first_ns, span.last_ns) == tuple(episode.time_of("cam.left.mp4", n) for n in (10, 14))
 
 
 def test_forged_lines_of_language_are_refused_by_number(tmp_path):

@@ -8,13 +8,12 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 import loader
 from examples import robots
 from penstock.cli import main
-from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, OTHER, put, spoken, table, v21
+from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
 
 ROOT = Path(__file__).parents[2]
 CAMERAS = CAMERA, OTHER, "observation.images.low"
@@ -24,14 +23,7 @@ SIZES = "--size", "32", "32", "--chunk", "4", "--global-batch", "6", "--policy",
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A LeRobot dataset of three cameras, a state, actions and language."""
-    folder = spoken(v21(tmp_path / "place", cameras=CAMERAS))
-    for path in folder.rglob("*.parquet"):
-        rows = pq.read_table(path)
-        table(path, rows.append_column("action", rows["observation.state"]))
-    info = json.loads((folder / "meta/info.json").read_text())
-    info["features"]["action"] = info["features"]["observation.state"]
-    put(folder / "meta/info.json", json.dumps(info))
-    return folder
+    return with_actions(spoken(v21(tmp_path / "place", cameras=CAMERAS)))
 
 
 def trained(folder: Path, ranks: int, *options: str) -> "subprocess.CompletedProcess[str]":

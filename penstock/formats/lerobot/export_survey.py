@@ -58,7 +58,7 @@ class Survey:
     texts: list[str]
     """Text features."""
     has_language: bool = False
-    """Whether the episodes have `language.jsonl`."""
+    """True if every episode has language."""
     language: list[str] = field(default_factory=list)
     """Language columns to write."""
     fps: Fraction = Fraction(0)
@@ -98,15 +98,7 @@ def survey_of(selection: ExportSelection) -> Survey:
         columns |= columns_in(lines, ns)
         if why := inexact(lines, ns):
             inexact_in[key] = why
-        tasks = (
-            tasks_in(lines, ns)
-            or facts["tasks"]
-            or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
-        )
-        if [task["start"] for task in tasks] + [len(ns)] != [0] + [task["stop"] for task in tasks]:
-            raise InvalidSample(
-                f"sample {key!r}: the tasks of {EPISODE} are not of its {len(ns)} rows in turn"
-            )
+        tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
         survey.episodes.append(
             PlannedEpisode(len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns)
@@ -115,7 +107,7 @@ def survey_of(selection: ExportSelection) -> Survey:
             text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks
         ]
     survey.language = sorted(
-        columns | ({*COLUMNS} & survey.features.keys() if survey.has_language else set())
+        columns | {name for name in COLUMNS if survey.has_language and name in survey.features}
     )
     survey.streams = [name for name in survey.streams if name not in others]
     survey.losses += [
@@ -125,8 +117,7 @@ def survey_of(selection: ExportSelection) -> Survey:
     if irregular:
         why = f"of {len(irregular)} episodes, the first is {irregular[0]}, it is no multiple of 1/{survey.fps} s"
         survey.losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
-    if inexact_in:
-        key, why = next(iter(inexact_in.items()))
+    for key, why in [*inexact_in.items()][:1]:
         survey.losses.append(
             Loss(f"field {FIELD!r}", f"of {len(inexact_in)} episodes, the first is {key}: {why}")
         )
@@ -136,6 +127,14 @@ def survey_of(selection: ExportSelection) -> Survey:
         )
     survey.losses += _of_columns(selection, survey)
     return survey
+
+
+def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> list[dict[str, Any]]:
+    """Return the tasks, or for want of any the text of the column, checked. Raises: InvalidSample."""
+    tasks = tasks or [{"start": 0, "stop": length, "task": column}]
+    if [task["start"] for task in tasks] + [length] != [0] + [task["stop"] for task in tasks]:
+        raise InvalidSample(f"sample {key!r}: the tasks of {EPISODE} are not of its {length} rows in turn")
+    return tasks
 
 
 def _fields(selection: ExportSelection) -> Survey:

@@ -1,30 +1,16 @@
 """The commands and scripts of docs/robots.md run as they stand, on a folder of LeRobot's."""
 
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from penstock.cli import main
-from tests.penstock.formats.exchange.lerobot_files import put, table, v21
+from tests.penstock.formats.exchange.lerobot_files import v21, with_actions
 
 PAGE = (Path(__file__).parents[3] / "docs/robots.md").read_text()
-TOP = "observation.images.top"
-
-
-def lerobot_folder(folder: Path) -> None:
-    """A dataset with a camera, a state and actions."""
-    v21(folder, cameras=(TOP,))
-    for path in folder.rglob("*.parquet"):
-        rows = pq.read_table(path)
-        table(path, rows.append_column("action", rows["observation.state"]))
-    info = json.loads((folder / "meta/info.json").read_text())
-    info["features"]["action"] = info["features"]["observation.state"]
-    put(folder / "meta/info.json", json.dumps(info))
 
 
 def command(beginning: str) -> list[str]:
@@ -37,7 +23,7 @@ def test_commands_and_scripts_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lerobot_folder(tmp_path / "path/to/dataset")
+    with_actions(v21(tmp_path / "path/to/dataset", cameras=("observation.images.top",)))
     assert main(command("import lerobot")) == 0
     names: dict[str, Any] = {}
     for script in re.findall(r"```python \w+\n(.*?)```", PAGE, re.S):

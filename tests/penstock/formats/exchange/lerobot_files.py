@@ -269,3 +269,14 @@ def declare(folder, names=LANGUAGE_COLUMNS):
     body = json.loads(info.read_text())
     body["features"] |= dict.fromkeys(names, LANGUAGE)
     info.write_text(json.dumps(body))
+
+
+def with_actions(folder):
+    """Add the feature `action`, a copy of the state."""
+    for path in folder.rglob("data/**/*.parquet"):
+        rows = pq.read_table(path)
+        table(path, rows.append_column("action", rows["observation.state"]))
+    body = json.loads((folder / "meta/info.json").read_text())
+    body["features"]["action"] = body["features"]["observation.state"]
+    put(folder / "meta/info.json", json.dumps(body))
+    return folder

@@ -125,6 +125,7 @@ def test_keep_of_another_length_is_named(root: loader.Root) -> None:
             "cam_left.mp4 shows nothing at 0.2 s: it begins 0.3 s after action.npy; filter by clock_skew_ns",
         ),
     ],
+    ids=["ends", "begins"],
 )
 def test_a_camera_that_shows_nothing_is_one_bad_sample(
     root: loader.Root, first_ms: int, n_frames: int, message: str

@@ -122,7 +122,7 @@ def _episodes(
     view, layout = windows.episodes.select(*read), windows.layout
     kept = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
     reads = WindowReads(
-        WindowView(view, replace(layout, at=kept), windows.first), decoders(view.fields, True)
+        WindowView(view, replace(layout, at=kept), windows.first), decoders(view.fields, True), whole=True
     )
     version = view.version
     with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:

@@ -84,7 +84,13 @@ class View:
     def select(self, *fields: str, where_present: bool = False) -> "View":
         """Return the same samples with these fields. Raises: FieldNotFound."""
         present = where_present or self.where_present
-        return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
+        return View(
+            self.version,
+            fields or without_row_blocks(self.version.fields),
+            self.predicate,
+            present,
+            self.first,
+        )
 
     def where(self, predicate: str) -> "View":
         """Return the samples of this view for which an SQL expression is also true. Raises: FieldNotFound."""

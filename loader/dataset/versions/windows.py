@@ -13,13 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
-from ...modalities.array import is_array, layout_in
+from ...modalities.array import NpyLayout, is_array, layout_in
 from ...modalities.fields import last_word
+from ...modalities.row_blocks import MIN_BYTES, read_rows
+from ...modalities.row_blocks import SUFFIX as ROWS
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, WindowLayout
 from ...order.sources.window_view import WindowView, n_windows, table_sha256
 from ..reading.verified_bucket_reads import read_fields
+from ..shards.address import SampleAddress
 from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 from .pack import field_nbytes
 
@@ -69,9 +72,7 @@ def _counted(view: "View", layout: WindowLayout) -> I64:
     episodes = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     if not len(episodes):
         return np.zeros(1, np.int64)
-    (address,) = view.version.address(episodes[:1], [layout.anchor])
-    (fields,) = read_fields(view.version.shard_store, [address])
-    stored = layout_in(layout.anchor, fields[layout.anchor])
+    address, stored = _first_layout(view, layout.anchor, episodes[:1])
     if not stored.shape or not stored.shape[0] or stored.fortran:
         raise InvalidPlan(
             f"windows: {address.describe(layout.anchor)} is {stored.dtype} {list(stored.shape)}; rows are needed"
@@ -87,6 +88,21 @@ def _counted(view: "View", layout: WindowLayout) -> I64:
         )
     counts = n_windows(n_rows, layout)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
+    """Return an episode's address and its anchor's layout: of a large one, from its row blocks."""
+    version = view.version
+    (address,) = version.address(episode, [anchor])
+    if anchor + ROWS in version.fields and address.fields[anchor].nbytes > MIN_BYTES:
+        (part,), _ = version.parts.locate(episode)
+        if version.parts.has_group(version.group_of(anchor + ROWS))[part]:
+            (at,) = version.address(episode, [anchor + ROWS])
+            (fields,) = read_fields(version.shard_store, [at])
+            if fields[anchor + ROWS]:
+                return address, read_rows(fields[anchor + ROWS]).layout
+    (fields,) = read_fields(version.shard_store, [address])
+    return address, layout_in(anchor, fields[anchor])
 
 
 def _path(view: "View", layout: WindowLayout) -> str:

@@ -32,7 +32,7 @@ class RowBlocks:
     def __init__(
         self, layout: NpyLayout, crc32c: int, crcs: npt.NDArray[np.uint32], times: I64 | None
     ) -> None:
-        """crc32c: of the field. crcs: of blocks. times: int64 [blocks + 1], ends of a clock's; None for other arrays."""
+        """crc32c: of the field. crcs: of blocks. times: int64 [blocks + 1], of a clock; None for other arrays."""
         self.layout, self.crc32c, self.crcs, self.times = layout, crc32c, crcs, times
         self.block_rows = _block_rows(layout)
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidStore
-from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.row_blocks import with_row_blocks
+from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 

@@ -16,8 +16,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
-from loader.modalities.video.packet_pages import HEAD_BYTES, PacketPages, read_head
-from loader.modalities.video.packet_table import PAGE_PACKETS, index_packets, packets_bytes, read_packets
+from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.run.recipe.decode import decoders
 from loader.run.recipe.video_packet_reads import Readers
 from loader.run.recipe.window_reads import WindowReads

@@ -23,7 +23,8 @@ from ..order.sources.window_view import WindowView
 from ..run.recipe.decode import decoders
 from ..run.recipe.episode_clocks import values_at
 from ..run.recipe.video_packet_reads import Readers
-from ..run.recipe.window_reads import WindowedEpisode, WindowReads
+from ..run.recipe.window_reads import WindowReads
+from ..run.recipe.windowed_episodes import WindowedEpisode
 
 logger = logging.getLogger(__name__)
 TOGETHER = 64

@@ -105,7 +105,7 @@ class WindowReads:
         read: dict[int, dict[str, Any] | Corrupt] = {}
         clips: list[PlannedClip] = []
         with self._blocks.batch():
-            waiting = range(len(addresses))
+            waiting = [*range(len(addresses))]
             while waiting:
                 missing: dict[BlockSource, set[int]] = {}
                 later = []

@@ -1,8 +1,8 @@
 """Row blocks of a large array, field `<field>.rows`: checksums by which single rows are read.
 
-`MAGIC`, the array's .npy header, its CRC-32C, then the CRC-32C of each block of rows. An array of int64 [n], which may
-be a clock, also has the first value of each block and the last value of all, so that a search reads one block.
-docs/format.md is normative.
+`MAGIC`, the array's .npy header, its CRC-32C, then the CRC-32C of each block of rows. An array of int64 [n] may be a
+clock. Its row blocks end with the first value of each block and the last of all: a search reads one block. docs/format.md
+is normative.
 """
 
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ def index_rows(data: Buffer) -> bytes:
     view = memoryview(data)
     layout = layout_of(view)
     if len(view) != len(layout.head) + layout.nbytes:
-        raise DecodeFailed(f"npy: {len(view)} bytes, and its header says {len(layout.head) + layout.nbytes}")
+        raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
     if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
         return b""
     body, step = view[len(layout.head) :], _block_rows(layout) * (layout.nbytes // layout.shape[0])

@@ -60,7 +60,7 @@ class BlockCache:
         return held[key]
 
     def put(self, key: Key, block: Any, nbytes: int) -> None:
-        """Add a block. An error is held for this batch only."""
+        """Add a block. An error lasts for this batch only."""
         self._own.held[key] = block
         if isinstance(block, Corrupt):
             return
@@ -75,7 +75,7 @@ class BlockSource:
     """Reads and caches the blocks of one stored field.
 
     part: returns (offset, size, CRC-32C) of a block. parse: returns the block in its bytes, or raises DecodeFailed.
-    says: returns the name of a block's checksum, for errors.
+    name: returns the name of a block's checksum, for errors.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class BlockSource:
         cache: BlockCache,
         part: Callable[[int], tuple[int, int, int]],
         parse: Callable[[int, bytes | memoryview], Any],
-        says: Callable[[int], str],
+        name: Callable[[int], str],
     ) -> None:
         self.address, self.field, self._cache = address, field, cache
-        self.part, self._parse, self.says = part, parse, says
+        self.part, self._parse, self.name = part, parse, name
 
     def blocks(self, numbers: I64) -> dict[int, Any]:
         """Return the blocks with these numbers. Raises: BlocksMissing; the error of a corrupt one."""
@@ -116,14 +116,14 @@ class BlockSource:
 
 def read_blocks(blocks: Mapping[BlockSource, set[int]], readers: Readers) -> None:
     """Read blocks together and cache them, or their errors."""
-    wanted = [(source, number) for source, numbers in blocks.items() for number in sorted(numbers)]
+    sought = [(source, number) for source, numbers in blocks.items() for number in sorted(numbers)]
     requests = [
-        PartsOfField(source.address, source.field, [[FieldPart(*source.part(n))]], source.says(n))
-        for source, n in wanted
+        PartsOfField(source.address, source.field, [[FieldPart(*source.part(n))]], source.name(n))
+        for source, n in sought
     ]
     bad: dict[int, Corrupt] = {}
     read = readers.parts(requests, bad.setdefault)
-    for number, ((source, block), parts) in enumerate(zip(wanted, read, strict=True)):
+    for number, ((source, block), parts) in enumerate(zip(sought, read, strict=True)):
         source.take(block, bad.get(number) or parts[0])
 
 
@@ -170,14 +170,14 @@ class BlockedRows:
         """Return the number of a clock's values up to each time. side: "right"."""
         assert self.times is not None
         assert side == "right"
-        wanted = np.asarray(times, np.int64)
-        which = np.searchsorted(self.times[:-1], wanted, side="right") - 1
+        sought = np.asarray(times, np.int64)
+        which = np.searchsorted(self.times[:-1], sought, side="right") - 1
         out = np.where(which < 0, 0, len(self))
-        inside = (which >= 0) & (wanted < self.times[-1])
+        inside = (which >= 0) & (sought < self.times[-1])
         for block, data in self._source.blocks(which[inside]).items():
             here = inside & (which == block)
-            out[here] = self._starts[block] + np.searchsorted(self._values(data), wanted[here], side="right")
-        return out if wanted.ndim else int(out)
+            out[here] = self._starts[block] + np.searchsorted(self._values(data), sought[here], side="right")
+        return out if sought.ndim else int(out)
 
 
 def rows_in_blocks(
@@ -197,11 +197,11 @@ def rows_in_blocks(
                 raise DecodeFailed(f"a clock does not ascend: row {row}")
         return rows
 
-    def says(number: int) -> str:
+    def name(number: int) -> str:
         rows = blocks.rows_of(number)
         return f"block {number} (rows {rows.start} to {rows.stop - 1}) of {field}{SUFFIX}"
 
-    source = BlockSource(address, field, cache, blocks.part, parse, says)
+    source = BlockSource(address, field, cache, blocks.part, parse, name)
     n, step = len(blocks), blocks.block_rows
     starts = np.append(np.arange(0, n, step, dtype=np.int64), n)
     return BlockedRows(source, starts, blocks.layout.dtype, blocks.layout.shape[1:], _same, blocks.times)

@@ -111,9 +111,9 @@ class EpisodeReads:
 
     def _places(self, addresses: Sequence[SampleAddress], readers: Readers) -> list[SampleAddress]:
         """Return the addresses of what windows of these episodes share, row blocks for want of the array too."""
-        wanted = {*self._arrays, *(field + SUFFIX for field in self._videos)}
-        wanted |= {field + ROWS for field in self._in_blocks}
-        places = table_places(self._version, sorted(wanted - set(self._fields)), addresses, readers.run)
+        shared = {*self._arrays, *(field + SUFFIX for field in self._videos)}
+        shared |= {field + ROWS for field in self._in_blocks}
+        places = table_places(self._version, sorted(shared - set(self._fields)), addresses, readers.run)
         out = []
         for address, others in zip(addresses, places, strict=True):
             own = {field: place for field, place in address.fields.items() if field not in self._videos}

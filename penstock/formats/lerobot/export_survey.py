@@ -130,8 +130,8 @@ def _fields(selection: ExportSelection) -> Survey:
     losses = [
         Loss(f"field {n!r}", "it is neither a stream with a clock nor a video") for n in sorted(names - used)
     ]
-    some = {n for n in partial if n in used and not n.endswith(ROWS)}
-    losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(some)]
+    uneven = {n for n in partial if n in used and not n.endswith(ROWS)}
+    losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(uneven)]
     lacking = {one.removesuffix(end) for one in partial for end in (CLOCK, ".npy", ".mp4", ".run", ".json")}
     runs = [
         name

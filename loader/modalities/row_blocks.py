@@ -1,8 +1,8 @@
 """Row blocks of a large array, field `<field>.rows`: checksums by which single rows are read.
 
 `MAGIC`, the array's .npy header, its CRC-32C, then the CRC-32C of each block of rows. An array of int64 [n] may be a
-clock. Its row blocks end with the first value of each block and the last of all: a search reads one block. docs/format.md
-is normative.
+clock: its row blocks end with the first value of each block and the last of all, so that a search reads one block.
+docs/format.md is normative.
 """
 
 from collections.abc import Mapping

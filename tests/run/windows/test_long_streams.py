@@ -143,11 +143,11 @@ def test_windows_by_blocks_are_windows_of_whole_arrays(template: bytes, tmp_path
     table = read_packets(fields["cam.mp4.packets"])
     shown = sorted(int(pts * table.facts.time_base * 10**9) for pts in table.pts.tolist())
     n = len(clocks["action"])
-    with loader.Root(str(tmp_path / "blocks")) as one, loader.Root(str(tmp_path / "whole")) as other:
+    with loader.Root(str(tmp_path / "blocks")) as in_blocks, loader.Root(str(tmp_path / "whole")) as in_whole:
         at = {**AT, "state.npy": ["-5ms", 0, "3s"]}
         plans = [
-            planned(written(root, given).sources["arm"].view.episodes.version, at, 4)
-            for root, given in ((one, with_row_blocks(fields)), (other, fields))
+            planned(written(root, values).sources["arm"].view.episodes.version, at, 4)
+            for root, values in ((in_blocks, with_row_blocks(fields)), (in_whole, fields))
         ]
         with read(plans[0]) as blocks, read(plans[1]) as whole:
             for step in range(12):
@@ -181,13 +181,13 @@ def test_ends_of_blocks_and_of_the_episode_are_exact(tmp_path: Path, rule: str) 
     }
     step = read_rows(index_rows(npy(clock))).block_rows
     at: dict[str, Any] = {"state.npy": [-9, -3, -2, 0, 1, 2, 5], "action.npy": loader.rows(-2, 3)}
-    with loader.Root(str(tmp_path / "blocks")) as one, loader.Root(str(tmp_path / "whole")) as other:
+    with loader.Root(str(tmp_path / "blocks")) as in_blocks, loader.Root(str(tmp_path / "whole")) as in_whole:
         reads = []
-        for root, given in ((one, with_row_blocks(encoded(fields))), (other, encoded(fields))):
+        for root, values in ((in_blocks, with_row_blocks(encoded(fields))), (in_whole, encoded(fields))):
             with root.write("arm") as writer:
-                writer.add("ep0", given)
+                writer.add("ep0", values)
             version = root.open("arm@1")
-            assert (f"state.npy{SUFFIX}" in version.fields) == (root is one)
+            assert (f"state.npy{SUFFIX}" in version.fields) == (root is in_blocks)
             assert not [name for name in version.select().fields if name.endswith(SUFFIX)]
             windows = loader.windows(
                 version.select(*at), anchor="action.npy", at=at, rule={"state.npy": rule}
@@ -207,7 +207,7 @@ def windows_at(windows: Any, rows: list[int]) -> dict[str, np.ndarray]:
     readers = Readers(fields=partial(fields_of, store), parts=partial(parts_of, store))
     addresses = windows.episodes.version.address(np.zeros(len(rows), np.int64), windows.episodes.fields)
     samples, _ = fetch(np.array(rows), addresses, lambda number, field: np.random.default_rng(0), readers)
-    return {name: np.stack([np.asarray(one[name].value) for one in samples]) for name in samples[0]}
+    return {name: np.stack([np.asarray(sample[name].value) for sample in samples]) for name in samples[0]}
 
 
 def fields_of(store: Any, addresses: Any, on_corrupt: Any) -> Any:

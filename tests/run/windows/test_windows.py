@@ -454,7 +454,7 @@ def test_real_episodes_show_frame_k_at_row_k(tmp_path: Path) -> None:
 def test_steps_of_a_window_has_the_substitutes_of_a_run(root: loader.Root) -> None:
     clips = {name: video(20) for name in ("a", "b", "c")}
     damaged = bytearray(clips["b"])
-    damaged[len(damaged) // 3 : 2 * len(damaged) // 3] = bytes(len(damaged) // 3)
+    damaged[1000:3000] = bytes(2000)
     anchor = np.array(regular(20))
     with root.write("arm") as writer:
         for name, clip in clips.items():
@@ -467,8 +467,8 @@ def test_steps_of_a_window_has_the_substitutes_of_a_run(root: loader.Root) -> No
     view = root.open("arm@1").select("cam.mp4", "action.npy")
     windows = loader.windows(view, anchor="action.npy", at={"cam.mp4": [0], "action.npy": [0]})
     plan = loader.plan({"arm": windows}, seed=1, global_batch=6)
-    with batches(plan, steps=20) as read:
-        delivered = [batch for batch in read]
+    with batches(plan, steps=20, corrupt_budget=1.0) as read:
+        delivered = list(read)
     substitutions = [entry for batch in delivered for entry in batch.substitutions]
     assert len(delivered) == 20
     assert {entry.address.key for entry in substitutions} == {"b"}
@@ -479,7 +479,6 @@ def test_steps_of_a_window_has_the_substitutes_of_a_run(root: loader.Root) -> No
 
     assert len(held) > 20
     for key, places in held.items():
-        assert key.partition("@")[0] != "b"
         found = plan.steps_of("arm", key, before=20, substitutions=substitutions)
         assert [(place.step, place.slot) for place in found] == places, key
 

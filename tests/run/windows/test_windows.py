@@ -479,13 +479,13 @@ def test_steps_of_a_window_has_the_substitutes_of_a_run(root: loader.Root) -> No
 
     assert len(held) > 20
     for key, places in held.items():
-        found = plan.steps_of("arm", key, before=20, substitutions=substitutions)
-        assert [(place.step, place.slot) for place in found] == places, key
+        places_read = plan.steps_of("arm", key, before=20, substitutions=substitutions)
+        assert [(place.step, place.slot) for place in places_read] == places, key
 
     for name in "abc":
-        found = plan.steps_of("arm", name, before=20, substitutions=substitutions)
+        places_read = plan.steps_of("arm", name, before=20, substitutions=substitutions)
         own = sorted(place for key, places in held.items() if key.startswith(f"{name}@") for place in places)
-        assert [(place.step, place.slot) for place in found] == own
+        assert [(place.step, place.slot) for place in places_read] == own
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder, decoder_for
 from ...modalities.array import is_array
+from ...modalities.language import text_at
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
 from ...order.random.keyed_permutation import I64
-from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW
+from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
 from .decode import ReadyValue
 from .episode_clocks import Picked, by_clock, by_steps, clock_field, too_old, values_at
+from .episode_columns import EpisodeColumns
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
 from .windowed_episodes import EPISODES_BYTES, EpisodeReads, WindowedEpisode, n_frames
 
@@ -41,6 +43,7 @@ class WindowReads:
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._decoders = decoders
+        self._columns = EpisodeColumns(self._version, self._layout.columns)
         known, facts = self._version.fields, self._version.facts
         timed = {*self._layout.at, self._layout.anchor}
         self._clock_of = {
@@ -66,8 +69,8 @@ class WindowReads:
                 raise InvalidRuntime(
                     f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=)"
                 )
-            bare = replace(decoder, size=None, crop=None, times=False)
-            if bare != VideoDecoder() and bare != VideoDecoder(frames=DEFAULT_FRAMES):
+            bare, kind = replace(decoder, size=None, crop=None, times=False), type(decoder)
+            if bare not in (kind(), kind(frames=DEFAULT_FRAMES)):
                 raise InvalidRuntime(
                     f"decode[{field!r}] = {decoder!r}: at= of the windows names the frames; leave out frames, stride, "
                     "start and at"
@@ -85,6 +88,10 @@ class WindowReads:
                     )
         elif self._layout.max_age_ns is not None:
             raise InvalidRuntime(f"max_age: {self._layout.anchor!r} has no clock, so values have no age")
+        elif self._layout.text:
+            raise InvalidRuntime(
+                f"text: {self._layout.anchor!r} has no clock: its rows are steps, and language has times"
+            )
         else:
             for field, offsets in self._layout.at.items():
                 if offsets.unit == "ns" and any(offsets.values):
@@ -199,7 +206,10 @@ class WindowReads:
             sample[f"{field}.{IS_PAD}"] = ReadyValue(picked.is_pad)
         if clock is not None:
             sample[ANCHOR_NS] = ReadyValue(int(clock[row]))
+            if layout.text:
+                sample[TEXT] = ReadyValue(text_at(episode.texts, int(clock[row])))
         sample[ROW] = ReadyValue(row)
+        sample |= {name: ReadyValue(value) for name, value in self._columns.of(address).items()}
         return sample, clips
 
     def _values(self, field: str, stream: Any, picked: Picked, address: SampleAddress) -> np.ndarray:

@@ -13,6 +13,8 @@ from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, 
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import decoder_for
+from ...modalities.language import FIELD as LANGUAGE
+from ...modalities.language import ActiveText, active_texts
 from ...modalities.row_blocks import MIN_BYTES, RowBlocks, read_rows
 from ...modalities.row_blocks import SUFFIX as ROWS
 from ...modalities.video.packet_pages import HEAD_BYTES, PacketPage, PacketPages, read_head
@@ -46,6 +48,8 @@ class WindowedEpisode:
     """Field that is handed out whole -> its bytes."""
     crcs: Mapping[str, int]
     """Field -> CRC-32C of its bytes."""
+    texts: Sequence[ActiveText]
+    """Texts of each style of the layout."""
     n_rows: int
     """Rows of the anchor."""
     nbytes: int
@@ -113,6 +117,7 @@ class EpisodeReads:
         """Return the addresses of what windows of these episodes share, row blocks for want of the array too."""
         shared = {*self._arrays, *(field + SUFFIX for field in self._videos)}
         shared |= {field + ROWS for field in self._in_blocks}
+        shared |= {LANGUAGE} if self._layout.text else set()
         places = table_places(self._version, sorted(shared - set(self._fields)), addresses, readers.run)
         out = []
         for address, others in zip(addresses, places, strict=True):
@@ -202,6 +207,7 @@ class EpisodeReads:
             }
             alone = {field: video for field, video in videos.items() if field not in clocks}
             clocks |= {field: _video_clock(video) for field, video in alone.items()}
+            texts = self._texts(data, at)
         except Corrupt as error:
             return error
         others = {field: data[field] for field in self._fields if field not in self._layout.at}
@@ -216,9 +222,20 @@ class EpisodeReads:
             videos=videos,
             others=others,
             crcs=crcs,
+            texts=texts,
             n_rows=len(arrays[self._layout.anchor]),
             nbytes=sum(map(len, data.values())) + tables,
         )
+
+    def _texts(self, data: Mapping[str, bytes], at: SampleAddress) -> list[ActiveText]:
+        if not self._layout.text:
+            return []
+        if LANGUAGE not in data:
+            raise DecodeFailed(f"{at.describe()} has no field {LANGUAGE!r}, which text= reads")
+        try:
+            return active_texts(data[LANGUAGE], self._layout.text)
+        except Corrupt as error:
+            raise DecodeFailed(f"{at.describe(LANGUAGE)}: {error}") from error
 
     def _keep(self, ordinal: int, episode: WindowedEpisode) -> None:
         with self._lock:

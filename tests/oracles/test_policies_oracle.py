@@ -63,12 +63,7 @@ def test_diffusion_trains_on_real_episodes_and_smolvla_takes_them(tmp_path, peer
         place = f"{corpus}/robot/g1_lerobot_v21"
         with loader.Root(tmp_path / "root") as root:
             options = ColumnarOptions(episodes=((29, 29),))
-            assert (
-                import_place(
-                    root, "lerobot", open_store(place), "g1", options=options
-                ).failures
-                == []
-            )
+            assert import_place(root, "lerobot", open_store(place), "g1", options=options).failures == []
         sizes = [
             "--dataset",
             "g1",

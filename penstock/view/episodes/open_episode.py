@@ -252,6 +252,7 @@ class OpenEpisode:
         times = self.clocks[anchor] if anchor else clock
         camera = self.cameras.get(name)
         ends = self.clock_names[name] == "container" and camera is not None and camera.timeline is not None
+        timeline = camera.timeline if ends and camera else None
         return by_clock(
             _NOW["ns"],
             "last",
@@ -259,7 +260,7 @@ class OpenEpisode:
             at_ns + self.origin_ns,
             (int(times[0]), int(times[-1])),
             None,
-            end_ns(camera.timeline) if ends and camera and camera.timeline else None,
+            end_ns(timeline.end_pts, timeline.time_base) if timeline else None,
         )
 
     def row(self, name: str, number: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from ..run import AGAIN
 from ..run_spec import RunSpec
 from . import next_start
 from .node_start import environment
+from .run_log import SPANS
 
 LOST_S = 120
 """Seconds that srun gets to end after all ranks of the first node have, if one failed: several times KillWait."""
@@ -98,11 +99,13 @@ next_start() {{
 begun=0
 while :; do
     rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/rank-*
-    export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
+    printf '{{"begun_us": %s000000, "log": %s}}\\n' "$(date +%s)" "$size" >> {spans}
+    starts=$(wc -l < {spans}) || starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1))
+    export PENSTOCK_ATTEMPT=$((starts - 1)) # of earlier jobs of the run, too
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
-        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\
+        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none --label \\
         sh -c {rank} rank {command} &
     srun=$!
     watch_srun "$srun" &
@@ -166,6 +169,7 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
         cpus=settings.cpus,
         grace_s=spec.grace_s,
         log=shlex.quote(settings.log),
+        spans=shlex.quote(f"{settings.log}{SPANS}"),
         rank=shlex.quote(rank),
         command=shlex.join(spec.command),
         environment_line=source.replace("\n", "; "),

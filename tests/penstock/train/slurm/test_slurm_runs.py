@@ -101,6 +101,14 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
     assert launcher.status("big-7").state == "ended"
     ports = set(re.findall(r"on m\d (127.0.0.1:\d+)", launcher.logs("big-7")))
     assert len(ports) == 2, "each start meets at a port of its own"
+    of_rank = launcher.logs("big-7", rank=3)
+    assert re.findall(r"began (\d): 3 of 4", of_rank) == ["0", "1"]
+    assert of_rank.startswith("began 0")
+    second = launcher.logs("big-7", start=1)
+    assert ("began 0" in second, second.count("began 1")) == (False, 4)
+    assert launcher.logs("big-7", rank=3, start=0).startswith("began 0: 3 of 4")
+    submit(toy(600, ranks_per_node=2), launcher)
+    wait_for(launcher, "began 2", 4)  # restarts count on
 
 
 def test_run_is_requeued_by_slurm_without_a_grace(

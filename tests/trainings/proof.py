@@ -57,6 +57,8 @@ STATE_SAVE_S = 6.0
 """A controller that is killed sooner after a cancel has forgotten it, and starts the job."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
+STALL_S = 5.0
+"""Most seconds by which goodput's steps may pass those between the ranks' lines: a busy machine stalls a rank."""
 KINDS = 8
 """Kinds of faults."""
 RECORD = ("trainings/", "trails/")
@@ -289,7 +291,7 @@ class Proof:
             inside = [one for one in all_starts if begun_s <= one.begun_s < allocation.ended_us / 1e6]
             steps_s = sum(one.ended_s - one.begun_s for one in inside)
             counted_s = row.parts["new steps"] + row.parts["repeated steps"]
-            if counted_s > steps_s + BOOKED_S:
+            if counted_s > steps_s + STALL_S:
                 self.problems.append(
                     f"start {row.attempt} counts {counted_s:.1f} s of steps, its ranks {steps_s:.1f} s"
                 )

@@ -173,8 +173,9 @@ class Proof:
     # Each returns whether the ranks begin again.
 
     def preempt(self) -> bool:
-        """A job of QOS high takes two nodes."""
-        options = ("--qos=high", "--account=robots", "--nodes=2", "--exclusive", "--output=/dev/null")
+        """A job of QOS high takes more nodes than are idle."""
+        nodes = 3 if len(self._nodes_with_ranks()) == 2 else 2
+        options = ("--qos=high", "--account=robots", "--exclusive", "--output=/dev/null", f"--nodes={nodes}")
         self.cluster.told("sbatch", *options, "--wrap=sleep 15")
         return True
 
@@ -199,12 +200,14 @@ class Proof:
         return self._kill_node(self.random.choice(self._other_nodes()), 15)
 
     def _other_nodes(self) -> list[str]:
-        with_ranks = [
+        return [name for name in self._nodes_with_ranks() if not self._has_srun(name)]
+
+    def _nodes_with_ranks(self) -> list[str]:
+        return [
             name
             for name in NODES
             if any(b"rank.py" in command_line_of(pid) for pid in self.cluster.processes(name))
         ]
-        return [name for name in with_ranks if not self._has_srun(name)]
 
     def _has_srun(self, node: str) -> bool:
         return any(command_of(pid) == "srun" for pid in self.cluster.processes(node))

@@ -181,15 +181,20 @@ class Proof:
 
     def kill_a_rank(self) -> bool:
         """SIGKILL to one rank."""
-        ranks = [pid for pid in self.cluster.processes() if b"RANK=" in environment_of(pid)]
-        ranks = [pid for pid in ranks if b"rank.py" in command_line_of(pid) and not is_shell(pid)]
-        os.kill(self.random.choice(ranks), signal.SIGKILL)
+        ranks = [pid for pid in self._processes() if b"rank.py" in command_line_of(pid)]
+        os.kill(self.random.choice([pid for pid in ranks if not is_shell(pid)]), signal.SIGKILL)
         return True
+
+    def _processes(self, node: str | None = None) -> list[int]:
+        """Return the processes of the run, of one node or of all."""
+        name = f"SLURM_JOB_NAME={self.launcher._name(RUN)}\0".encode()
+        return [pid for pid in sorted(self.cluster.processes(node)) if name in environment_of(pid)]
 
     def kill_the_first_node(self) -> bool:
         """The node with the job's script loses its power, and boots."""
-        (node,) = (name for name in NODES if self._has_srun(name))
-        return self._kill_node(node, 3)
+        nodes = [name for name in NODES if self._has_srun(name)]
+        assert len(nodes) == 1, self.cluster.told("squeue", "--all")
+        return self._kill_node(nodes[0], 3)
 
     def kill_another_node(self) -> bool:
         """A node with ranks only loses its power, and is back before it is DOWN: Slurm misses nothing."""
@@ -204,13 +209,11 @@ class Proof:
 
     def _nodes_with_ranks(self) -> list[str]:
         return [
-            name
-            for name in NODES
-            if any(b"rank.py" in command_line_of(pid) for pid in self.cluster.processes(name))
+            name for name in NODES if any(b"rank.py" in command_line_of(pid) for pid in self._processes(name))
         ]
 
     def _has_srun(self, node: str) -> bool:
-        return any(command_of(pid) == "srun" for pid in self.cluster.processes(node))
+        return any(command_of(pid) == "srun" for pid in self._processes(node))
 
     def _kill_node(self, node: str, away_s: float) -> bool:
         self.cluster.kill_node(node)
@@ -262,6 +265,7 @@ class Proof:
             state = launcher.status(run).state
             if state not in ("ended", "unknown") or len(starts(self.folder / run)[0]) != begins:
                 self.problems.append(f"the cancelled {run} is {state}")
+                self.say(self.problems[-1])
 
     def end(self) -> None:
         """Stop the run for good, and check all of it."""

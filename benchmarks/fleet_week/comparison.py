@@ -10,6 +10,7 @@ import loader
 from loader.order.steps.slots import slot_identities
 from penstock.train.goodput import PARTS, goodput, matched, totals
 from penstock.train.launch.launcher import Span
+from penstock.train.launch.slurm_job import spans_of
 from penstock.train.run_usage import slurm_usage
 from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import usage_by
@@ -62,9 +63,7 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     sums, now_us = dict.fromkeys(PARTS, 0.0), us(week.now_s)
     spans: dict[str, list[Span]] = {}
     for one in jobs:
-        assert one.begun_us is not None
-        span = Span(begun_us=one.begun_us, ended_us=one.ended_us, nodes=one.nodes, state=one.state)
-        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).append(span)
+        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).extend(spans_of([one]))
     for job in week.jobs:
         if job.run not in spans:
             continue

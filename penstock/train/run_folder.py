@@ -306,7 +306,7 @@ class RunBrief:
     stopping: bool = False
     """True if a person asked it to stop."""
     problem: str = ""
-    """What is damaged in its record; "" for nothing."""
+    """Damage in its record; "" for none."""
 
 
 def briefs(store: Store) -> list[RunBrief]:

@@ -134,10 +134,10 @@ def peak(folder: RunFolder) -> int:
 
 def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "AT_ONCE", 1)
-    ranks = np.zeros(2000, ROW)
-    ranks["rank"], ranks["node"] = np.arange(2000), [f"m{rank // 8}" for rank in range(2000)]
+    ranks = np.zeros(1000, ROW)
+    ranks["rank"], ranks["node"] = np.arange(1000), [f"m{rank // 8}" for rank in range(1000)]
     peaks = []
-    for n_windows in (5, 40):
+    for n_windows in (4, 24):
         folder = RunFolder(loader.Root(tmp_path / str(n_windows)).store, "a")
         for step in range(1, n_windows + 1):
             ranks["end_step"] = step

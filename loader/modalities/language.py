@@ -38,7 +38,7 @@ def parse_language(data: bytes) -> list[LanguageLine]:
     """Return the lines in order. Blank lines are skipped. Raises: Corrupt with the line's number, from 1."""
     if len(data) > MAX_BYTES:
         raise Corrupt(f"language has {len(data)} bytes; up to {MAX_BYTES} are read")
-    lines = []
+    lines: list[LanguageLine] = []
     for number, text in enumerate(data.split(b"\n"), 1):
         if not text.strip():
             continue

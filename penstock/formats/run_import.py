@@ -123,8 +123,8 @@ def import_place(
 ) -> ImportReport:
     """Publish a version with copies of a source's samples, or the next version with its new objects.
 
-    Samples of changed objects are replaced; removed objects have no effect. After a failure no version is published.
-    Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one larger sample per thread.
+    Samples of changed objects are replaced; removed objects have no effect. Memory: 1 KB per sample of a registered
+    format, or the keys of other formats; 8 MiB or one larger sample per thread.
 
     options: key column, columns that become fields, fields and columns to leave out.
     shuffle: True to order samples by key hash; None does so if each file is a sample.

@@ -11,7 +11,7 @@ from loader.errors import AlreadyExists, Corrupt
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
-from ..train.run_folder import json_object
+from ..train.run_folder import read_object
 from .suspects import Drain, NodeFault
 
 FORMAT = 1
@@ -160,4 +160,4 @@ def alerts_us(store: Store) -> list[int]:
 
 
 def _object(store: Store, key: str) -> dict[str, Any]:
-    return json_object(store.get(key).data, f"{store.url}/{key}")
+    return read_object(store, key, "JSON object", dict)

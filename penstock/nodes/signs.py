@@ -4,19 +4,17 @@ Objects are chosen by the time of their last write, so a long history costs its 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from loader.errors import Corrupt, EngineUnreachable
-from loader.json_text import parse_json_object
-from loader.storage import Store
+from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
-from ..train.run_folder import AT_ONCE, Event, RunFolder, runs
-from ..train.windows import window_columns
+from ..train.run_folder import AT_ONCE, Event, RunFolder, WindowKey, read_object, runs, window_keys
 from .node_check import CHECKS
 from .suspects import RECENT_US, Attempt, FailedCheck, LossDifference, NodeFault, NodeSigns, NodeWindow
 
@@ -58,15 +56,13 @@ def read_signs(
     return NodeSigns(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
 
 
-def _recent(store: Store, prefix: str, since_us: int) -> list[str]:
-    return [
-        info.key for info in store.list(prefix) if info.modified_us is None or info.modified_us >= since_us
-    ]
+def _recent(store: Store, prefix: str, since_us: int) -> list[ObjectInfo]:
+    return [info for info in store.list(prefix) if info.modified_us is None or info.modified_us >= since_us]
 
 
 def _faults(folder: RunFolder, now_us: int) -> Iterator[NodeFault]:
-    keys = _recent(folder.store, folder.key("faults/"), now_us - RECENT_US)
-    for pairs in several(lambda key: faults_in(folder.store, key), keys, at_once=AT_ONCE):
+    infos = _recent(folder.store, folder.key("faults/"), now_us - RECENT_US)
+    for pairs in several(lambda info: faults_in(folder.store, info.key), infos, at_once=AT_ONCE):
         for node, fault in pairs:
             yield NodeFault(
                 node=node,
@@ -82,18 +78,11 @@ def _faults(folder: RunFolder, now_us: int) -> Iterator[NodeFault]:
 
 
 def _windows(folder: RunFolder, now_us: int) -> Iterator[NodeWindow]:
-    prefix = folder.key("windows/")
-    keys = _recent(folder.store, prefix, now_us - RECENT_US)
-    return _rows(folder, prefix, keys)
+    return _rows(folder, window_keys(_recent(folder.store, folder.key("windows/"), now_us - RECENT_US)))
 
 
-def _rows(folder: RunFolder, prefix: str, keys: Iterable[str]) -> Iterator[NodeWindow]:
-    numbered = [(int(key.removeprefix(prefix)[:6]), key) for key in sorted(keys) if key.endswith(".parquet")]
-    datas = several(lambda pair: folder.store.get(pair[1]).data, numbered, at_once=AT_ONCE)
-    tables: dict[int, list[bytes]] = {}
-    for (attempt, _), data in zip(numbered, datas, strict=True):
-        tables.setdefault(attempt, []).append(data)
-    columns: dict[str, Any] = window_columns(tables, f"{folder.store.url}/{prefix}")
+def _rows(folder: RunFolder, keys: Sequence[WindowKey]) -> Iterator[NodeWindow]:
+    columns = folder.windows(keys)
     names = ("attempt", "end_step", "node", "ended_us", "slow_read_s")
     for attempt, end_step, node, ended_us, slow_read_s in zip(
         *(columns.get(name, ()) for name in names), strict=True
@@ -150,20 +139,18 @@ def _ended_us(events: Sequence[Event], following: dict[str, Any] | None, span: S
 
 def _nodes(folder: RunFolder, attempt: int, first: str) -> tuple[str, ...]:
     """Return the nodes of an attempt by its last window; the first rank's without one."""
-    prefix = folder.key("windows/")
-    keys = sorted(info.key for info in folder.store.list(f"{prefix}{attempt:06d}-"))[-1:]
-    return tuple(sorted({row.node for row in _rows(folder, prefix, keys)})) or (first,)
+    rows = _rows(folder, folder.window_keys(attempt)[-1:])
+    return tuple(sorted({row.node for row in rows})) or (first,)
 
 
 def _checks(store: Store, now_us: int) -> Iterator[FailedCheck]:
-    for key in _recent(store, CHECKS, now_us - RECENT_US):
-        try:
-            body = parse_json_object(store.get(key).data)
-            yield FailedCheck(
-                node=str(body["node"]),
-                at_us=int(body["at_us"]),
-                check=str(body["check"]),
-                text=str(body["text"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"{store.url}/{key} is no failed check: {error}") from error
+    def parsed(body: dict[str, Any]) -> FailedCheck:
+        return FailedCheck(
+            node=str(body["node"]),
+            at_us=int(body["at_us"]),
+            check=str(body["check"]),
+            text=str(body["text"]),
+        )
+
+    for info in _recent(store, CHECKS, now_us - RECENT_US):
+        yield read_object(store, info.key, "failed check", parsed)

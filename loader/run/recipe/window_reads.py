@@ -34,6 +34,7 @@ from .episode_clocks import (
     too_old,
     values_at,
 )
+from .episode_columns import EpisodeColumns
 from .video_packet_reads import (
     FieldRng,
     PlannedClip,
@@ -83,6 +84,7 @@ class WindowReads:
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._decoders = decoders
+        self._columns = EpisodeColumns(self._version, self._layout.columns)
         known, facts = self._version.fields, self._version.facts
         timed = {*self._layout.at, self._layout.anchor}
         self._clock_of = {
@@ -221,6 +223,7 @@ class WindowReads:
             if layout.text:
                 sample[TEXT] = ReadyValue(text_at(episode.texts, int(clock[row])))
         sample[ROW] = ReadyValue(row)
+        sample |= {name: ReadyValue(value) for name, value in self._columns.of(address).items()}
         return sample, clips
 
     def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:

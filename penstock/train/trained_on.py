@@ -4,6 +4,7 @@ Inverts the order of each run's plans: the cost grows with epochs, not with step
 without one has them in its checkpoints, its reports, or the events of its record.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,8 +17,7 @@ from loader.api.plans import plan_over
 from loader.api.report import reports_of
 from loader.dataset.tables.parquet import parse_table
 from loader.dataset.versions.version import open_record
-from loader.errors import Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, VersionRetired
-from loader.json_text import parse_json_object
+from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, VersionRetired
 from loader.run.ledger import read_ledger
 from loader.run.recipe.recipe import stored_view
 from loader.run.trail.read_trail import read_starts, read_trail, trail_runs
@@ -25,10 +25,9 @@ from loader.run.trail.start_record import trail_folder
 from loader.storage import Store
 from loader.storage.mirror.store import primary_of
 
-from . import marker
+from ..checkpoints import marker
+from .run_folder import RunFolder, runs
 
-RECORDS = "trainings/"
-"""Folder of the records of runs."""
 NEWEST = 8
 """Objects of a trail, by their first step, that are read for its last step."""
 
@@ -125,8 +124,7 @@ def of_dataset(dataset: str) -> Callable[[Plan], list[str]]:
 def _runs(store: Store, saved: Store) -> list[str]:
     reported = (info.key.split("/") for info in store.list("reports/training/"))
     named = {words[4] for words in reported if len(words) == 6 and words[3] == "runs"}
-    recorded = {info.key.split("/")[1] for info in store.list(RECORDS)}
-    return sorted({*trail_runs(store), *marker.runs(saved), *named, *recorded})
+    return sorted({*trail_runs(store), *marker.runs(saved), *named, *runs(store)})
 
 
 def _opened(root: Root, plan: str) -> Plan:
@@ -177,25 +175,18 @@ def _stretches(root: Root, saved: Store, run: str, markers: list[int]) -> list[_
 
 def _of_record(store: Store, run: str) -> Iterator[_PlannedSteps]:
     """Yield each start's steps, by its events and windows. Raises: Corrupt; InvalidRuntime without a plan."""
-    began: dict[str, tuple[str, int]] = {}
-    ends: dict[str, int] = {}
-    for info in store.list(f"{RECORDS}{run}/events/"):
-        attempt = info.key.rpartition("/")[2].partition("-")[0]
-        try:
-            event = parse_json_object(store.get(info.key).data)
-            ends[attempt] = max(ends.get(attempt, 0), int(event["step"]))
-            if event["event"] == "first_batch":
-                began[attempt] = str(event.get("plan", "")), int(event["step"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"{store.url}/{info.key} is no event: {error}") from error
-    for info in store.list(f"{RECORDS}{run}/windows/"):
-        attempt, _, step = info.key.rpartition("/")[2].removesuffix(".parquet").partition("-")
-        if step.isdigit():
-            ends[attempt] = max(ends.get(attempt, 0), int(step))
-    for attempt, (plan, first) in sorted(began.items()):
-        if not plan:
-            raise InvalidRuntime(f"its start {int(attempt)} names no plan")
-        yield _PlannedSteps(plan=plan, first=first, end=max(ends[attempt], first + 1))
+    folder, ends = RunFolder(store, run), defaultdict[int, int](int)
+    events = folder.events()
+    steps = [(event.attempt, event.step) for event in events]
+    for attempt, step in (*steps, *((key.attempt, key.end_step) for key in folder.window_keys())):
+        ends[attempt] = max(ends[attempt], step)
+    for event in events:
+        if event.name != "first_batch":
+            continue
+        if not event.facts.get("plan"):
+            raise InvalidRuntime(f"its start {event.attempt} names no plan")
+        end = max(ends[event.attempt], event.step + 1)
+        yield _PlannedSteps(plan=str(event.facts["plan"]), first=event.step, end=end)
 
 
 def _last_step(store: Store, run: str) -> int:

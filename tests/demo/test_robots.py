@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loader
@@ -107,5 +108,5 @@ def test_a_policy_is_killed_and_resumed_and_a_bad_episode_is_gone(place: Path, t
         )
         options = robots.parsed(["--root", str(tmp_path / "root"), "--out", str(tmp_path / "out"), *SIZES])
         after = robots.prepare(root, options).plan
-        keys = after.sources["arm"].view.keys(range(len(after.sources["arm"].view)))
+        keys = after.sources["arm"].view.keys(np.arange(len(after.sources["arm"].view)))
         assert {key.partition("@")[0] for key in keys} == {"episode_000000", "episode_000002"}

@@ -16,7 +16,7 @@ from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("PENSTOCK_ORACLES", HERE.parents[1] / ".oracles")) / "policies/bin/python"
 RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

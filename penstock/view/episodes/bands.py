@@ -3,19 +3,18 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from loader.errors import Corrupt, DecodeFailed
-from loader.json_text import parse_json_object
+from loader.modalities.language import FIELD as LANGUAGE
+from loader.modalities.language import LanguageLine, parse_language
 from loader.order.random.keyed_permutation import I64
 
 from ...text import clean
 from ..json_record import JsonRecord
 from .open_episode import OpenEpisode
 
-LANGUAGE = "language.jsonl"
 TASKS = ("task.txt", "task", "language_instruction")
 """Field and columns with an episode's task, in order of preference."""
 MAX_LANGUAGE_BYTES = 4 * 2**20
@@ -71,30 +70,23 @@ def _lines(episode: OpenEpisode) -> tuple[Span, ...]:
         raise DecodeFailed(
             f"{LANGUAGE} has {field.address.nbytes} bytes; up to {MAX_LANGUAGE_BYTES} are shown"
         )
-    lines = [line for line in field.whole().split(b"\n") if line.strip()]
-    parsed = []
-    for number, line in enumerate(lines[:MOST_SPANS], 1):
-        try:
-            body = parse_json_object(line)
-            end = body.get("end_ns")
-            times = [body["start_ns"], *([] if end is None else [end])]
-            if any(type(time) is not int or abs(time) > 2**62 for time in times):
-                raise ValueError(f"its times are {clean(times, 80)}; whole numbers of ns are needed")
-        except (ValueError, KeyError, TypeError) as error:
-            raise DecodeFailed(f"{LANGUAGE} line {number}: {type(error).__name__}: {error}") from error
-        parsed.append((clean(body.get("style") or "", 40), *times[:1], end, body))
-    parsed.sort(key=lambda one: one[:2])
+    try:
+        lines = parse_language(field.whole())[:MOST_SPANS]
+    except Corrupt as error:
+        raise DecodeFailed(f"{LANGUAGE} {error}") from error
+    lines.sort(key=lambda line: (line.style or "", line.start_ns))
     spans = []
-    for (style, start, end, body), after in zip(parsed, [*parsed[1:], None], strict=True):
+    for line, after in zip(lines, [*lines[1:], None], strict=True):
+        end = line.end_ns
         if end is None:
-            end = after[1] if after is not None and after[0] == style else _end(episode)
+            end = after.start_ns if after is not None and after.style == line.style else _end(episode)
         spans.append(
             Span(
-                first_ns=start - episode.origin_ns,
-                last_ns=max(start, end) - episode.origin_ns,
-                text=clean(body.get("text") or _calls(body.get("tool_calls")), _TEXT),
-                kind=style,
-                detail=", ".join(_details(body)),
+                first_ns=line.start_ns - episode.origin_ns,
+                last_ns=max(line.start_ns, end) - episode.origin_ns,
+                text=clean(line.text or _calls(line.tool_calls), _TEXT),
+                kind=clean(line.style or "", 40),
+                detail=", ".join(_details(line)),
             )
         )
     return tuple(spans)
@@ -104,12 +96,12 @@ def _end(episode: OpenEpisode) -> int:
     return episode.origin_ns + episode.length_ns
 
 
-def _details(body: Mapping[str, Any]) -> Iterable[str]:
-    for name in ("role", "camera"):
-        if body.get(name):
-            yield clean(body[name], 80)
-    if body.get("text") and body.get("tool_calls"):
-        yield _calls(body["tool_calls"])
+def _details(line: LanguageLine) -> Iterable[str]:
+    for name in (line.role, line.camera):
+        if name:
+            yield clean(name, 80)
+    if line.text and line.tool_calls:
+        yield _calls(line.tool_calls)
 
 
 def _calls(calls: object) -> str:

@@ -109,6 +109,8 @@ def _structs(values: Any) -> list[dict[str, Any]]:
 
 def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLine:
     calls = struct.get("tool_calls")
+    if struct.get("style") == TASK:
+        raise DamagedJson(f"a text of style {TASK!r}, which LeRobot has in meta/tasks only")
     if calls is not None:
         if not isinstance(calls, list):
             raise DamagedJson(f"tool_calls {calls!r:.80}; a list is needed")

@@ -4,6 +4,7 @@ A sign counts against a node only if the same work is right elsewhere. Ranges th
 store; a loss that differs in a gang, or an attempt that fails in one, names no single node.
 """
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,16 @@ DRAINS_OF_A_NODE = 2
 ALERT_EVERY_US = 24 * 60 * MINUTE_US
 """After an alert, the same state raises no other one for this time."""
 
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_CRC = re.compile(r"(?:[0-9a-f]{8})?")
+LONGEST = 1024
+"""Most characters of an address, and of a store's URL."""
 Sign = Literal["wrong reads", "slow reads", "loss", "crashes", "check"]
+
+
+def is_node(name: object) -> bool:
+    """Return whether a value from a record can be the name of a node."""
+    return isinstance(name, str) and _NODE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,20 @@ class NodeFault:
     def range(self) -> tuple[str, str, int, int]:
         """Store, object and bytes, equal on every node."""
         return self.store, self.address, self.begin, self.end
+
+    @property
+    def is_valid(self) -> bool:
+        """True if types and lengths are those of a rank's record, which anyone with its credentials may write."""
+        numbers, texts = (self.at_us, self.begin, self.end), (self.address, self.store)
+        return (
+            is_node(self.node)
+            and all(type(one) is int for one in numbers)
+            and 0 <= self.begin < self.end < 2**63
+            and self.at_us > 0
+            and all(isinstance(one, str) and len(one) <= LONGEST and one.isprintable() for one in texts)
+            and all(isinstance(one, str) and _CRC.fullmatch(one) for one in (self.expected, self.actual))
+            and self.kind in ("read", "cache page")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

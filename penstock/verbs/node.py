@@ -95,7 +95,7 @@ def check(arguments: Namespace) -> Answer:
 
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
-    from ..nodes.quarantine import cases, settled_us
+    from ..nodes.cases import CaseBook, settled_us
     from ..nodes.replays import loss_differences
     from ..nodes.signs import read_signs
     from ..nodes.suspects import suspects as suspects_of
@@ -105,7 +105,7 @@ def suspects(arguments: Namespace) -> Answer:
     cluster = cluster_of(arguments)
     spans = None if cluster is None else launcher_of(root.url, cluster).spans
     signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))
-    named = suspects_of(signs, now_us, settled_us(cases(root.store)))
+    named = suspects_of(signs, now_us, settled_us(CaseBook(root.store).read()))
     rows = [(one.node, one.sign, one.text) for one in named]
     table = Table(form=("{:<20}", " {:<12}", " {}"), header=("node", "sign", "figures"), rows=rows)
     body = [{"node": one.node, "sign": one.sign, "at_us": one.at_us, "text": one.text} for one in named]

@@ -87,7 +87,7 @@ def reason_text(text: str) -> str:
 
 
 class CaseBook:
-    """The cases of a record. The first reading lists them; each later one asks for new ones and for ends of open ones."""
+    """The cases of a record. The first reading lists them; a later one asks for new cases and ends of open ones."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -179,7 +179,9 @@ class CaseBook:
         return True
 
     def _newest_alert(self) -> tuple[int, int]:
-        numbers = [int(match[1]) for info in self._store.list(ALERTS) if (match := _ALERT.fullmatch(info.key))]
+        numbers = [
+            int(match[1]) for info in self._store.list(ALERTS) if (match := _ALERT.fullmatch(info.key))
+        ]
         if not numbers:
             return 0, 0
         body = self._body(f"{ALERTS}{max(numbers):016d}.json") or {}

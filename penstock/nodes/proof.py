@@ -1,4 +1,4 @@
-"""Prove a suspicion: ranges of shards come from the node with other bytes than their version has, or a check fails there.
+"""Prove a suspicion: the node reads other bytes than a version has, or a check fails there.
 
 A record only says where to look: ranges are read from roots that the operator names, bounded in number and size, and
 must come here as a published version has them.
@@ -95,7 +95,9 @@ class NodeProver:
     def _compare_in(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
         right = version_crcs(root, ranges)
         if not right:
-            return NodeProof(is_bad=False, text=f"none of {len(ranges)} ranges comes here as its version has it")
+            return NodeProof(
+                is_bad=False, text=f"none of {len(ranges)} ranges comes here as its version has it"
+            )
         there = self._read_there(root.url, node, [*right])
         if isinstance(there, str):
             return NodeProof(is_bad=False, text=there)

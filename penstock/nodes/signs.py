@@ -257,7 +257,9 @@ class _RunReader:
             return
         self.ended = []
         for number, (begun_us, first) in sorted(self._begun.items()):
-            span = next((one for one in accounted if one.begun_us <= begun_us <= (one.ended_us or 2**63)), None)
+            span = next(
+                (one for one in accounted if one.begun_us <= begun_us <= (one.ended_us or 2**63)), None
+            )
             last, last_us = self._ends.get(number, ("", 0))
             ended_us = self._begun[number + 1][0] if number + 1 in self._begun else None
             if span is not None and span.ended_us is not None:

@@ -119,7 +119,9 @@ class NodeWatch:
         """Return the cases after storing drains and returns that the scheduler has and the record lacks."""
         for case in known:
             state = states.get(case.node)
-            is_drained = state is not None and not state.in_service and case_number(state.reason) == case.number
+            is_drained = (
+                state is not None and not state.in_service and case_number(state.reason) == case.number
+            )
             if is_drained and case.is_pending:
                 self._book.put_end(case.number, "drained", "seen at the scheduler")
             elif case.is_open and not is_drained:

@@ -15,7 +15,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from loader.dataset.log.entries import canonical
-from loader.errors import AlreadyExists, Corrupt, Forbidden, ObjectNotFound, PenstockError, RunNotFound, RunTaken
+from loader.errors import (
+    AlreadyExists,
+    Corrupt,
+    Forbidden,
+    ObjectNotFound,
+    PenstockError,
+    RunNotFound,
+    RunTaken,
+)
 from loader.json_text import parse_json_object
 from loader.storage import Store
 

@@ -15,10 +15,10 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, watch
+from penstock.nodes.cases import CaseBook, case_number
 from penstock.nodes.controls import control_of
 from penstock.nodes.node_check import bounded_output, put_failures, run_checks
 from penstock.nodes.proof import NodeProof, NodeProver
-from penstock.nodes.cases import CaseBook, case_number
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
@@ -66,7 +66,11 @@ def test_cases_have_numbers_and_an_end(record: loader.Root) -> None:
         None,
         None,
     ]
-    for name, expected in (("drained", [True, False]), ("drained", [True, False]), ("returned", [False, False])):
+    for name, expected in (
+        ("drained", [True, False]),
+        ("drained", [True, False]),
+        ("returned", [False, False]),
+    ):
         book.put_end(1, name, "ann")
         for known in (book.cases, book.read(), CaseBook(record.store).read()):
             assert [case.is_open for case in known] == expected, name
@@ -344,7 +348,7 @@ def test_ranges_are_compared_with_the_index_or_with_hashes_of_pages(data: loader
     whole, half, beyond = (
         ObjectRange(place.path, place.offset, place.offset + n) for n in (place.nbytes, 50, 10**6)
     )
-    half_crc = f"{crc32c(Path(data.url, place.path).read_bytes()[place.offset:][:50]):08x}"
+    half_crc = f"{crc32c(Path(data.url, place.path).read_bytes()[place.offset :][:50]):08x}"
     assert version_crcs(data, [whole, half, beyond]) == {whole: f"{place.crc32c:08x}", half: half_crc}
     file = Path(data.url, place.path)
     shard = bytearray(file.read_bytes())

@@ -15,15 +15,14 @@ from loader.errors import Conflict
 from loader.storage import Store
 
 from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
-from .proof import NodeProof, NodeProver, evidence_of
+from .proof import NodeProver, evidence_of
+from .proof_queue import ProofQueue
 from .signs import Losses, SignReader, Spans
 from .suspects import Suspect, caps, suspects
 
 _log = logging.getLogger(__name__)
 REVIEW_S = 15.0
 """Seconds between two reviews."""
-PROOFS, PROVE_AGAIN_S = 4, 600.0
-"""Most proofs in a review; seconds until a suspect without a newer sign is proved again."""
 CLEAN_ROUNDS, ROUND_S = 3, 600.0
 """Clean checks in a row that return a node, and seconds between them."""
 RETURNS = 4
@@ -94,8 +93,7 @@ class NodeWatch:
         self._control, self._prover, self._apply = control, prover, apply
         self._book, self._signs = CaseBook(store), SignReader(store, spans, losses)
         self._opened: dict[int, Case] = {}
-        self._tried: dict[tuple[str, str], tuple[int, float]] = {}
-        self._proved: dict[str, tuple[Suspect, NodeProof]] = {}
+        self._proofs = ProofQueue()
         self._clean: dict[int, tuple[int, float]] = {}
         self._alerted_us = 0
 
@@ -110,7 +108,10 @@ class NodeWatch:
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settled_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
-        self._prove(result)
+        for suspect in self._proofs.due(result.suspects, now_us):
+            proof = self._prover.prove(suspect)
+            self._proofs.add(suspect, proof, time.time_ns() // 1000)
+            result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, len(states), now_us)
         self._return(result, states)
         return result
@@ -129,18 +130,15 @@ class NodeWatch:
         return self._book.cases
 
     def _drain(self, result: NodeReview, known: list[Case], n_nodes: int, now_us: int) -> None:
-        nodes = {suspect.node for suspect in result.suspects}
-        self._proved = {node: pair for node, pair in self._proved.items() if node in nodes}
-        untried = {one.node for one in result.suspects if (one.node, one.sign) not in self._tried}
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
         alerted_us = max(self._book.alerted_us(), self._alerted_us)
-        n_suspects = len(untried | self._proved.keys())
-        decision = caps(self._proved, drains(counted, now_us), n_nodes, now_us, [alerted_us], n_suspects)
+        proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
+        decision = caps(proved, drains(counted, now_us), n_nodes, now_us, [alerted_us], n_suspects)
         for node in decision.drain:
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
                 result.lines.append(f"{node} left service meanwhile")
                 continue
-            text = reason_text(self._proved[node][1].text)
+            text = reason_text(proved[node][1].text)
             if self._apply:
                 try:
                     case = self._drained(node, text)
@@ -159,28 +157,12 @@ class NodeWatch:
         refused = [case for case in self._book.cases if case.is_pending and case.number in self._opened]
         case = next(
             (self._opened[one.number] for one in refused if one.node == node), None
-        ) or self._book.open(node, text, evidence_of(*self._proved[node]), BY)
+        ) or self._book.open(node, text, evidence_of(*self._proofs.proved[node]), BY)
         self._opened[case.number] = case
         self._control.drain(node, case.reason)
         self._book.put_end(case.number, "drained", BY)
-        del self._opened[case.number], self._proved[node]
+        del self._opened[case.number], self._proofs.proved[node]
         return case
-
-    def _prove(self, result: NodeReview) -> None:
-        """Try to prove some of the suspects: those with a new sign, or after a while."""
-        due = [one for one in result.suspects if time.monotonic() >= self._next_proof(one)]
-        for suspect in due[:PROOFS]:
-            proof = self._prover.prove(suspect)
-            self._tried[suspect.node, suspect.sign] = suspect.at_us, time.monotonic() + PROVE_AGAIN_S
-            result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
-            if proof.is_bad:
-                self._proved[suspect.node] = suspect, proof
-            elif suspect.node in self._proved and self._proved[suspect.node][0].sign == suspect.sign:
-                del self._proved[suspect.node]
-
-    def _next_proof(self, suspect: Suspect) -> float:
-        at_us, next_s = self._tried.get((suspect.node, suspect.sign), (0, 0.0))
-        return 0.0 if suspect.at_us > at_us and suspect.node not in self._proved else next_s
 
     def _return(self, result: NodeReview, states: dict[str, NodeState]) -> None:
         """Check nodes that the scheduler says penstock drained; return those that stay clean."""

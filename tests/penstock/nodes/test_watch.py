@@ -14,7 +14,7 @@ from loader.dataset.shards.address import FieldAddress
 from loader.dataset.shards.shard import crc32c
 from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
-from penstock.nodes import cases, watch
+from penstock.nodes import cases, proof_queue, watch
 from penstock.nodes.cases import CaseBook, case_number
 from penstock.nodes.controls import control_of
 from penstock.nodes.node_check import bounded_output, put_failures, run_checks
@@ -103,7 +103,7 @@ def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line
 def test_proof_that_a_later_one_refutes_drains_no_node(
     record: loader.Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "PROVE_AGAIN_S", 0.0)
+    monkeypatch.setattr(proof_queue, "PROVE_AGAIN_US", 0)
     put_failures(record.store, "m1", run_checks(FAILS))
     watcher = watch_of(record, Table(), apply=False)
     assert watcher.review().drained == ["m1"]

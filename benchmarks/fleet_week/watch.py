@@ -83,9 +83,7 @@ class Watch:
             checks=list(self._checks),
         )
         named = [
-            one
-            for one in suspects(signs, now_us, self._settled)
-            if not self._nodes[one.node].is_drained
+            one for one in suspects(signs, now_us, self._settled) if not self._nodes[one.node].is_drained
         ]
         for suspect in named:
             if suspect.sign == "check":

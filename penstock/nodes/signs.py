@@ -174,6 +174,8 @@ class _RunReader:
         self._begun: dict[int, tuple[int, str]] = {}
         self._ends: dict[int, tuple[str, int]] = {}
         self._nodes: dict[int, set[str]] = {}
+        self._end_steps: dict[int, int] = {}
+        self._saved_steps: dict[int, int] = {}
         self._is_unjudged = True
         self._changed_us = self._next_us = 0
 
@@ -234,6 +236,7 @@ class _RunReader:
         now_us = _now_us()
         for window in _window_rows(self._run, attempt, data, f"{self._store.url}/{key}"):
             self._nodes.setdefault(attempt, set()).add(window.node)
+            self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), window.end_step)
             if window.ended_us < now_us + AHEAD_US:
                 self.windows.append(window)
 
@@ -244,6 +247,9 @@ class _RunReader:
     def _add_event(self, attempt: int, key: str, data: bytes) -> None:
         body = parse_json_object(data)
         self._ends[attempt] = str(body["event"]), int(body["at_us"])
+        self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), int(body["step"]))
+        if body["event"] == "saved":
+            self._saved_steps[attempt] = int(body["step"])
         if body["event"] in LAST_EVENTS:
             self._changed_us = max(self._changed_us, _now_us())
 
@@ -277,6 +283,8 @@ class _RunReader:
                     nodes=tuple(nodes),
                     ended_us=ended_us,
                     failed=last not in ("stopped", "ended") and is_failure,
+                    end_step=self._end_steps.get(number, 0),
+                    saved_step=self._saved_steps.get(number, 0),
                 )
             )
         self._is_unjudged = False

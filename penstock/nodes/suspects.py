@@ -17,8 +17,8 @@ FAULTS, FAULTS_US = 3, 10 * MINUTE_US
 """Wrong reads within these microseconds that make a suspect."""
 SLOW_WINDOWS, SLOW_TIMES, SLOW_DEVIATIONS = 3, 2.0, 5.0
 """Windows in a row above so many medians, and so many median absolute deviations above the median."""
-CRASHES = 2
-"""Failed gangs, a node's last ones, that make a suspect."""
+CRASHES, LAST_STARTS = 3, 5
+"""Failed starts among a node's last ones that make a suspect."""
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
 DRAIN_EVERY_US = 10 * MINUTE_US
@@ -115,6 +115,10 @@ class Attempt:
     """UTC microseconds of its end."""
     failed: bool
     """True after a hang or crash; a requested stop is not a crash."""
+    end_step: int = 0
+    """Steps done by its last record."""
+    saved_step: int = 0
+    """Step of its last checkpoint; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,30 +256,39 @@ def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str
 
 
 def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    """Yield nodes whose last gangs all failed, of runs that went on afterwards.
+    """Yield nodes most of whose last starts failed, of runs that went on past these failures.
 
-    Starts of a run on the same nodes are one gang, and accuse each of them alike. A gang of a node that was drained
-    since then accuses no other node. A healthy node may meet such gangs by chance: the proof decides.
+    A start accuses all of its nodes alike, and the proof decides. A start with a node that was drained since then
+    accuses no other node.
     """
-    gangs, went_on_us = defaultdict[tuple[str, tuple[str, ...]], list[Attempt]](list), dict[str, int]()
-    for attempt in sorted(attempts, key=lambda start: start.ended_us):
-        gangs[attempt.run, attempt.nodes].append(attempt)
-        if not attempt.failed:
-            went_on_us[attempt.run] = attempt.ended_us
+    counted = [one for one in attempts if all(after_us.get(node, 0) < one.ended_us for node in one.nodes)]
     of_node = defaultdict[str, list[Attempt]](list)
-    for own in sorted(gangs.values(), key=lambda starts: starts[-1].ended_us):
-        last = next((start for start in reversed(own) if start.failed), own[-1])
-        if any(after_us.get(node, 0) >= last.ended_us for node in last.nodes):
-            continue
-        if last.failed and went_on_us.get(last.run, 0) < last.ended_us:
-            continue  # the run may be the cause
-        for node in last.nodes:
-            of_node[node].append(last)
-    for node, ends in of_node.items():
-        recent = ends[-CRASHES:]
-        if len(recent) == CRASHES and all(attempt.failed for attempt in recent):
-            text = f"its last {CRASHES} gangs failed: " + ", ".join(sorted({start.run for start in recent}))
-            yield Suspect(node=node, sign="crashes", at_us=recent[-1].ended_us, text=text)
+    for attempt in sorted(counted, key=lambda start: start.ended_us):
+        for node in attempt.nodes:
+            of_node[node].append(attempt)
+    went_on = _gone_past(attempts)
+    for node, starts in of_node.items():
+        ends = [start for start in starts if not start.failed or (start.run, start.number) in went_on]
+        failed = [start for start in ends[-LAST_STARTS:] if start.failed]
+        if len(failed) >= CRASHES:
+            text = f"{len(failed)} of its last {len(ends[-LAST_STARTS:])} starts failed: "
+            text += ", ".join(sorted({start.run for start in failed}))
+            yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
+
+
+def _gone_past(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
+    """Return (run, number) of the starts whose run later saved a step behind theirs, or came as far without a failure.
+
+    A failure that no start gets past may be the run's own.
+    """
+    gone, saved, stopped = set[tuple[str, int]](), dict[str, int](), dict[str, int]()
+    for one in sorted(attempts, key=lambda start: -start.ended_us):
+        if saved.get(one.run, 0) > one.end_step or stopped.get(one.run, -1) >= one.end_step:
+            gone.add((one.run, one.number))
+        saved[one.run] = max(saved.get(one.run, 0), one.saved_step)
+        if not one.failed:
+            stopped[one.run] = max(stopped.get(one.run, 0), one.end_step)
+    return gone
 
 
 def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:

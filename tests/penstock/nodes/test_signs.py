@@ -184,3 +184,17 @@ def test_very_many_faults_are_read_over_several_reviews(store: Counted) -> None:
         put_fault(folder, "m1", now_us(), number)
     reader = SignReader(store)
     assert [len(reader.read(now_us()).faults) for _ in range(2)] == [MOST_OBJECTS, MOST_OBJECTS + 10]
+
+
+def test_steps_of_attempts_come_from_events_and_windows(store: Counted) -> None:
+    folder = RunFolder(store, "big")
+    for number in (1, 2):
+        folder.begin_attempt({"node": "m1"})
+        folder.put_event(number, 0, "saved", 10 * number, {})
+        put_window(folder, number, 10 * number + 5, ["m1"])
+    folder.put_event(2, 1, "failed", 27, {})
+    attempts = SignReader(store).read(now_us()).attempts
+    assert [(one.end_step, one.saved_step, one.failed) for one in attempts] == [
+        (15, 10, True),
+        (27, 20, True),
+    ]

@@ -210,7 +210,9 @@ class CaseBook:
         at_us = _time_of(body)
         if number not in self._cases or at_us is None:
             return
-        self._cases[number] = replace(self._cases[number], **{f"{name}_us": at_us})
+        case = self._cases[number]
+        drained = name == "drained"
+        self._cases[number] = replace(case, drained_us=at_us) if drained else replace(case, returned_us=at_us)
 
     def _object(self, number: int, name: str) -> dict[str, Any] | None:
         return self._body(_key(number, name))

@@ -1,8 +1,8 @@
 """Cases against nodes in a record: `nodes/q-41/` holds the evidence, the drain and the return, each created once.
 
-A case is opened under the number after the last one. Of two watchers that decide at once, one creates it; the other one
-reads it and decides again, so the caps hold for all watchers together. What a case says is data: only the scheduler's
-reason makes a node ours to check and return.
+A case is opened under the number after the last one. If two watchers decide at once, one of them creates it. The other
+one reads it and decides again, so the caps hold for all watchers together. A case is data: only the scheduler's reason
+makes a node ours to check and return.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Which suspects to prove next, and what was proved. Pure: no store, no clock."""
+"""Choose the suspects to prove next, and remember their proofs. Pure: no store, no clock."""
 
 from collections.abc import Collection, Sequence
 
@@ -12,7 +12,7 @@ PROVE_AGAIN_US = 10 * MINUTE_US
 
 
 class ProofQueue:
-    """Suspects and their proofs. Those without a proof come first, then those whose last proof is oldest."""
+    """Suspects and their proofs. Suspects without a proof come first, then the one with the oldest proof."""
 
     def __init__(self) -> None:
         self.proved: dict[str, tuple[Suspect, NodeProof]] = {}
@@ -23,8 +23,8 @@ class ProofQueue:
         """Return the suspects to prove now. Proofs of nodes that are no longer suspects are dropped."""
         nodes = {suspect.node for suspect in suspects}
         self.proved = {node: pair for node, pair in self.proved.items() if node in nodes}
-        waiting = [one for one in suspects if now_us >= self._next_us(one)]
-        return sorted(waiting, key=lambda one: self._tried.get((one.node, one.sign), (0, 0))[1])[:most]
+        waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
+        return sorted(waiting, key=lambda suspect: self._proved_us(suspect))[:most]
 
     def add(self, suspect: Suspect, proof: NodeProof, now_us: int) -> None:
         """Note a proof. A later one refutes an earlier one of the same sign."""
@@ -38,6 +38,9 @@ class ProofQueue:
         """Return the suspects that are proved, or that no proof has met yet: many of them have a common cause."""
         untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
         return untried | self.proved.keys()
+
+    def _proved_us(self, suspect: Suspect) -> int:
+        return self._tried.get((suspect.node, suspect.sign), (0, 0))[1]
 
     def _next_us(self, suspect: Suspect) -> int:
         at_us, tried_us = self._tried.get((suspect.node, suspect.sign), (0, -PROVE_AGAIN_US))

@@ -97,7 +97,7 @@ class SignReader:
         )
 
     def _named(self, now_us: int) -> set[str]:
-        """Return the runs to read: those that live, and at the first reading all with attempts that count."""
+        """Return the runs to read: active ones, and at the first reading all with attempts that count."""
         first, last = (
             f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d}" for at_us in (now_us - ALIVE_US, now_us)
         )
@@ -206,8 +206,8 @@ class _RunReader:
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
-            for node, one in pairs:
-                fault = NodeFault(node=node, **one._asdict())
+            for node, read_fault in pairs:
+                fault = NodeFault(node=node, **read_fault._asdict())
                 if fault.is_valid and fault.at_us < now_us + AHEAD_US:
                     yield fault
 

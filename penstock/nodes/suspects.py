@@ -70,7 +70,7 @@ class NodeFault:
 
     @property
     def is_valid(self) -> bool:
-        """True if types and lengths are those of a rank's record, which anyone with its credentials may write."""
+        """True if a rank could have written it: anyone with its credentials may write other values."""
         numbers, texts = (self.at_us, self.begin, self.end), (self.address, self.store)
         return (
             is_node(self.node)
@@ -266,9 +266,9 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
     for attempt in sorted(counted, key=lambda start: start.ended_us):
         for node in attempt.nodes:
             of_node[node].append(attempt)
-    went_on = _gone_past(attempts)
+    passed = _passed_failures(attempts)
     for node, starts in of_node.items():
-        ends = [start for start in starts if not start.failed or (start.run, start.number) in went_on]
+        ends = [start for start in starts if not start.failed or (start.run, start.number) in passed]
         failed = [start for start in ends[-LAST_STARTS:] if start.failed]
         if len(failed) >= CRASHES:
             text = f"{len(failed)} of its last {len(ends[-LAST_STARTS:])} starts failed: "
@@ -276,19 +276,20 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
             yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
 
 
-def _gone_past(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
+def _passed_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
     """Return (run, number) of the starts whose run later saved a step behind theirs, or came as far without a failure.
 
     A failure that no start gets past may be the run's own.
     """
-    gone, saved, stopped = set[tuple[str, int]](), dict[str, int](), dict[str, int]()
-    for one in sorted(attempts, key=lambda start: -start.ended_us):
-        if saved.get(one.run, 0) > one.end_step or stopped.get(one.run, -1) >= one.end_step:
-            gone.add((one.run, one.number))
-        saved[one.run] = max(saved.get(one.run, 0), one.saved_step)
-        if not one.failed:
-            stopped[one.run] = max(stopped.get(one.run, 0), one.end_step)
-    return gone
+    past, saved, stopped = set[tuple[str, int]](), dict[str, int](), dict[str, int]()
+    for start in sorted(attempts, key=lambda attempt: -attempt.ended_us):
+        run = start.run
+        if saved.get(run, 0) > start.end_step or stopped.get(run, -1) >= start.end_step:
+            past.add((run, start.number))
+        saved[run] = max(saved.get(run, 0), start.saved_step)
+        if not start.failed:
+            stopped[run] = max(stopped.get(run, 0), start.end_step)
+    return past
 
 
 def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:

@@ -31,7 +31,7 @@ def version_crcs(root: loader.Root, ranges: Iterable[ObjectRange]) -> dict[Objec
     crcs: dict[ObjectRange, str] = {}
     try:
         for version in _versions(root):
-            for address in [one for one in by_address if version.parts.shard_at(one) is not None]:
+            for address in [key for key in by_address if version.parts.shard_at(key) is not None]:
                 for a_range in by_address.pop(address):
                     if (crc := _crc(version, a_range)) is not None:
                         crcs[a_range] = f"{crc:08x}"
@@ -46,7 +46,8 @@ def _versions(root: loader.Root) -> Iterator[loader.Version]:
     """Yield the newest version of each dataset, then the others, newest first."""
     records = [record for name in root.datasets() for record in root.versions(name)]
     newest = {record.dataset: record for record in records}
-    others = sorted((one for one in records if one is not newest[one.dataset]), key=lambda one: -one.n)
+    others = [record for record in records if record is not newest[record.dataset]]
+    others.sort(key=lambda record: -record.n)
     store = primary_of(root.store)
     for record in [*newest.values(), *others][:VERSIONS]:
         manifest = manifest_of(store, record)

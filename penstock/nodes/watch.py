@@ -2,7 +2,7 @@
 
 Only an operator runs it, on one machine or several. Evidence is stored before a node is drained, and the scheduler's
 reason names the case, so a watcher that dies between the two finds it again. The record only names suspects: commands
-run on nodes that the scheduler has, and a node is ours if the scheduler's reason says so.
+run on nodes of the scheduler, and a node is ours if the scheduler's reason names penstock.
 """
 
 import logging
@@ -165,7 +165,7 @@ class NodeWatch:
         return case
 
     def _return(self, result: NodeReview, states: dict[str, NodeState]) -> None:
-        """Check nodes that the scheduler says penstock drained; return those that stay clean."""
+        """Check nodes with a reason of penstock at the scheduler; return each one that stays clean."""
         ours = {
             number: node
             for node, state in states.items()

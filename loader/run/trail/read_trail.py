@@ -179,7 +179,7 @@ def _holding(written: list[tuple[int, int, str]], steps: range) -> Iterator[str]
 def _starts_of(
     store: Store, run: str, steps: "pl.DataFrame", names: Iterable[str]
 ) -> tuple[StartRecord, ...]:
-    """Return the starts that a listing has; those of now if rows name others. Raises: Corrupt for a lost one."""
+    """Return the starts of a listing, or of a new one if rows name others. Raises: Corrupt for a lost one."""
     starts = read_starts(store, run, names)
     named = set(steps["start"].unique())
     if not named <= {

@@ -91,7 +91,7 @@ def test_watch_without_apply_changes_nothing(record: loader.Root) -> None:
 @pytest.mark.parametrize("line", ["sleep 1000", "no-such-command", "exit 3", "exit 7"])
 def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line: str) -> None:
     table = Table()
-    put_failures(record.store, "m1", run_checks(FAILS))  # as another program says
+    put_failures(record.store, "m1", run_checks(FAILS))  # by another program
     checks = {"planted": NodeCheck(command=("sh", "-c", line), limit_s=1)}
     prover = NodeProver(Cluster(train=TrainSettings(checks=checks, on_node=("env", "NODE={node}"))), [])
     review = NodeWatch(record.store, table, prover, apply=True).review()
@@ -115,7 +115,7 @@ def test_proof_that_a_later_one_refutes_drains_no_node(
 
 
 def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root) -> None:
-    class Taken(Table):
+    class DrainedByAnn(Table):
         """Ann drains m1 after the watcher first looked."""
 
         looks = 0
@@ -127,7 +127,7 @@ def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root
             return super().states()
 
     put_failures(record.store, "m1", run_checks(FAILS))
-    table = Taken()
+    table = DrainedByAnn()
     review = watch_of(record, table).review()
     assert review.drained == []
     assert review.lines[-1] == "m1 left service meanwhile"
@@ -239,7 +239,7 @@ def test_forged_case_runs_no_command(
     for _ in range(5):
         assert watcher.review().to_json() == {"suspects": [], "drained": [], "returned": [], "alert": ""}
     assert not ran.exists()
-    table.drain("m3", "penstock q-9: hot")  # the scheduler says so
+    table.drain("m3", "penstock q-9: hot")  # by the scheduler
     watcher.review()
     watcher.review()
     assert set(ran.read_text().split()) == {"m3"}
